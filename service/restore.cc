@@ -15,6 +15,7 @@
 #include "service/base/log.h"
 #include "service/base/to_status.h"
 #include "service/codec/chunk_message.h"
+#include "service/codec/parse.h"
 #include "service/codec/spec_codec.h"
 
 namespace sparseagg::service {
@@ -35,6 +36,9 @@ Limits WithoutSizes(Limits limits) {
 absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& limits) {
   v1::RoundSpec spec;
   if (!spec.ParseFromString(record.spec)) return absl::DataLossError("the stored spec is damaged");
+  if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
+  }
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits)));
   config.tenant = record.tenant;
   config.id = record.id;

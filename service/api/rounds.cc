@@ -20,7 +20,7 @@ namespace sparseagg::service {
 namespace {
 
 // Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
-// to an unknown call, and ignores an unknown field: clients must look here before they use a field.
+// to an unknown call, and refuses an unknown field or, in some requests, ignores it (FindUnknownFields).
 constexpr absl::string_view kFeatures[] = {
     "ListSubmissions",          "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
     "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};

@@ -22,10 +22,8 @@ constexpr size_t kSmallestTakenApart = size_t{16} << 10;
 // which no reservation covers. A chunk with a slice for each of a thousand tensors takes an eighth of either.
 constexpr size_t kMostSlices = 8192;
 constexpr size_t kMostHeadBytes = size_t{1} << 20;
-// Depth of nested groups; the limit of Protocol Buffers.
-constexpr int kMostNested = 100;
 
-enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kStartGroup = 3, kEndGroup = 4, kFixed32 = 5 };
+enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 constexpr uint64_t Tag(int field, WireType type) { return static_cast<uint64_t>(field) << 3 | type; }
 constexpr uint64_t kChunk = Tag(v1::AggregateRequest::kChunkFieldNumber, kBytes);
@@ -75,11 +73,6 @@ class ChunkMessage::Cursor {
     }
     return true;
   }
-  bool Skip(uint64_t count) {
-    if (count > left_) return false;
-    while (count > 0) count -= Next(count).size();
-    return true;
-  }
   bool Take(uint64_t count, std::vector<absl::string_view>* pieces) {
     if (count > left_) return false;
     pieces->clear();  // if a field comes twice, the last one counts
@@ -118,52 +111,37 @@ bool ReadTag(ChunkMessage::Cursor& cursor, uint64_t* tag) {
   return cursor.Varint(tag) && *tag >= Tag(1, kVarint) && *tag <= UINT32_MAX;
 }
 
-// Skips the field that begins with `tag`. Returns: false if a group does not end, or the bytes are too few.
-bool SkipField(uint64_t tag, ChunkMessage::Cursor& cursor, int nested = 0) {
-  uint64_t value;
-  switch (tag & 7) {
-    case kVarint:
-      return cursor.Varint(&value);
-    case kFixed64:
-      return cursor.Skip(8);
-    case kBytes:
-      return cursor.Varint(&value) && cursor.Skip(value);
-    case kFixed32:
-      return cursor.Skip(4);
-    case kStartGroup:
-      if (nested == kMostNested) return false;
-      while (ReadTag(cursor, &value)) {
-        if (value == (tag - kStartGroup + kEndGroup)) return true;
-        if (!SkipField(value, cursor, nested + 1)) return false;
-      }
-      return false;
-    default:
-      return false;
+// Appends the field that begins with `tag` to `out`.
+// Errors: INVALID_ARGUMENT: an unknown field, or one of another wire type; or too few bytes. `place`: which message
+// this is, for the error.
+absl::Status CopyField(const google::protobuf::Descriptor* message, absl::string_view place, uint64_t tag,
+                       ChunkMessage::Cursor& cursor, std::string* out) {
+  if (!IsKnown(message, tag)) {
+    return OlderThanTheClient(absl::StrCat("unknown field ", tag >> 3, " in ", place));
   }
-}
-
-// Appends the field that begins with `tag` to `out`, if `message` has that field; skips it otherwise.
-bool CopyField(const google::protobuf::Descriptor* message, uint64_t tag, ChunkMessage::Cursor& cursor,
-               std::string* out) {
-  if (!IsKnown(message, tag)) return SkipField(tag, cursor);
   AppendVarint(tag, out);
   uint64_t value;
+  bool is_copied = false;
   switch (tag & 7) {
     case kVarint:
-      if (!cursor.Varint(&value)) return false;
-      AppendVarint(value, out);
-      return true;
+      is_copied = cursor.Varint(&value);
+      if (is_copied) AppendVarint(value, out);
+      break;
     case kFixed64:
-      return cursor.Copy(8, out);
+      is_copied = cursor.Copy(8, out);
+      break;
     case kBytes:
-      if (!cursor.Varint(&value)) return false;
-      AppendVarint(value, out);
-      return cursor.Copy(value, out);
+      is_copied = cursor.Varint(&value);
+      if (is_copied) AppendVarint(value, out);
+      is_copied = is_copied && cursor.Copy(value, out);
+      break;
     case kFixed32:
-      return cursor.Copy(4, out);
+      is_copied = cursor.Copy(4, out);
+      break;
     default:
-      return false;
+      break;
   }
+  return is_copied ? absl::OkStatus() : Malformed(message);
 }
 
 }  // namespace
@@ -198,13 +176,15 @@ absl::Status ChunkMessage::ParseFrom(const grpc::ByteBuffer& bytes, const Limits
       if (!cursor.Varint(&size) || size > cursor.left()) return Malformed(type);
       RETURN_IF_ERROR(TakeApart(cursor, cursor.left() - size, &head));
       has_chunk = true;
-    } else if (!CopyField(type, tag, cursor, &rest)) {
-      return Malformed(type);
+    } else {
+      RETURN_IF_ERROR(CopyField(type, type->name(), tag, cursor, &rest));
     }
   }
   google::protobuf::io::ArrayInputStream stream(rest.data(), static_cast<int>(rest.size()));
   RETURN_IF_ERROR(CheckSpec(type, rest.size(), &stream, limits));
   if (!request->ParseFromString(rest) || !head_.ParseFromString(head)) return Malformed(type);
+  const std::string unknown = FindUnknownFields(*request);
+  if (!unknown.empty()) return OlderThanTheClient(unknown);
   if (has_chunk) request->mutable_chunk();
   return absl::OkStatus();
 }
@@ -222,12 +202,13 @@ absl::Status ChunkMessage::KeepMessage(const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* head) {
-  const auto malformed = [] { return Malformed(v1::UpdateChunk::descriptor()); };
+  const google::protobuf::Descriptor* const type = v1::UpdateChunk::descriptor();
+  const auto malformed = [type] { return Malformed(type); };
   while (cursor.left() > end) {
     uint64_t tag;
     if (!ReadTag(cursor, &tag)) return malformed();
     if (tag != kSlices) {
-      if (!CopyField(v1::UpdateChunk::descriptor(), tag, cursor, head)) return malformed();
+      RETURN_IF_ERROR(CopyField(type, type->name(), tag, cursor, head));
       continue;
     }
     uint64_t size;
@@ -239,12 +220,13 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
     const uint64_t slice_end = cursor.left() - size;  // bytes left where the slice ends
     Bulk bulk;
     std::string slice;
+    const std::string place = absl::StrCat("slices[", bulk_.size(), "] of ", type->name());
     while (cursor.left() > slice_end) {
       if (!ReadTag(cursor, &tag)) return malformed();
       if (tag == kKeys || tag == kValues) {
         if (!cursor.Varint(&size) || !cursor.Take(size, tag == kKeys ? &bulk.keys : &bulk.values)) return malformed();
-      } else if (!CopyField(v1::TensorSlice::descriptor(), tag, cursor, &slice)) {
-        return malformed();
+      } else {
+        RETURN_IF_ERROR(CopyField(v1::TensorSlice::descriptor(), place, tag, cursor, &slice));
       }
     }
     if (cursor.left() < slice_end) return malformed();  // a field goes beyond its slice

@@ -25,14 +25,15 @@ namespace sparseagg::service {
 //
 // Protocol Buffers copies `bytes` fields, which costs a sixth of the receive rate. Some messages take a hundred times
 // their wire size once parsed, which no reservation covers. So messages of 16 KiB and more are taken apart first: keys
-// and values stay in gRPC's slices, unknown fields are skipped, and Protocol Buffers parses the rest, usually a few
+// and values stay in gRPC's slices, unknown fields are refused, and Protocol Buffers parses the rest, usually a few
 // dozen bytes. Smaller messages are parsed whole.
 class ChunkMessage {
  public:
   class Cursor;  // reads the bytes of a message in order
 
   // Parses an UpdateChunk. `bytes` is not changed; this object shares its slices.
-  // Errors: INVALID_ARGUMENT: not an UpdateChunk, or too many slices, or too many bytes besides keys and values.
+  // Errors: INVALID_ARGUMENT: not an UpdateChunk, or unknown fields, or too many slices, or too many bytes besides keys
+  // and values.
   absl::Status Parse(const grpc::ByteBuffer& bytes);
   // Parses an AggregateRequest. The chunk goes into this object; `request` gets all other fields, and an empty chunk if
   // the message has a chunk.

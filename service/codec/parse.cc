@@ -2,19 +2,26 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
+#include "sparseagg/v1/aggregation.pb.h"
+#include "sparseagg/v1/tasks.pb.h"
 
 namespace sparseagg::service {
 namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
@@ -59,7 +66,59 @@ bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
   return true;
 }
 
+// Returns: whether unknown fields of the message are harmless: the message only asks for what the answer describes by
+// itself, or says what its reader can read.
+bool IsTolerant(const Descriptor* message) {
+  // Never freed, as the descriptors.
+  static const auto& tolerant = *new std::set<const Descriptor*>{v1::GetServerInfoRequest::descriptor(),
+                                                                 v1::GetRoundRequest::descriptor(),
+                                                                 v1::ListRoundsRequest::descriptor(),
+                                                                 v1::WaitRoundRequest::descriptor(),
+                                                                 v1::GetUploadStatusRequest::descriptor(),
+                                                                 v1::ListSubmissionsRequest::descriptor(),
+                                                                 v1::GetTaskRequest::descriptor(),
+                                                                 v1::ListTasksRequest::descriptor(),
+                                                                 v1::ResultFormat::descriptor()};
+  return tolerant.count(message) > 0;
+}
+
+// Finds the first message with unknown fields in `message`.
+// Returns: the numbers of those fields, none without such a message; and adds its place in `message` to `path`.
+std::set<int> FindUnknown(const Message& message, std::string* path) {
+  const Descriptor* const type = message.GetDescriptor();
+  if (IsTolerant(type)) return {};
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
+  std::set<int> numbers;
+  for (int i = 0; i < unknown.field_count(); ++i) numbers.insert(unknown.field(i).number());
+  for (int i = 0; numbers.empty() && i < type->field_count(); ++i) {
+    const FieldDescriptor* const field = type->field(i);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const bool is_list = field->is_repeated();
+    const int count = is_list ? reflection.FieldSize(message, field) : reflection.HasField(message, field) ? 1 : 0;
+    for (int k = 0; numbers.empty() && k < count; ++k) {
+      numbers = FindUnknown(
+          is_list ? reflection.GetRepeatedMessage(message, field, k) : reflection.GetMessage(message, field), path);
+      if (numbers.empty()) continue;
+      *path = absl::StrCat(field->name(), is_list ? absl::StrCat("[", k, "]") : "", path->empty() ? "" : ".", *path);
+    }
+  }
+  return numbers;
+}
+
 }  // namespace
+
+std::string FindUnknownFields(const Message& message) {
+  std::string path;
+  const std::set<int> numbers = FindUnknown(message, &path);
+  if (numbers.empty()) return "";
+  return absl::StrCat("unknown field", numbers.size() > 1 ? "s " : " ", absl::StrJoin(numbers, ", "), " in ", path,
+                      path.empty() ? "" : " of ", message.GetDescriptor()->name());
+}
+
+absl::Status OlderThanTheClient(absl::string_view unknown_fields) {
+  return absl::InvalidArgumentError(absl::StrCat(unknown_fields, ": this server is older than the client"));
+}
 
 absl::Status Malformed(const Descriptor* message) {
   return absl::InvalidArgumentError(
@@ -70,7 +129,9 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
   grpc::ByteBuffer consumed = bytes;
   const grpc::Status parsed =
       grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(&consumed, message);
-  return parsed.ok() ? absl::OkStatus() : Malformed(message->GetDescriptor());
+  if (!parsed.ok()) return Malformed(message->GetDescriptor());
+  const std::string unknown = FindUnknownFields(*message);
+  return unknown.empty() ? absl::OkStatus() : OlderThanTheClient(unknown);
 }
 
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {

@@ -1,4 +1,4 @@
-// Parsers of serialised messages that bound the memory of the parsed message.
+// Parsers of serialised messages that bound the memory of the parsed message, and refuse what the server does not know.
 #ifndef SPARSEAGG_SERVICE_CODEC_PARSE_H_
 #define SPARSEAGG_SERVICE_CODEC_PARSE_H_
 
@@ -7,8 +7,10 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "service/base/limits.h"
 
 namespace sparseagg::service {
@@ -18,7 +20,7 @@ namespace sparseagg::service {
 inline constexpr uint64_t kMostNamesBytes = 4096;
 
 // Parses `message`, whose memory is not bounded. `bytes` is not changed.
-// Errors: INVALID_ARGUMENT: the bytes are not such a message.
+// Errors: INVALID_ARGUMENT: the bytes are not such a message, or FindUnknownFields finds fields.
 absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 // Returns: the error of Parse.
 absl::Status Malformed(const google::protobuf::Descriptor* message);
@@ -44,6 +46,13 @@ absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, goog
 // The check of ParseSpec without the parsing, for the `size` bytes of `bytes`.
 absl::Status CheckSpec(const google::protobuf::Descriptor* message, uint64_t size,
                        google::protobuf::io::ZeroCopyInputStream* bytes, const Limits& limits);
+
+// Finds fields that a client of a newer version has set, and that this server would ignore. Unknown fields of some
+// messages are harmless; aggregation.proto lists those messages under "Unknown fields".
+// Returns: the place and the numbers of the first message with other ones, for an error; empty if there are none.
+std::string FindUnknownFields(const google::protobuf::Message& message);
+// Returns: the error for a message with fields that FindUnknownFields has found.
+absl::Status OlderThanTheClient(absl::string_view unknown_fields);
 
 }  // namespace sparseagg::service
 

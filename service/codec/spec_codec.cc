@@ -195,10 +195,7 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   return absl::OkStatus();
 }
 
-// Returns: the spec without unknown fields, which would take memory as long as the round lives, and bytes of every
-// answer about the round.
-std::string SerializeDeterministic(v1::RoundSpec spec) {
-  spec.DiscardUnknownFields();
+std::string SerializeDeterministic(const v1::RoundSpec& spec) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream coded(&stream);

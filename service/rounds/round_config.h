@@ -29,7 +29,7 @@ struct RoundConfig {
   uint64_t max_bytes_per_submission = 0;               // decoded keys and values; 0: none
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
-  std::string wire_spec;  // serialised spec without unknown fields; equal for two requests of the same round
+  std::string wire_spec;                               // serialised spec; equal for two requests of the same round
 
   // Returns: the round's name in the log: the id, with "TENANT/" before it unless that is the default tenant.
   std::string LogName() const;

@@ -55,8 +55,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t filling = input.ConsumeBool() ? kTakenApart : 0;
   std::string bytes = input.ConsumeRemainingBytesAsString();
   if (filling != 0) {
-    // An unknown field (number 15, of bytes), which both parsers pass over.
-    bytes = std::string("\x7a\x80\x80\x01", 4) + std::string(filling, 'x') + bytes;
+    // An upload tag, which no decoder reads.
+    bytes = std::string("\x42\x80\x80\x01", 4) + std::string(filling, 'x') + bytes;
   }
   MemoryBudget budget(4 << 20);
   const auto received = TakeReceived(bytes, cut, budget);

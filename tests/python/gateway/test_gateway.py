@@ -169,6 +169,27 @@ def test_client_ids_that_are_not_utf8_are_refused_and_not_made_one(address, roun
     assert call(address, "GET", f"{round_path}/submissions")["submissions"] == []
 
 
+def test_field_of_a_newer_client_is_refused_in_every_form(address):
+    spec = pb.CreateRoundRequest(round_id="newer", spec=sa.RoundSpec([sa.TensorSpec("w", "float32", 9)]).to_proto())
+    unknown = b"\xd8\x06\x01"  # field 107, a varint
+    spec.spec.tensors[0].aggregation.MergeFromString(unknown)
+    reason = "this server is older than the client"
+    place = "unknown field 107 in spec.tensors[0].aggregation of CreateRoundRequest"
+    message = spec.SerializeToString()
+    answer = request(address, "POST", "/v1/rounds", message, content_type="application/x-protobuf")
+    assert (answer.status, answer.json["detail"]) == (400, f"{place}: {reason}")
+    trailers = grpc_web(address, "CreateRound", message)[1]
+    assert trailers == f"grpc-status: 3\r\ngrpc-message: {place}: {reason}\r\n"
+    tensor = {"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 9, "aggregation": {"newer": 1}}
+    answer = request(address, "POST", "/v1/rounds", {"spec": {"tensors": [tensor]}})
+    assert answer.status == 400
+    assert 'unknown field "newer" in spec.tensors[0].aggregation' in answer.json["detail"]
+    assert reason in answer.json["detail"]
+    assert request(address, "GET", "/v1/rounds/newer").status == 404
+    # What only reads may be asked in a newer way.
+    assert grpc_web(address, "GetServerInfo", unknown)[1] == "grpc-status: 0\r\n"
+
+
 def test_chunked_body_is_refused(address):
     answer = request(address, "POST", "/v1/rounds", b"0\r\n\r\n", transfer_encoding="chunked")
     assert answer.status == 411

@@ -5,10 +5,16 @@
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "service/admission/memory_shares.h"
+#include "service/auth/authorize.h"
 #include "sparseagg/v1/aggregation.pb.h"
 #include "tests/service/support/round_fixture.h"
 
@@ -109,7 +115,7 @@ TEST(ParseTest, ParseIdList_Limits_HoldBeforeTheListIsMade) {
 }
 
 // Whatever else is in it: fields that nobody knows, of another type, in groups, cut short.
-TEST(ParseTest, ParseSpec_RefusesWhatProtocolBuffersDoesAndNothingElse) {
+TEST(ParseTest, ParseSpec_RefusesWhatProtocolBuffersDoes_AndUnknownFields) {
   constexpr int kTrials = 5000;
   int num_taken = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -121,19 +127,85 @@ TEST(ParseTest, ParseSpec_RefusesWhatProtocolBuffersDoesAndNothingElse) {
     sent.mutable_spec()->mutable_deadline()->set_seconds(5);
     if (sent.spec().tensors_size() > 0) *sent.mutable_spec()->mutable_tensors(0) = SumSpec().tensors(0);
     std::string bytes = sent.SerializeAsString();
-    if (random() % 2 == 0) bytes += std::string("\x7b\x0a\x01\x01\x12\x02\x08\x05\x7c", 9);  // a group of what is known
+    if (random() % 4 == 0) bytes += std::string("\x7b\x0a\x01\x01\x12\x02\x08\x05\x7c", 9);  // a group of what is known
     if (random() % 4 == 0) bytes.resize(random() % bytes.size());
     for (uint64_t i = random() % 3; i > 0 && !bytes.empty(); --i) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
     v1::CreateRoundRequest plain;
-    const bool parses = plain.ParseFromString(bytes);
+    const bool parses = plain.ParseFromString(bytes) && FindUnknownFields(plain).empty();
     v1::CreateRoundRequest request;
     ASSERT_EQ(ParseSpec(Buffer(bytes), Limits{}, &request).ok(), parses);
     num_taken += parses ? 1 : 0;
   }
-  EXPECT_GT(num_taken, kTrials / 4);
+  EXPECT_GT(num_taken, kTrials / 5);
   EXPECT_LT(num_taken, kTrials);
+}
+
+void AddUnknown(int number, google::protobuf::Message* message) {
+  message->GetReflection()->MutableUnknownFields(message)->AddVarint(number, 1);
+}
+
+TEST(ParseTest, UnknownFieldsOfASpec_AreRefusedByPlaceAndNumbers) {
+  const auto refusal = [](const v1::CreateRoundRequest& sent) {
+    v1::CreateRoundRequest request;
+    const absl::Status status = ParseSpec(Buffer(sent.SerializeAsString()), Limits{}, &request);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    return std::string(status.message());
+  };
+  constexpr char kReason[] = ": this server is older than the client";
+  v1::CreateRoundRequest good;
+  good.set_round_id("r");
+  *good.mutable_spec() = SumSpec();
+  *good.mutable_spec()->add_tensors() = SumSpec().tensors(0);
+  good.mutable_spec()->mutable_deadline()->set_seconds(5);
+  v1::CreateRoundRequest request;
+  ASSERT_THAT(ParseSpec(Buffer(good.SerializeAsString()), Limits{}, &request), IsOk());
+
+  const std::pair<std::string, std::function<google::protobuf::Message*(v1::CreateRoundRequest&)>> places[] = {
+      {"CreateRoundRequest", [](auto& r) { return &r; }},
+      {"spec of CreateRoundRequest", [](auto& r) { return r.mutable_spec(); }},
+      {"spec.tensors[1] of CreateRoundRequest", [](auto& r) { return r.mutable_spec()->mutable_tensors(1); }},
+      {"spec.tensors[1].aggregation of CreateRoundRequest",
+       [](auto& r) { return r.mutable_spec()->mutable_tensors(1)->mutable_aggregation(); }},
+      {"spec.tensors[0].shape of CreateRoundRequest",
+       [](auto& r) { return r.mutable_spec()->mutable_tensors(0)->mutable_shape(); }},
+      {"spec.aggregation of CreateRoundRequest", [](auto& r) { return r.mutable_spec()->mutable_aggregation(); }},
+      {"spec.deadline of CreateRoundRequest", [](auto& r) { return r.mutable_spec()->mutable_deadline(); }}};
+  for (const auto& [place, find] : places) {
+    v1::CreateRoundRequest sent = good;
+    AddUnknown(99, find(sent));
+    EXPECT_EQ(refusal(sent), absl::StrCat("unknown field 99 in ", place, kReason));
+    AddUnknown(98, find(sent));
+    EXPECT_EQ(refusal(sent), absl::StrCat("unknown fields 98, 99 in ", place, kReason));
+  }
+}
+
+// The list is that of aggregation.proto.
+TEST(ParseTest, UnknownFieldsOfARequest_AreIgnoredOnlyWhereTheAnswerTellsWhatWasDone) {
+  std::set<std::string> tolerant;
+  for (size_t i = 0; i < kNumMethods; ++i) {
+    const auto* const type =
+        google::protobuf::DescriptorPool::generated_pool()
+            ->FindMethodByName(absl::StrCat(ServiceName(static_cast<Method>(i)), ".", Name(static_cast<Method>(i))))
+            ->input_type();
+    const google::protobuf::Message* const empty =
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(type);
+    const std::unique_ptr<google::protobuf::Message> sent(empty->New());
+    AddUnknown(9999, sent.get());
+    const std::unique_ptr<google::protobuf::Message> request(empty->New());
+    if (Parse(Buffer(sent->SerializeAsString()), request.get()).ok()) tolerant.insert(type->name());
+  }
+  EXPECT_THAT(tolerant, ::testing::UnorderedElementsAre(
+                            "GetServerInfoRequest", "GetRoundRequest", "ListRoundsRequest", "WaitRoundRequest",
+                            "GetUploadStatusRequest", "ListSubmissionsRequest", "GetTaskRequest", "ListTasksRequest"));
+  v1::GetResultRequest sent;
+  AddUnknown(9, sent.mutable_format());
+  v1::GetResultRequest request;
+  EXPECT_THAT(Parse(Buffer(sent.SerializeAsString()), &request), IsOk());
+  AddUnknown(9, sent.mutable_range());
+  EXPECT_THAT(Parse(Buffer(sent.SerializeAsString()), &request),
+              Fails(Code::kInvalidArgument, HasSubstr("unknown field 9 in range of GetResultRequest")));
 }
 
 }  // namespace

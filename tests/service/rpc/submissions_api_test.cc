@@ -142,17 +142,20 @@ TEST_F(SubmissionsApiTest, CloseRound_LongList_IsTaken) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(7, 500)));
 }
 
-// The message is as large as one with a list.
-TEST_F(SubmissionsApiTest, CloseRound_LargeUnknownField_CountsAll) {
+// Such as a newer client's way to say who counts.
+TEST_F(SubmissionsApiTest, CloseRound_UnknownField_ClosesNothing) {
   const std::string name = CreateWith({1, 2});
-  v1::CloseRoundRequest request;
-  request.set_name(name);
-  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, std::string(10'000, 'x'));
-  grpc::ClientContext context;
-  v1::Round round;
-  ASSERT_THAT(FromGrpc(client().stub().CloseRound(&context, request, &round)), IsOk());
-  EXPECT_EQ(round.num_submissions(), 2);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(7, 3)));
+  for (const size_t size : {size_t{1}, size_t{10'000}}) {  // larger than a message without a list
+    v1::CloseRoundRequest request;
+    request.set_name(name);
+    request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, std::string(size, 'x'));
+    grpc::ClientContext context;
+    v1::Round round;
+    EXPECT_THAT(
+        FromGrpc(client().stub().CloseRound(&context, request, &round)),
+        Fails(Code::kInvalidArgument, "unknown field 99 in CloseRoundRequest: this server is older than the client"));
+    EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
+  }
 }
 
 TEST_F(SubmissionsApiTest, CloseRound_ListBeyondTheLimits_IsRefusedBeforeItIsParsed) {

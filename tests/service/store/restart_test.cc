@@ -342,6 +342,26 @@ TEST_F(RestartTest, OneShotAggregation_LeavesNothing) {
   EXPECT_THAT(*(*store)->ReadRounds(), IsEmpty());
 }
 
+// Stored by a newer server. To sum without the option that the spec had would give another result than was asked for.
+TEST_F(RestartTest, RoundWithAnOptionThatThisServerDoesNotKnow_StopsTheStart) {
+  Create();
+  Stop();
+  {
+    const auto store = Store::Open({options_.data_dir, Durability::kSync, 0});
+    ASSERT_THAT(store, IsOk());
+    const auto rounds = (*store)->ReadRounds();
+    ASSERT_THAT(rounds, IsOk());
+    RoundRecord record = rounds->at(0).record;
+    record.spec += "\xd8\x06\x01";  // field 107, a varint
+    const auto ticket = (*store)->PutRound(rounds->at(0).number, record);
+    ASSERT_THAT(ticket, IsOk());
+    ASSERT_THAT((*store)->AwaitDurable(*ticket), IsOk());
+  }
+  EXPECT_THAT(Start(), Fails(Code::kFailedPrecondition,
+                             HasSubstr("cannot restore round 'r' of tenant 'default' from the data directory: unknown "
+                                       "field 107 in RoundSpec: this server is older than the one that stored it")));
+}
+
 // The program, killed. A server in this process could only be stopped in order.
 class RestartedProcessTest : public ::testing::Test {
  protected:
