@@ -1,21 +1,34 @@
 #include "service/api/caller.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
 
 namespace sparseagg::service {
 
 absl::Status Caller::Admit(ServerContext* server, Method method, const CallCredentials& credentials,
-                           std::optional<absl::string_view> tenant) {
+                           const std::vector<absl::string_view>& tenants) {
   server_ = server;
   method_ = method;
-  if (!is_authenticated()) return absl::OkStatus();
-  absl::StatusOr<Identity> identity = server->authenticator.Authenticate(credentials);
-  if (!identity.ok()) return Deny(identity.status());
-  identity_ = *std::move(identity);
+  if (is_authenticated()) {
+    absl::StatusOr<Identity> identity = server->authenticator.Authenticate(credentials);
+    if (!identity.ok()) return Deny(identity.status());
+    identity_ = *std::move(identity);
+  }
+  if (tenants.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the call has ", tenants.size(), " headers '", kTenantHeader, "'; one is allowed"));
+  }
+  const std::optional<absl::string_view> tenant = tenants.empty() ? std::nullopt : std::optional(tenants.front());
+  if (!is_authenticated()) {
+    if (!tenant.has_value() || *tenant == identity_.tenant) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " ", QuotedId(*tenant),
+                                                   ": a server without credentials has no tenants; leave it out"));
+  }
   Resource resource;
   resource.tenant = tenant;
   if (const absl::Status allowed = Authorize(identity_, method, resource); !allowed.ok()) return Deny(allowed);

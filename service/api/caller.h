@@ -2,8 +2,8 @@
 #ifndef SPARSEAGG_SERVICE_API_CALLER_H_
 #define SPARSEAGG_SERVICE_API_CALLER_H_
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -25,10 +25,11 @@ class Caller {
  public:
   virtual ~Caller() = default;
 
-  // Finds out who calls, and decides whether the caller may call `method` at all. `tenant`: value of kTenantHeader.
-  // Errors: UNAUTHENTICATED, PERMISSION_DENIED; logged and counted. INVALID_ARGUMENT: a malformed tenant.
+  // Finds out who calls, and decides whether the caller may call `method` at all. `tenants`: values of kTenantHeader.
+  // Errors: UNAUTHENTICATED, PERMISSION_DENIED; logged and counted. INVALID_ARGUMENT: a malformed tenant, several
+  // tenants, or another one than the only tenant of a server without credentials.
   absl::Status Admit(ServerContext* server, Method method, const CallCredentials& credentials,
-                     std::optional<absl::string_view> tenant);
+                     const std::vector<absl::string_view>& tenants);
 
   // Whose rounds the call may see is `identity().tenant`.
   const Identity& identity() const { return identity_; }

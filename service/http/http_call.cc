@@ -1,7 +1,6 @@
 #include "service/http/http_call.h"
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,15 +53,15 @@ HttpCall::HttpCall(ServerContext* server, Api* api, HttpRequest request, HttpCal
 
 absl::Status HttpCall::AdmitToMethod() {
   CallCredentials credentials;
-  std::optional<absl::string_view> tenant;
+  std::vector<absl::string_view> tenants;
   for (const auto& [name, value] : http_.headers) {
     if (name == "authorization") credentials.authorization.push_back(value);
-    if (name == kTenantHeader) tenant = value;
+    if (name == kTenantHeader) tenants.push_back(value);
   }
   if (credentials.authorization.empty()) {
     credentials.certificate_names.assign(http_.certificate_names.begin(), http_.certificate_names.end());
   }
-  return Admit(&server_, plan_.method, credentials, tenant);
+  return Admit(&server_, plan_.method, credentials, tenants);
 }
 
 uint64_t HttpCall::BodyMemory() const {

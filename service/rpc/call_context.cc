@@ -3,9 +3,7 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <memory>
-#include <optional>
-
-#include "absl/strings/str_cat.h"
+#include <vector>
 
 namespace sparseagg::service {
 namespace {
@@ -18,8 +16,11 @@ absl::Status CallContext::AdmitTo(ServerContext* server, Method method) {
   ++server->rpc_calls;
   counted_by_ = server;
   CallCredentials credentials;
-  if (!server->authenticator.IsRequired()) return Admit(server, method, credentials, std::nullopt);
   const auto& metadata = client_metadata();
+  std::vector<absl::string_view> tenants;
+  const auto named = metadata.equal_range(kTenantHeader);
+  for (auto tenant = named.first; tenant != named.second; ++tenant) tenants.push_back(ToView(tenant->second));
+  if (!server->authenticator.IsRequired()) return Admit(server, method, credentials, tenants);
   const auto tokens = metadata.equal_range("authorization");
   for (auto token = tokens.first; token != tokens.second; ++token) {
     credentials.authorization.push_back(ToView(token->second));
@@ -31,12 +32,7 @@ absl::Status CallContext::AdmitTo(ServerContext* server, Method method) {
       credentials.certificate_names.push_back(ToView(name));
     }
   }
-  if (metadata.count(kTenantHeader) > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("the call has more than one header '", kTenantHeader, "'"));
-  }
-  const auto tenant = metadata.find(kTenantHeader);
-  return Admit(server, method, credentials,
-               tenant == metadata.end() ? std::nullopt : std::optional(ToView(tenant->second)));
+  return Admit(server, method, credentials, tenants);
 }
 
 absl::string_view CallContext::Traceparent() const {

@@ -140,6 +140,7 @@ def test_withdraw_cancel_and_delete(address, round_path):
          "round_id is given twice"),
         ("POST", "/v1/rounds/r:close", {"onlyClientIds": [None]}, {}, 400, "INVALID_ARGUMENT", "only_client_ids[0]"),
         ("POST", "/v1/rounds", b"[" * 1000, {"content_type": "application/json"}, 400, "INVALID_ARGUMENT", "an object"),
+        ("GET", "/v1/info", None, {"sparseagg_tenant": "red"}, 400, "INVALID_ARGUMENT", "has no tenants"),
         ("POST", "/v1/rounds", b"x", {"content_type": "text/plain"}, 415, "INVALID_ARGUMENT", "text/plain"),
         ("POST", "/v1/rounds", b"x", {"content_encoding": "gzip"}, 415, "INVALID_ARGUMENT", "Content-Encoding"),
         ("GET", "/v1/info", None, {"origin": "http://evil.example"}, 403, "PERMISSION_DENIED", "evil.example"),

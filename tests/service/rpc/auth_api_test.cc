@@ -120,6 +120,15 @@ TEST_F(AuthApiTest, TenantHeader_OfAnAdmin_ActsThere_OfOthersIsDenied) {
   EXPECT_THAT(with_tenant("red-coordinator", "red"), IsOk());
   EXPECT_THAT(with_tenant("blue-coordinator", "red"), Fails(Code::kPermissionDenied, HasSubstr("another tenant")));
   EXPECT_THAT(with_tenant("blue-admin", "a/b"), Fails(Code::kInvalidArgument, HasSubstr("sparseagg-tenant")));
+  EXPECT_THAT(with_tenant("blue-admin", ""), Fails(Code::kInvalidArgument, HasSubstr("sparseagg-tenant")));
+  grpc::ClientContext twice;
+  twice.AddMetadata("sparseagg-tenant", "red");
+  twice.AddMetadata("sparseagg-tenant", "blue");
+  v1::GetRoundRequest request;
+  request.set_name("rounds/r");
+  v1::Round round;
+  EXPECT_THAT(FromGrpc(As("blue-admin").stub().GetRound(&twice, request, &round)),
+              Fails(Code::kInvalidArgument, HasSubstr("2 headers 'sparseagg-tenant'")));
 }
 
 TEST_F(AuthApiTest, Transfers_OfOneTenant_LeaveThoseOfOthers) {

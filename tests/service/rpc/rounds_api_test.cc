@@ -43,6 +43,20 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   EXPECT_THAT(client().Create(spec, "r"), Fails(Code::kResourceExhausted, HasSubstr("max_tensors 2")));
 }
 
+// Its rounds would not be where it says.
+TEST_F(RoundsApiTest, TenantHeader_OnAServerWithoutCredentials_IsRefused) {
+  const auto with_tenant = [&](const char* tenant) {
+    grpc::ClientContext context;
+    context.AddMetadata("sparseagg-tenant", tenant);
+    v1::ServerInfo info;
+    return FromGrpc(client().stub().GetServerInfo(&context, {}, &info));
+  };
+  EXPECT_THAT(with_tenant("red"), Fails(Code::kInvalidArgument,
+                                        "sparseagg-tenant 'red': a server without credentials has no tenants; leave it "
+                                        "out"));
+  EXPECT_THAT(with_tenant("default"), IsOk());
+}
+
 TEST_F(RoundsApiTest, GetServerInfo_Connections_AreAsManyAsTheProcessMayOpenFilesFor) {
   options_.limits.max_connections = 0;
   grpc::ClientContext context;
