@@ -66,10 +66,18 @@ def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
         ({"tensors": [TENSOR, []]}, "tensors[1] is an object, not []"),
         ({"tensors": [TENSOR, "x"]}, "tensors[1] is an object, not 'x'"),
         ({"tensors": [TENSOR], "deadline": 60}, "deadline"),
+        ({"tensors": [TENSOR], "minSubmissions": 1, "min_submissions": 2}, "min_submissions is given twice"),
+        ({"tensors": [{**TENSOR, "aggregation": {"onEmpty": None, "on_empty": "keep"}}]},
+         "tensors[0].aggregation.on_empty is given twice"),
+        ({"tensors": [TENSOR], "aggregation": []}, "aggregation is no list"),
+        ({"tensors": [TENSOR], "aggregation": {"op": True}}, "aggregation.op is one of sum, mean"),
+        ({"tensors": [TENSOR, None]}, "null"),
+        ({"tensors": [{**TENSOR, "dimension": 2.0**53}]}, "tensors[0].dimension is too large an integer"),
+        ({"tensors": [{**TENSOR, "shape": [2.0**53]}]}, "tensors[0].shape.sizes[0] is too large an integer"),
         ([], "RoundSpec is an object, not []"),
         (None, "RoundSpec is an object, not None"),
     ],
-)
+)  # fmt: skip
 def test_spec_that_is_wrong_names_file_and_field(path: pathlib.Path, spec: Any, text: str) -> None:
     path.write_text(json.dumps(spec))
     with pytest.raises(sa.InvalidArgument) as refused:

@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Any
 
+from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
 from sparseagg.arguments import shown
@@ -18,6 +19,10 @@ __all__ = ["SPEC_HELP", "read_spec"]
 # Help text of the commands that take such a file.
 SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
 "dimension": 1000, "width": 16}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
+
+_Field = descriptors.FieldDescriptor
+_INTEGERS = (_Field.CPPTYPE_INT32, _Field.CPPTYPE_INT64, _Field.CPPTYPE_UINT32, _Field.CPPTYPE_UINT64)
+_FIRST_ROUNDED = 2.0**53  # from here on, float64 does not have every integer
 
 
 def read_spec(path: pathlib.Path) -> RoundSpec:
@@ -63,13 +68,19 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArgument(f"{place or descriptor.name} is an object, not {shown(value)}")
     fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
-    made = {}
+    made: dict[str, Any] = {}
+    given: set[str] = set()
     for name, member in value.items():
         at = f"{place}.{name}" if place else name
+        if name in fields and fields[name].name in given:  # in both forms, of which the parser would take the last
+            raise InvalidArgument(f"{at} is given twice")
+        given.add(fields[name].name if name in fields else name)
         if name not in fields:
             made[name] = member
         elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
-            made[name] = {"sizes": member}
+            made[name] = _message({"sizes": member}, pb.Shape.DESCRIPTOR, at)
+        elif isinstance(member, list) and fields[name].default_value != []:
+            raise InvalidArgument(f"{at} is no list")
         elif isinstance(member, list):
             made[name] = [_member(part, fields[name], f"{at}[{index}]") for index, part in enumerate(member)]
         else:
@@ -82,6 +93,8 @@ def _member(value: Any, field: Any, place: str) -> Any:
         return value
     if field.enum_type is not None:
         return _enum_value(value, field.enum_type, place)
+    if isinstance(value, float) and field.cpp_type in _INTEGERS and abs(value) >= _FIRST_ROUNDED:
+        raise InvalidArgument(f"{place} is too large an integer for a fraction or an exponent")
     # Durations are messages in the proto, but strings in JSON.
     if field.message_type is None or field.message_type.file.package == "google.protobuf":
         return value
@@ -90,7 +103,9 @@ def _member(value: Any, field: Any, place: str) -> Any:
 
 def _enum_value(value: Any, enum: Any, place: str) -> Any:
     numbers = {known.name: known.number for known in enum.values}
-    if isinstance(value, (str, int)) and (value in numbers or value in numbers.values()):
+    if isinstance(value, str) and value in numbers:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value in numbers.values():
         return value
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
