@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -205,6 +206,8 @@ int Run(const Options& options) {
 }  // namespace sparseagg::service
 
 int main(int argc, char** argv) {
+  // A library that was loaded may have changed it. Threads inherit it, so that numbers are read in it, too.
+  std::fesetenv(FE_DFL_ENV);
   auto parsed = sparseagg::service::ParseOptions(argc, argv);
   if (const auto* leave = std::get_if<sparseagg::service::ExitWith>(&parsed)) {
     std::fputs(leave->text.c_str(), leave->code == 0 ? stdout : stderr);

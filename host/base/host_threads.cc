@@ -6,14 +6,22 @@
 #include <cstring>
 #include <vector>
 
+#include "host/base/float_environment.h"
+
 namespace sparseagg {
 
 void HostThreads::For(size_t count, const std::function<void(size_t)>& body) {
   if (count <= 1 || arena_.max_concurrency() == 1) {
+    const DefaultFloatEnvironment environment;
     for (size_t i = 0; i < count; ++i) body(i);
     return;
   }
-  arena_.execute([&] { tbb::parallel_for(size_t{0}, count, body); });
+  arena_.execute([&] {
+    tbb::parallel_for(size_t{0}, count, [&](size_t i) {
+      const DefaultFloatEnvironment environment;  // workers have that of the thread that made the arena
+      body(i);
+    });
+  });
 }
 
 void HostThreads::Copy(absl::Span<const CopyPiece> pieces, size_t part_bytes) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
 
@@ -118,6 +119,7 @@ absl::string_view Name(Op op) {
 std::string Quoted(const TensorSpec& spec) { return absl::StrCat("tensor '", spec.name, "'"); }
 
 absl::Status Validate(const TensorSpec& spec) {
+  const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(CheckId(spec.name, "the name of a tensor"));
   if (spec.width == 0) return Invalid(spec, "width 0; a row has at least one value");
   RETURN_IF_ERROR(ValidateTypes(spec));

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cfenv>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "host/base/host_threads.h"
+#include "host/spec/spec.h"
 #include "host/wire/packed_values.h"
 #include "tests/host/engine/contract.h"
 
@@ -20,8 +23,9 @@
 namespace sparseagg::testing {
 namespace {
 
-enum class Setting { kUpward, kTowardZero, kFlushDenormals };
-constexpr Setting kSettings[] = {Setting::kUpward, Setting::kTowardZero, Setting::kFlushDenormals};
+enum class Setting { kUpward, kDownward, kTowardZero, kFlushResults, kFlushOperands, kFlushDenormals };
+constexpr Setting kSettings[] = {Setting::kUpward,       Setting::kDownward,      Setting::kTowardZero,
+                                 Setting::kFlushResults, Setting::kFlushOperands, Setting::kFlushDenormals};
 
 // Of this thread, as long as it lives.
 class Set {
@@ -29,9 +33,14 @@ class Set {
   explicit Set(Setting setting) {
     std::fegetenv(&before_);
     if (setting == Setting::kUpward) std::fesetround(FE_UPWARD);
+    if (setting == Setting::kDownward) std::fesetround(FE_DOWNWARD);
     if (setting == Setting::kTowardZero) std::fesetround(FE_TOWARDZERO);
 #if defined(__SSE__)
-    if (setting == Setting::kFlushDenormals) _mm_setcsr(_mm_getcsr() | 0x8040);  // results and operands
+    constexpr unsigned kResults = 0x8000;
+    constexpr unsigned kOperands = 0x0040;
+    if (setting == Setting::kFlushResults) _mm_setcsr(_mm_getcsr() | kResults);
+    if (setting == Setting::kFlushOperands) _mm_setcsr(_mm_getcsr() | kOperands);
+    if (setting == Setting::kFlushDenormals) _mm_setcsr(_mm_getcsr() | kResults | kOperands);
 #endif
   }
   ~Set() { std::fesetenv(&before_); }
@@ -132,6 +141,57 @@ TEST(FloatEnvironment, Weights_AreJudgedWithDenormals) {
   const Set set(Setting::kFlushDenormals);
   EXPECT_EQ(ValidateWeight(floats, -0x1p-1074).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ValidateWeight(integers, 0x1p-1074).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FloatEnvironment, Specs_AreJudgedWithDenormals) {
+  TensorSpec spec = MakeSpec(DType::kInt64, Op::kSum);
+  spec.aggregation.fill = 0x1p-1074;
+  for (const Setting setting : kSettings) {
+    const Set set(setting);
+    EXPECT_EQ(Validate(spec).code(), absl::StatusCode::kInvalidArgument) << static_cast<int>(setting);
+  }
+}
+
+// Workers begin with the environment of the thread that made their arena.
+TEST(FloatEnvironment, HostThreads_ComputeInTheDefault) {
+  for (const int num_threads : {1, 3}) {
+    for (const Setting setting : kSettings) {
+      const Set set(setting);
+      const std::string before = Habits();
+      HostThreads threads(num_threads);
+      std::vector<std::string> habits(64);
+      threads.For(habits.size(), [&](size_t i) { habits[i] = Habits(); });
+      EXPECT_EQ(habits, std::vector<std::string>(habits.size()));
+      EXPECT_EQ(Habits(), before);
+    }
+  }
+}
+
+TEST(FloatEnvironment, Values_PackToTheSameBits) {
+  std::vector<double> values;
+  for (int i = 0; i < 300; ++i) values.push_back(std::ldexp(1.0 / (i + 3), -(i % 160)));
+  const std::vector<float> narrow(values.begin(), values.end());
+  const auto pack = [&](wire::ValuePacking packing) {
+    std::string bytes =
+        *wire::PackValues(packing, DType::kFloat64, reinterpret_cast<const std::byte*>(values.data()), values.size());
+    if (packing != wire::ValuePacking::kFloat32) {
+      bytes +=
+          *wire::PackValues(packing, DType::kFloat32, reinterpret_cast<const std::byte*>(narrow.data()), narrow.size());
+    }
+    return bytes;
+  };
+  for (const wire::ValuePacking packing : {wire::ValuePacking::kFloat32, wire::ValuePacking::kFloat16,
+                                           wire::ValuePacking::kBFloat16, wire::ValuePacking::kInt8Scaled}) {
+    const std::string expected = pack(packing);
+    for (const Setting setting : kSettings) {
+      std::string bytes;
+      {
+        const Set set(setting);
+        bytes = pack(packing);
+      }
+      EXPECT_EQ(bytes, expected) << wire::Name(packing) << ", setting " << static_cast<int>(setting);
+    }
+  }
 }
 
 TEST(FloatEnvironment, PackedValues_WidenToTheSameBits) {
