@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -229,20 +230,17 @@ void Server::KeepCredentialsFresh() {
 
 void Server::RefuseConnection(const char* reason) {
   server_.metrics.CountRefusedConnection();
-  const absl::Duration now = server_.clock.Monotonic();
-  MutexLock lock(&refusal_mu_);
-  if (now - refusal_logged_ < absl::Seconds(10)) return;  // many refusals must not flood the log
-  refusal_logged_ = now;
-  Log(LogLevel::kWarning, "connection_refused", {{"reason", reason}});
+  LogConnection("connection_refused", reason);
 }
 
 void Server::CountEndedConnection(const char* what) {
   server_.metrics.CountEndedConnections(1);
-  // At most once in ten seconds, as refusals.
-  const int64_t now = absl::ToInt64Seconds(server_.clock.Monotonic());
-  int64_t logged = frames_logged_;
-  if (now - logged < 10 || !frames_logged_.compare_exchange_strong(logged, now)) return;
-  Log(LogLevel::kWarning, "connection_ended", {{"reason", absl::StrCat("its client sent too many ", what)}});
+  LogConnection("connection_ended", absl::StrCat("its client sent too many ", what));
+}
+
+void Server::LogConnection(const char* event, absl::string_view reason) {
+  const std::optional<uint64_t> omitted = connection_lines_.TryTake();
+  if (omitted.has_value()) Log(LogLevel::kWarning, event, {{"reason", reason}, {"omitted", *omitted}});
 }
 
 Gauges Server::CountNow() const {

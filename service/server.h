@@ -7,16 +7,16 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "host/base/mutex.h"
 #include "host/engine.h"
 #include "service/api/api.h"
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
+#include "service/base/line_limit.h"
 #include "service/base/metrics.h"
 #include "service/http/gateway.h"
 #include "service/rounds/registry.h"
@@ -101,6 +101,7 @@ class Server {
   void RefuseConnection(const char* reason);
   // Counts and logs a connection that was ended because its client sent too many `what`.
   void CountEndedConnection(const char* what);
+  void LogConnection(const char* event, absl::string_view reason);
   absl::Status ServeMetrics(const ServerOptions& options);
   absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
@@ -118,10 +119,7 @@ class Server {
   Api api_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;
-  std::atomic<int64_t> frames_logged_ = INT64_MIN / 2;  // seconds of Clock::Monotonic
-  Mutex refusal_mu_;
-  absl::Duration refusal_logged_ ABSL_GUARDED_BY(refusal_mu_) =
-      -absl::InfiniteDuration();  // Clock::Monotonic of the last log line
+  LineLimit connection_lines_{&server_.clock};  // of the log, about refused and ended connections
   std::atomic<bool> ready_ = true;
   std::unique_ptr<Gateway> gateway_;  // null: not served
   std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others
