@@ -26,10 +26,10 @@
 #include "service/base/owners_file.h"
 #include "service/base/to_status.h"
 #include "service/base/try_thread.h"
+#include "service/grpc/grpc_options.h"
+#include "service/net/dev_certificates.h"
 #include "service/options.h"
-#include "service/rpc/grpc_options.h"
 #include "service/server.h"
-#include "service/transport/dev_certificates.h"
 
 namespace sparseagg::service {
 namespace {

@@ -27,12 +27,12 @@
 #include "service/base/log.h"
 #include "service/base/to_status.h"
 #include "service/base/try_thread.h"
+#include "service/grpc/grpc_options.h"
+#include "service/grpc/grpc_service.h"
+#include "service/grpc/rpc_service.h"
+#include "service/net/address.h"
+#include "service/net/frame_inspection.h"
 #include "service/restore.h"
-#include "service/rpc/grpc_options.h"
-#include "service/rpc/grpc_service.h"
-#include "service/rpc/rpc_service.h"
-#include "service/transport/address.h"
-#include "service/transport/frame_inspection.h"
 
 namespace sparseagg::service {
 namespace {

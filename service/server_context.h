@@ -20,9 +20,9 @@
 #include "service/base/timer.h"
 #include "service/base/warnings.h"
 #include "service/base/worker_pool.h"
+#include "service/net/connection_table.h"
 #include "service/rounds/round_services.h"
 #include "service/tasks/task_services.h"
-#include "service/transport/connection_table.h"
 
 namespace sparseagg::service {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "service/transport/frame_limiter.h"
+#include "service/net/frame_limiter.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "service/http/bulk_body.h"
-#include "service/http/grpc_web.h"
-#include "service/http/json.h"
-#include "service/http/routes.h"
+#include "service/gateway/bulk_body.h"
+#include "service/gateway/grpc_web.h"
+#include "service/gateway/json.h"
+#include "service/gateway/routes.h"
 #include "sparseagg/v1/tasks.pb.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <string>
 
-#include "service/transport/listener.h"
+#include "service/net/listener.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/service/support/server_process.h"
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "host/cpu/simd/kernels.h"
-#include "service/transport/listener.h"
+#include "service/net/listener.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/service/support/server_process.h"
 

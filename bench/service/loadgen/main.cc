@@ -16,7 +16,7 @@
 #include "bench/service/loadgen/scenarios.h"
 #include "bench/service/loadgen/sink.h"
 #include "bench/service/loadgen/soak.h"
-#include "service/rpc/grpc_options.h"
+#include "service/grpc/grpc_options.h"
 #include "service/version.h"
 
 namespace sparseagg::bench {

@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "service/base/limits.h"
-#include "service/rpc/grpc_options.h"
+#include "service/grpc/grpc_options.h"
 #include "sparseagg/v1/aggregation.grpc.pb.h"
 
 extern char** environ;

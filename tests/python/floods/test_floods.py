@@ -42,7 +42,7 @@ def test_flood_server_goes_on(name: str, start_server) -> None:
     check_flood(name, start_server("--memory-limit", str(LIMIT)))
 
 
-# Of each kind one: gRPC reads these from TLS by another way (service/transport/frame_inspection.cc).
+# Of each kind one: gRPC reads these from TLS by another way (service/net/frame_inspection.cc).
 @pytest.mark.parametrize("name", ["rapid_reset", "unknown_methods", "continuation", "settings", "pings", "no_message"])
 def test_flood_over_tls_server_goes_on(name: str, start_server, self_signed) -> None:
     key, certificate = self_signed

@@ -44,7 +44,7 @@ BAD = [
     ("include", {"service/rounds.cc": '#include "tests/support/reference.h"\n'}, "service/rounds.cc:1"),
     (
         "inner-include",
-        {"service/rounds/a.h": '#include "service/rpc/b.h"\n', "service/rpc/b.h": ""},
+        {"service/rounds/a.h": '#include "service/grpc/b.h"\n', "service/grpc/b.h": ""},
         "service/rounds/a.h:1",
     ),
     (

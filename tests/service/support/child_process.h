@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "service/transport/owned_fd.h"
+#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 

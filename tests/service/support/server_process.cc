@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/transport/owned_fd.h"
+#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "service/transport/owned_fd.h"
+#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 

@@ -1,0 +1,101 @@
+#include "service/gateway/bulk_body.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "service/gateway/json.h"
+#include "service/gateway/json_check.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+constexpr size_t kAlignment = 8;
+
+void AppendVarint(uint64_t value, std::string* out) {
+  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
+  out->push_back(static_cast<char>(value));
+}
+
+// Returns: the tag and the length in front of a field of `size` bytes.
+std::string FieldHead(int field, uint64_t size) {
+  std::string head;
+  AppendVarint(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), &head);
+  AppendVarint(size, &head);
+  return head;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body) {
+  HttpFields of_chunk;
+  HttpFields of_slice;
+  uint64_t key_bytes = 0;
+  bool has_key_bytes = false;
+  for (const auto& [name, value] : parameters) {
+    if (name == "keys" || name == "values") {
+      return absl::InvalidArgumentError(absl::StrCat("'", name, "' is in the body, and not for the query"));
+    }
+    if (name == "key_bytes" || name == "keyBytes") {
+      if (std::exchange(has_key_bytes, true)) return absl::InvalidArgumentError("'key_bytes' occurs 2 times");
+      if (!absl::SimpleAtoi(value, &key_bytes) || key_bytes > body.size()) {
+        return absl::InvalidArgumentError(absl::StrCat("key_bytes ", JsonQuote(value.substr(0, 32)),
+                                                       " is not a number up to the ", body.size(),
+                                                       " bytes of the body"));
+      }
+    } else if (FindField(v1::TensorSlice::descriptor(), name) != nullptr) {
+      of_slice.emplace_back(name, value);
+    } else {
+      of_chunk.emplace_back(name, value);
+    }
+  }
+  ASSIGN_OR_RETURN(std::string chunk, QueryToMessage(v1::UpdateChunk::descriptor(), of_chunk));
+  std::vector<grpc::Slice> pieces;
+  if (body.size() == 0 && of_slice.empty()) {  // a last chunk without tuples
+    pieces.emplace_back(chunk);
+    return pieces;
+  }
+  ASSIGN_OR_RETURN(std::string slice, QueryToMessage(v1::TensorSlice::descriptor(), of_slice));
+  const uint64_t value_bytes = body.size() - key_bytes;
+  slice += FieldHead(v1::TensorSlice::kKeysFieldNumber, key_bytes);
+  const std::string values_head = FieldHead(v1::TensorSlice::kValuesFieldNumber, value_bytes);
+  chunk += FieldHead(v1::UpdateChunk::kSlicesFieldNumber, slice.size() + key_bytes + values_head.size() + value_bytes);
+  pieces.emplace_back(chunk + slice);
+  if (key_bytes > 0) pieces.push_back(body.sub(0, key_bytes));
+  pieces.emplace_back(values_head);
+  if (value_bytes > 0) pieces.push_back(body.sub(key_bytes, body.size()));
+  return pieces;
+}
+
+absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page) {
+  v1::ResultPage parsed;
+  if (!parsed.ParseFromString(page)) return absl::InternalError("a result page cannot be parsed");
+  v1::TensorSlice& slice = *parsed.mutable_slice();
+  std::vector<std::string> pieces(1);
+  pieces.push_back(std::move(*slice.mutable_keys()));
+  pieces.push_back(std::move(*slice.mutable_values()));
+  pieces.push_back(std::move(*parsed.mutable_counts()));
+  pieces.push_back(std::move(*parsed.mutable_weights()));
+  slice.clear_keys();
+  slice.clear_values();
+  parsed.clear_counts();
+  parsed.clear_weights();
+  ASSIGN_OR_RETURN(const std::string json, MessageToJson(v1::ResultPage::descriptor(), parsed.SerializeAsString()));
+  std::string header = absl::StrCat("{\"sections\":[", pieces[1].size(), ",", pieces[2].size(), ",", pieces[3].size(),
+                                    ",", pieces[4].size(), "],\"page\":", json, "}");
+  while ((sizeof(uint32_t) + header.size()) % kAlignment != 0) header += ' ';
+  const auto size = static_cast<uint32_t>(header.size());
+  pieces[0].append(reinterpret_cast<const char*>(&size), sizeof(size));
+  pieces[0] += header;
+  return pieces;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,175 @@
+#include "service/gateway/http_call.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "service/base/to_status.h"
+#include "service/codec/parse.h"
+#include "service/gateway/bulk_body.h"
+#include "service/gateway/grpc_web.h"
+#include "service/gateway/json.h"
+#include "service/gateway/routes.h"
+
+namespace sparseagg::service {
+namespace {
+
+// JSON with all default values takes up to about this many times the bytes of the message, its copies included.
+constexpr uint64_t kJsonFactor = 12;
+// A page is parsed and taken apart.
+constexpr uint64_t kBulkFactor = 3;
+// JSON and the message made of it.
+constexpr uint64_t kParsedJsonFactor = 3;
+
+absl::string_view ViewOf(const grpc::Slice& slice) {
+  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
+}
+
+std::string CopyOf(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  std::string copy;
+  if (!bytes.Valid() || !bytes.Dump(&slices).ok()) return copy;
+  copy.reserve(bytes.Length());
+  for (const grpc::Slice& slice : slices) copy.append(ViewOf(slice).data(), slice.size());
+  return copy;
+}
+
+}  // namespace
+
+HttpCall::HttpCall(ServerContext* server, Api* api, HttpRequest request, HttpCallPlan plan,
+                   std::shared_ptr<const void> live, Respond respond, std::function<void()> reclaim)
+    : UnaryCall(server),
+      server_(*server),
+      api_(*api),
+      http_(std::move(request)),
+      plan_(std::move(plan)),
+      descriptor_(*DescriptorOf(plan_.method)),
+      live_(std::move(live)),
+      respond_(std::move(respond)),
+      reclaim_(std::move(reclaim)) {}
+
+absl::Status HttpCall::AdmitToMethod() {
+  CallCredentials credentials;
+  std::vector<absl::string_view> tenants;
+  for (const auto& [name, value] : http_.headers) {
+    if (name == "authorization") credentials.authorization.push_back(value);
+    if (name == kTenantHeader) tenants.push_back(value);
+  }
+  if (credentials.authorization.empty()) {
+    credentials.certificate_names.assign(http_.certificate_names.begin(), http_.certificate_names.end());
+  }
+  return Admit(&server_, plan_.method, credentials, tenants);
+}
+
+uint64_t HttpCall::BodyMemory() const {
+  return plan_.request_format == BodyFormat::kJson ? SaturatingMultiply(kParsedJsonFactor, http_.body_bytes)
+                                                   : http_.body_bytes;
+}
+
+uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
+  switch (plan_.response_format) {
+    case BodyFormat::kJson:
+      return SaturatingMultiply(kJsonFactor, bytes);
+    case BodyFormat::kBulk:
+      return SaturatingMultiply(kBulkFactor, bytes);
+    default:
+      return PageInFlightBytes(bytes);
+  }
+}
+
+void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
+  const absl::Duration received_at = server_.clock.Monotonic();
+  if (plan_.method != Method::kPutChunk && body.size() <= kMostNamesBytes) {
+    CallMethod(body, read_time, received_at);
+    return on_called();
+  }
+  auto self = std::static_pointer_cast<HttpCall>(shared_from_this());
+  server_.pool.Post([self = std::move(self), body = std::move(body), read_time, received_at,
+                     on_called = std::move(on_called)]() mutable {
+    // Taken from the task, so that the round's copy of a chunk is the only one.
+    const grpc::Slice taken = std::exchange(body, grpc::Slice());
+    self->CallMethod(taken, read_time, received_at);
+    on_called();
+  });
+}
+
+void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at) {
+  const absl::Status made = ToStatus([&] { return MakeRequest(body); });
+  if (!made.ok()) return Finish(made);
+  if (plan_.method != Method::kPutChunk) {
+    return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
+  }
+  AggregationMethods::ReceivedChunk chunk{{}, read_time, received_at};
+  chunk.message.Swap(&request_);
+  const absl::Status status = ToStatus([&] { return api_.aggregation.PutChunk(*this, std::move(chunk), &response_); });
+  // The call lasts until the client has read the response, and must not keep the memory until then.
+  body_reservation_.Release();
+  Finish(status);
+}
+
+absl::Status HttpCall::MakeRequest(const grpc::Slice& body) {
+  const google::protobuf::Descriptor* const type = descriptor_.input_type();
+  if (plan_.request_format == BodyFormat::kGrpcWeb) {
+    ASSIGN_OR_RETURN(const grpc::Slice message, UnframeGrpcWeb(body));
+    request_ = grpc::ByteBuffer(&message, 1);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const HttpFields parameters, ParseQuery(http_.query));
+  std::vector<grpc::Slice> pieces;
+  if (plan_.request_format == BodyFormat::kBulk) {
+    ASSIGN_OR_RETURN(pieces, BulkToChunk(parameters, body));
+  } else {
+    if (plan_.request_format == BodyFormat::kProtobuf) {
+      pieces.push_back(body);
+    } else if (body.size() > 0) {
+      ASSIGN_OR_RETURN(const std::string message, JsonToMessage(type, ViewOf(body)));
+      pieces.emplace_back(message);
+    }
+    ASSIGN_OR_RETURN(const std::string of_query, QueryToMessage(type, parameters));
+    pieces.emplace_back(of_query);
+  }
+  // Serialized messages may be joined: of a field that comes twice, the last one counts.
+  if (!plan_.variable_field.empty()) {
+    ASSIGN_OR_RETURN(const std::string of_path, QueryToMessage(type, {{plan_.variable_field, plan_.variable}}));
+    pieces.emplace_back(of_path);
+  }
+  request_ = grpc::ByteBuffer(pieces.data(), pieces.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() const {
+  std::string message = CopyOf(response_);
+  switch (plan_.response_format) {
+    case BodyFormat::kProtobuf:
+      return MakeResponse(200, "application/x-protobuf", std::move(message));
+    case BodyFormat::kBulk: {
+      HttpResponse page;
+      page.headers.emplace_back("Content-Type", "application/octet-stream");
+      ASSIGN_OR_RETURN(page.body, PageToBulk(message));
+      return page;
+    }
+    default: {
+      ASSIGN_OR_RETURN(std::string json, MessageToJson(descriptor_.output_type(), message));
+      return MakeResponse(200, "application/json", json + "\n");
+    }
+  }
+}
+
+HttpResponse HttpCall::MakeLateResponse() const {
+  return MakeGrpcWebResponse(absl::DeadlineExceededError(absl::StrCat("the call took longer than its grpc-timeout ",
+                                                                      absl::FormatDuration(plan_.timeout))),
+                             "");
+}
+
+void HttpCall::Send(const absl::Status& status) {
+  if (is_late_ && absl::IsCancelled(status)) return respond_(MakeLateResponse());
+  if (plan_.response_format == BodyFormat::kGrpcWeb) return respond_(MakeGrpcWebResponse(status, CopyOf(response_)));
+  if (!status.ok()) return respond_(MakeProblem(status));
+  absl::StatusOr<HttpResponse> answer = ToStatus([this] { return MakeAnswer(); });
+  respond_(answer.ok() ? *std::move(answer) : MakeProblem(answer.status()));
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,184 @@
+#include "service/gateway/openapi.h"
+
+#include <google/protobuf/descriptor.h>
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "service/gateway/http_message.h"
+#include "service/gateway/routes.h"
+#include "service/version.h"
+
+namespace sparseagg::service {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+constexpr char kErrorResponse[] =
+    R"("default":{"description":"An error, with the code and the text of gRPC","content":{"application/problem+json":)"
+    R"({"schema":{"$ref":"#/components/schemas/Problem"}}}})";
+constexpr char kProblemSchema[] =
+    R"("Problem":{"type":"object","required":["title","status","code","detail"],"properties":{"type":{"type":"string"},)"
+    R"("title":{"type":"string"},"status":{"type":"integer"},"code":{"type":"string"},"detail":{"type":"string"},)"
+    R"("retryDelayMs":{"type":"integer"}}})";
+// The sizes that a description of a bulk body needs besides the fields of TensorSlice.
+constexpr char kKeyBytes[] =
+    R"({"name":"key_bytes","in":"query","description":"application/octet-stream: bytes of keys at the start of the )"
+    R"(body; the values follow","schema":{"type":"integer","minimum":0}})";
+
+// Of ids in paths; see CheckName.
+constexpr char kNameSchema[] = R"({"type":"string","pattern":"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"})";
+
+// Schemas of messages, by name, as they are needed.
+class Schemas {
+ public:
+  // Returns: a reference to the schema of a message, and adds that to the list.
+  std::string Reference(const Descriptor* type) {
+    if (schemas_.count(type->name()) == 0) {
+      schemas_[type->name()];  // a message may contain itself
+      schemas_[type->name()] = ObjectSchema(type);
+    }
+    return absl::StrCat("{\"$ref\":\"#/components/schemas/", type->name(), "\"}");
+  }
+
+  // Returns: the schema of a field's values, or of one element of a list.
+  std::string Element(const FieldDescriptor* field) {
+    switch (field->type()) {
+      case FieldDescriptor::TYPE_BOOL:
+        return R"({"type":"boolean"})";
+      case FieldDescriptor::TYPE_INT32:
+        return R"({"type":"integer","format":"int32"})";
+      case FieldDescriptor::TYPE_UINT32:
+        return R"({"type":"integer","format":"int64","minimum":0})";
+      case FieldDescriptor::TYPE_INT64:
+        return R"({"type":"string","format":"int64"})";
+      case FieldDescriptor::TYPE_UINT64:
+        return R"({"type":"string","format":"uint64"})";
+      case FieldDescriptor::TYPE_DOUBLE:
+        return R"({"type":"number","format":"double"})";
+      case FieldDescriptor::TYPE_BYTES:
+        return R"({"type":"string","format":"byte"})";
+      case FieldDescriptor::TYPE_ENUM: {
+        std::vector<std::string> names;
+        names.reserve(field->enum_type()->value_count());
+        for (int i = 0; i < field->enum_type()->value_count(); ++i) {
+          names.push_back(JsonQuote(field->enum_type()->value(i)->name()));
+        }
+        return absl::StrCat(R"({"type":"string","enum":[)", absl::StrJoin(names, ","), "]}");
+      }
+      case FieldDescriptor::TYPE_MESSAGE: {
+        const std::string& name = field->message_type()->full_name();
+        if (name == "google.protobuf.Timestamp") return R"({"type":"string","format":"date-time"})";
+        if (name == "google.protobuf.Duration") return R"({"type":"string","example":"1.5s"})";
+        return Reference(field->message_type());
+      }
+      default:
+        return R"({"type":"string"})";
+    }
+  }
+
+  std::string ToJson() const {
+    std::vector<std::string> members = {kProblemSchema};
+    for (const auto& [name, schema] : schemas_) members.push_back(absl::StrCat("\"", name, "\":", schema));
+    return absl::StrCat("{", absl::StrJoin(members, ","), "}");
+  }
+
+ private:
+  std::string ObjectSchema(const Descriptor* type) {
+    std::vector<std::string> members;
+    for (int i = 0; i < type->field_count(); ++i) {
+      const FieldDescriptor* const field = type->field(i);
+      const std::string element = Element(field);
+      members.push_back(absl::StrCat(
+          "\"", field->json_name(),
+          "\":", field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element));
+    }
+    return absl::StrCat(R"({"type":"object","properties":{)", absl::StrJoin(members, ","), "}}");
+  }
+
+  std::map<std::string, std::string> schemas_;
+};
+
+std::string Parameter(absl::string_view name, absl::string_view in, bool required, absl::string_view schema) {
+  return absl::StrCat(R"({"name":")", name, R"(","in":")", in, R"(","required":)", required ? "true" : "false",
+                      R"(,"schema":)", schema, "}");
+}
+
+// Adds the parameters for the fields of `type` that a query can have.
+void AddQuery(const Descriptor* type, const Route& route, absl::string_view prefix, Schemas& schemas,
+              std::vector<std::string>* parameters) {
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor* const field = type->field(i);
+    if (prefix.empty() && field->name() == route.field) continue;
+    const bool is_plain =
+        field->type() != FieldDescriptor::TYPE_MESSAGE || field->message_type()->file()->package() == "google.protobuf";
+    if (is_plain) {
+      const std::string element = schemas.Element(field);
+      parameters->push_back(
+          Parameter(absl::StrCat(prefix, field->name()), "query", false,
+                    field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element));
+    } else if (!field->is_repeated()) {
+      AddQuery(field->message_type(), route, absl::StrCat(prefix, field->name(), "."), schemas, parameters);
+    }
+  }
+}
+
+std::string Content(absl::string_view schema, bool has_bulk) {
+  return absl::StrCat(R"({"application/json":{"schema":)", schema,
+                      R"(},"application/x-protobuf":{"schema":{"type":"string","format":"binary"}})",
+                      has_bulk ? R"(,"application/octet-stream":{"schema":{"type":"string","format":"binary"}})" : "",
+                      "}");
+}
+
+std::string Operation(const Route& route, Schemas& schemas) {
+  const google::protobuf::MethodDescriptor* const method = DescriptorOf(route.method);
+  const bool has_body = route.verb == "POST";
+  std::vector<std::string> parameters;
+  const size_t open = route.path.find('{');
+  if (open != absl::string_view::npos) {
+    const absl::string_view name = route.path.substr(open + 1, route.path.find('}') - open - 1);
+    parameters.push_back(Parameter(name, "path", true, kNameSchema));
+  }
+  if (!has_body) AddQuery(method->input_type(), route, "", schemas, &parameters);
+  if (route.method == Method::kPutChunk) parameters.emplace_back(kKeyBytes);
+  std::string body;
+  if (has_body) {
+    body = absl::StrCat(R"(,"requestBody":{"content":)",
+                        Content(schemas.Reference(method->input_type()), route.method == Method::kPutChunk), "}");
+  }
+  return absl::StrCat("\"", absl::AsciiStrToLower(route.verb), R"(":{"operationId":")", method->name(),
+                      R"(","summary":)", JsonQuote(route.summary), R"(,"parameters":[)", absl::StrJoin(parameters, ","),
+                      "]", body, R"(,"responses":{"200":{"description":"OK","content":)",
+                      Content(schemas.Reference(method->output_type()), route.method == Method::kGetResult), "},",
+                      kErrorResponse, "}}");
+}
+
+}  // namespace
+
+const std::string& OpenApiDescription() {
+  static const std::string& description = *[] {
+    Schemas schemas;
+    std::map<absl::string_view, std::vector<std::string>> paths;
+    for (const Route& route : Routes()) paths[route.path].push_back(Operation(route, schemas));
+    std::vector<std::string> members;
+    members.reserve(paths.size());
+    for (const auto& [path, operations] : paths) {
+      members.push_back(absl::StrCat("\"", path, "\":{", absl::StrJoin(operations, ","), "}"));
+    }
+    return new std::string(absl::StrCat(
+        R"({"openapi":"3.0.3","info":{"title":"sparseagg","version":")", kVersion,
+        R"(","description":"The unary API of sparseagg over HTTP. The messages are those of proto/sparseagg/v1."},)",
+        R"("security":[{},{"bearer":[]}],"paths":{)", absl::StrJoin(members, ","),
+        R"(},"components":{"securitySchemes":{"bearer":{"type":"http","scheme":"bearer"}},"schemas":)",
+        schemas.ToJson(), "}}\n"));
+  }();
+  return description;
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,22 @@
+#include "service/grpc/call_errors.h"
+
+#include <string>
+
+#include "service/base/retry_later.h"
+#include "service/handlers/call_errors.h"
+
+namespace sparseagg::service {
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), ShortMessage(status));
+}
+
+grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& context) {
+  if (const std::string delay = RetryDelayMs(status); !delay.empty()) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", delay);
+  }
+  return ToGrpc(status);
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,59 @@
+#include "service/handlers/aggregation_methods.h"
+
+#include <algorithm>
+
+#include "host/base/status_macros.h"
+#include "service/codec/round_codec.h"
+#include "service/codec/serialize.h"
+
+namespace sparseagg::service {
+
+std::vector<MethodEntry> AggregationMethods::Entries() {
+  const auto entry = [this](Method method, void (AggregationMethods::*handler)(const Call&)) {
+    return MethodEntry{method, [this, handler](const Call& call) { (this->*handler)(call); }};
+  };
+  return {
+      entry(Method::kGetServerInfo, &AggregationMethods::GetServerInfo),
+      entry(Method::kCreateRound, &AggregationMethods::CreateRound),
+      entry(Method::kGetRound, &AggregationMethods::GetRound),
+      entry(Method::kListRounds, &AggregationMethods::ListRounds),
+      entry(Method::kWaitRound, &AggregationMethods::WaitRound),
+      entry(Method::kCloseRound, &AggregationMethods::CloseRound),
+      entry(Method::kCancelRound, &AggregationMethods::CancelRound),
+      entry(Method::kDeleteRound, &AggregationMethods::DeleteRound),
+      entry(Method::kCommitSubmission, &AggregationMethods::CommitSubmission),
+      entry(Method::kGetUploadStatus, &AggregationMethods::GetUploadStatus),
+      entry(Method::kListSubmissions, &AggregationMethods::ListSubmissions),
+      entry(Method::kWithdrawSubmission, &AggregationMethods::WithdrawSubmission),
+      entry(Method::kGetResult, &AggregationMethods::GetResult),
+  };
+}
+
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Caller& caller,
+                                                                     absl::string_view name) const {
+  ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
+  return registry_.Find(caller.identity().tenant, id);
+}
+
+void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::Round* wire) const {
+  RoundSnapshot snapshot = round.Snapshot();
+  // A client learns nothing of other clients.
+  if (caller.role == Role::kClient) {
+    const auto is_other = [&](const Refusal& refusal) { return refusal.client_id != caller.name; };
+    auto& refusals = snapshot.recent_refusals;
+    refusals.erase(std::remove_if(refusals.begin(), refusals.end(), is_other), refusals.end());
+  }
+  EncodeRound(round.config(), snapshot, server_.engine.name(), wire);
+}
+
+uint64_t AggregationMethods::MostBytesOf(const Round& round) {
+  return MostRoundBytes(round.config(), round.num_recent_refusals());
+}
+
+absl::Status AggregationMethods::Respond(const Round& round, UnaryCall& call) const {
+  v1::Round wire;
+  Encode(round, call.caller().identity(), &wire);
+  return Serialize(wire, call.response());
+}
+
+}  // namespace sparseagg::service

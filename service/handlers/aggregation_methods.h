@@ -1,0 +1,90 @@
+// The unary methods of sparseagg.v1.Aggregation, whatever the transport.
+#ifndef SPARSEAGG_SERVICE_HANDLERS_AGGREGATION_METHODS_H_
+#define SPARSEAGG_SERVICE_HANDLERS_AGGREGATION_METHODS_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "service/handlers/caller.h"
+#include "service/handlers/methods.h"
+#include "service/handlers/unary_call.h"
+#include "service/rounds/registry.h"
+#include "service/rounds/round.h"
+#include "service/server_context.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::service {
+
+// The methods decode the request, call the registry or a round, and encode the response. Owned by the server, which
+// outlives all calls. Borrows the server context and the registry. Thread-safe.
+class AggregationMethods : public Methods {
+ public:
+  AggregationMethods(ServerContext* server, Registry* registry) : Methods(server), registry_(*registry) {}
+
+  // Returns: all unary methods but PutChunk, whose request is too large to be received before memory is reserved.
+  std::vector<MethodEntry> Entries();
+
+  // A chunk that a transport has received, and what is known of its arrival.
+  struct ReceivedChunk {
+    grpc::ByteBuffer message;
+    absl::Duration read_time = absl::ZeroDuration();    // how long the read took
+    absl::Duration received_at = absl::ZeroDuration();  // when the read ended: Clock::Monotonic
+  };
+  // The method PutChunk. Frees the message as soon as the round has its content. Call it on the worker pool.
+  absl::Status PutChunk(const Caller& caller, ReceivedChunk chunk, grpc::ByteBuffer* response) const;
+
+  // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
+  // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
+  // Encodes the spec and the present figures of a round.
+  // `caller`: one of the role client sees no other client's refusals.
+  void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
+
+ private:
+  // rounds.cc
+  void GetServerInfo(const Call& call);
+  void CreateRound(const Call& call);
+  void GetRound(const Call& call);
+  void ListRounds(const Call& call);
+  void CloseRound(const Call& call);
+  void CancelRound(const Call& call);
+  void DeleteRound(const Call& call);
+  // wait.cc
+  void WaitRound(const Call& call);
+  // uploads.cc
+  void CommitSubmission(const Call& call);
+  void GetUploadStatus(const Call& call);
+  // submissions.cc
+  void ListSubmissions(const Call& call);
+  void WithdrawSubmission(const Call& call);
+  // results.cc
+  void GetResult(const Call& call);
+
+  // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
+  // `changes`: `act` changes the round, and waits for the disk if there is a store.
+  template <typename Request>
+  void AnswerWithRound(const Call& call, bool changes,
+                       std::function<absl::Status(const Caller&, const Request&, Round&)> act);
+  // Answers a CloseRound with a list of clients.
+  void CloseWithOnly(const Call& call);
+  // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
+  absl::Status RespondWithList(UnaryCall& call, int size, const std::string& token, uint64_t max_bytes) const;
+  // Serializes what Encode makes, as the response of a call.
+  absl::Status Respond(const Round& round, UnaryCall& call) const;
+  // Returns: about the most bytes of that response.
+  static uint64_t MostBytesOf(const Round& round);
+
+  Registry& registry_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_HANDLERS_AGGREGATION_METHODS_H_

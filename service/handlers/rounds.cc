@@ -1,0 +1,211 @@
+// Calls about the server and its rounds.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
+#include "service/base/to_status.h"
+#include "service/codec/chunk_codec.h"
+#include "service/codec/parse.h"
+#include "service/codec/round_codec.h"
+#include "service/codec/serialize.h"
+#include "service/codec/spec_codec.h"
+#include "service/handlers/aggregation_methods.h"
+#include "service/handlers/call_log.h"
+#include "service/handlers/list_size.h"
+#include "service/version.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
+// to an unknown call, and refuses an unknown field or, in some requests, ignores it (FindUnknownFields).
+constexpr absl::string_view kFeatures[] = {
+    "ListSubmissions",          "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
+    "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};
+
+// The longest reason of a cancelled round, which the round keeps.
+constexpr size_t kMaxReasonBytes = 1024;
+absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
+  v1::CreateRoundRequest request;
+  RETURN_IF_ERROR(ParseSpec(message, limits, &request));
+  if (!request.round_id().empty()) RETURN_IF_ERROR(CheckName(request.round_id(), "round_id"));
+  ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(request.spec(), limits));
+  config.id = request.round_id();
+  return config;
+}
+
+// Returns: false if the message is a CloseRoundRequest without client ids, which is short work.
+bool MayListClients(const grpc::ByteBuffer& message) {
+  if (message.Length() > kMostNamesBytes) return true;
+  v1::CloseRoundRequest request;
+  return ToStatus([&] { return Parse(message, &request); }).ok() && !request.only_client_ids().empty();
+}
+
+}  // namespace
+
+void AggregationMethods::GetServerInfo(const Call& call) {
+  AtOnce(*call, [this](UnaryCall& self) -> absl::Status {
+    v1::GetServerInfoRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    v1::ServerInfo info;
+    info.set_version(kVersion);
+    info.add_api_versions("sparseagg.v1");
+    info.set_engine(std::string(server_.engine.name()));
+    info.set_engine_description(server_.engine.description());
+    EncodeLimits(server_.limits, info.mutable_limits());
+    EncodeKnownEncodings(&info);
+    for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
+    for (std::string& warning : server_.warnings.List()) info.add_warnings(std::move(warning));
+    return Serialize(info, self.response());
+  });
+}
+
+void AggregationMethods::CreateRound(const Call& call) {
+  AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
+    ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(self.request(), server_.limits));
+    // While the call waits it keeps only the message, whose memory is counted. The decoded config can take thirty times
+    // as much, so that it is decoded again when memory is reserved.
+    return PlannedAnswer{MostRoundBytes(checked, 0), [this, &self]() -> absl::Status {
+                           ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(self.request(), server_.limits));
+                           config.tenant = self.caller().identity().tenant;
+                           const std::string id = config.id;
+                           ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
+                           RETURN_IF_ERROR(round->AwaitDurable());
+                           LogCall(LogLevel::kInfo, self.caller(), "CreateRound", id);
+                           return Respond(*round, self);
+                         }};
+  });
+}
+
+template <typename Request>
+void AggregationMethods::AnswerWithRound(const Call& call, bool changes,
+                                         std::function<absl::Status(const Caller&, const Request&, Round&)> act) {
+  const auto plan = [this, act = std::move(act)](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    Request request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, request, round, act]() -> absl::Status {
+                           RETURN_IF_ERROR(act(self.caller(), request, *round));
+                           return Respond(*round, self);
+                         }};
+  };
+  if (changes && server_.store != nullptr) {
+    AnswerOnPool(call, plan);
+  } else {
+    AnswerAtOnce(*call, plan);
+  }
+}
+
+void AggregationMethods::GetRound(const Call& call) {
+  AnswerWithRound<v1::GetRoundRequest>(
+      call, /*changes=*/false, [](const Caller&, const v1::GetRoundRequest&, Round&) { return absl::OkStatus(); });
+}
+
+void AggregationMethods::CloseRound(const Call& call) {
+  if (MayListClients(call->request())) return CloseWithOnly(call);
+  AnswerWithRound<v1::CloseRoundRequest>(
+      call, /*changes=*/true,
+      [](const Caller& caller, const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
+        RETURN_IF_ERROR(round.Close());
+        RETURN_IF_ERROR(round.AwaitDurable());
+        LogCall(LogLevel::kInfo, caller, "CloseRound", request.name());
+        return absl::OkStatus();
+      });
+}
+
+void AggregationMethods::CloseWithOnly(const Call& call) {
+  AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    // Parsed again for the answer: while the call waits for a reservation, it keeps only the message.
+    v1::CloseRoundRequest checked;
+    RETURN_IF_ERROR(ParseIdList(self.request(), server_.limits, &checked));
+    for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
+                           v1::CloseRoundRequest request;
+                           RETURN_IF_ERROR(Parse(self.request(), &request));
+                           const std::vector<std::string> clients(request.only_client_ids().begin(),
+                                                                  request.only_client_ids().end());
+                           if (clients.empty()) {
+                             RETURN_IF_ERROR(round->Close());  // the message is large for another reason
+                           } else {
+                             RETURN_IF_ERROR(round->CloseWithOnly(clients));
+                           }
+                           RETURN_IF_ERROR(round->AwaitDurable());
+                           LogCall(LogLevel::kInfo, self.caller(), "CloseRound", request.name());
+                           return Respond(*round, self);
+                         }};
+  });
+}
+
+void AggregationMethods::CancelRound(const Call& call) {
+  const auto cancel = [](const Caller& caller, const v1::CancelRoundRequest& request, Round& round) -> absl::Status {
+    if (request.reason().size() > kMaxReasonBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
+    }
+    RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
+    RETURN_IF_ERROR(round.AwaitDurable());
+    LogCall(LogLevel::kInfo, caller, "CancelRound", request.name());
+    return absl::OkStatus();
+  };
+  AnswerWithRound<v1::CancelRoundRequest>(call, /*changes=*/true, cancel);
+}
+
+void AggregationMethods::ListRounds(const Call& call) {
+  AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    v1::ListRoundsRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
+    ASSIGN_OR_RETURN(const Registry::Page page,
+                     registry_.List(self.caller().identity().tenant, size, request.page_token()));
+    uint64_t max_bytes = 0;
+    for (const Registry::Entry& entry : page.entries) {
+      max_bytes += MostBytesOf(*entry.round);
+      if (max_bytes > PageBytes(0)) break;  // at least one round, and then no more than a result page
+    }
+    return PlannedAnswer{max_bytes, [this, &self, size, token = request.page_token(), max_bytes] {
+                           return RespondWithList(self, size, token, max_bytes);
+                         }};
+  });
+}
+
+absl::Status AggregationMethods::RespondWithList(UnaryCall& call, int size, const std::string& token,
+                                                 uint64_t max_bytes) const {
+  ASSIGN_OR_RETURN(const Registry::Page page, registry_.List(call.caller().identity().tenant, size, token));
+  v1::ListRoundsResponse list;
+  list.set_next_page_token(page.next_page_token);
+  uint64_t bytes = 0;
+  for (const Registry::Entry& entry : page.entries) {
+    Encode(*entry.round, call.caller().identity(), list.add_rounds());
+    bytes += list.rounds(list.rounds_size() - 1).ByteSizeLong();
+    if (bytes > std::min(max_bytes, PageBytes(0)) && list.rounds_size() > 1) {
+      list.mutable_rounds()->RemoveLast();
+      list.set_next_page_token(entry.token);
+      break;
+    }
+  }
+  return Serialize(list, call.response());
+}
+
+void AggregationMethods::DeleteRound(const Call& call) {
+  const auto remove = [this](UnaryCall& self) -> absl::Status {
+    v1::DeleteRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    RETURN_IF_ERROR(registry_.Delete(self.caller().identity().tenant, round->config().id).status());
+    RETURN_IF_ERROR(round->AwaitDurable());
+    LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.name());
+    return Serialize(google::protobuf::Empty(), self.response());
+  };
+  if (server_.store != nullptr) {
+    OnPool(call, remove);  // waits for the disk
+  } else {
+    AtOnce(*call, remove);
+  }
+}
+
+}  // namespace sparseagg::service

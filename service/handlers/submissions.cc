@@ -1,0 +1,55 @@
+// Calls about the committed submissions of a round.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
+#include "service/codec/parse.h"
+#include "service/codec/round_codec.h"
+#include "service/codec/serialize.h"
+#include "service/handlers/aggregation_methods.h"
+#include "service/handlers/call_log.h"
+#include "service/handlers/list_size.h"
+
+namespace sparseagg::service {
+
+void AggregationMethods::ListSubmissions(const Call& call) {
+  AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    v1::ListSubmissionsRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.name());
+    ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMostSubmissionBytes, 1));
+    const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
+    return PlannedAnswer{most * kMostSubmissionBytes,
+                         [&self, round, most, token = request.page_token()]() -> absl::Status {
+                           ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
+                           v1::ListSubmissionsResponse list;
+                           for (const Receipt& receipt : page.submissions) {
+                             EncodeSubmission("", receipt, list.add_submissions());
+                           }
+                           list.set_next_page_token(std::move(page.next_page_token));
+                           return Serialize(list, self.response());
+                         }};
+  });
+}
+
+void AggregationMethods::WithdrawSubmission(const Call& call) {
+  OnPool(call, [this](UnaryCall& self) -> absl::Status {
+    v1::WithdrawSubmissionRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
+    RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    v1::WithdrawSubmissionResponse answer;
+    ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    RETURN_IF_ERROR(round->AwaitDurable());
+    answer.set_withdrawn(withdrawn);
+    LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());
+    return Serialize(answer, self.response());
+  });
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,50 @@
+// The methods of sparseagg.v1.Tasks, whatever the transport.
+#ifndef SPARSEAGG_SERVICE_HANDLERS_TASK_METHODS_H_
+#define SPARSEAGG_SERVICE_HANDLERS_TASK_METHODS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "service/handlers/methods.h"
+#include "service/server_context.h"
+#include "service/tasks/task_registry.h"
+
+namespace sparseagg::service {
+
+// Owned by the server, which outlives all calls. Borrows the server context and the registry. Thread-safe.
+class TaskMethods : public Methods {
+ public:
+  TaskMethods(ServerContext* server, TaskRegistry* tasks) : Methods(server), tasks_(*tasks) {}
+
+  // Returns: all methods.
+  std::vector<MethodEntry> Entries();
+
+ private:
+  // task_methods.cc: for coordinators
+  void CreateTasks(const Call& call);
+  void GetTask(const Call& call);
+  void ListTasks(const Call& call);
+  void CancelTasks(const Call& call);
+  // leases.cc: for workers
+  void LeaseTask(const Call& call);
+  void ExtendLease(const Call& call);
+  void CompleteTask(const Call& call);
+  void FailTask(const Call& call);
+
+  void AnswerLease(const Call& call, const absl::StatusOr<std::optional<TaskSnapshot>>& leased);
+  // Runs `work`, which changes tasks, on the pool, and finishes the call when the change is durable.
+  void Change(const Call& call, Work work);
+  // The same for a call about a lease: parses the request of up to `max_bytes`, runs `act` and answers with the task.
+  template <typename Request>
+  void ChangeLease(const Call& call, uint64_t max_bytes,
+                   std::function<absl::StatusOr<TaskSnapshot>(const Request&, const LeaseName&)> act);
+
+  TaskRegistry& tasks_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_HANDLERS_TASK_METHODS_H_

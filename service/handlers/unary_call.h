@@ -1,0 +1,94 @@
+// One call with one request and one response, on whatever transport.
+#ifndef SPARSEAGG_SERVICE_HANDLERS_UNARY_CALL_H_
+#define SPARSEAGG_SERVICE_HANDLERS_UNARY_CALL_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "service/admission/in_flight_memory.h"
+#include "service/admission/memory_shares.h"
+#include "service/handlers/caller.h"
+#include "service/handlers/transfer.h"
+#include "service/server_context.h"
+
+namespace sparseagg::service {
+
+// A unary call, from the parsed transport to the method and back. A transport derives from it.
+//
+// Shared by the transport, until the response is sent, and by every task of the method. Order of calls:
+//
+//   (methods.*handler)(call);        // the transport, for a caller that Caller::Admit has accepted
+//   call->ReserveForCall(bytes);     // the method, if the response may be large; may finish the call
+//   call->ReserveAndAnswer(…);       // the method; finishes the call
+//   call->Finish(status);            // the method, in place of ReserveAndAnswer; exactly once in all, on any thread
+//   call->Cancel();                  // the transport, if the peer has gone; at any time after the method was called
+//
+// The request is serialized, because the methods bound the memory of the parsed message before they parse it
+// (codec/parse.h).
+class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
+ public:
+  using Wait = InFlightMemory::Wait;
+
+  explicit UnaryCall(ServerContext* server) : server_(*server) {}
+  virtual ~UnaryCall() = default;
+
+  virtual const Caller& caller() const = 0;
+  // The serialized request.
+  virtual const grpc::ByteBuffer& request() const = 0;
+  // Where the method puts the serialized response.
+  virtual grpc::ByteBuffer* response() = 0;
+
+  // Reserves in-flight memory that the call needs besides its response, until the call is over.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED
+  // and a suggested retry delay.
+  bool ReserveForCall(uint64_t bytes);
+
+  // Reserves in-flight memory for a response of up to `bytes`, runs `answer`, and finishes the call with the status
+  // that `answer` returns. `answer` runs before the return or on the worker pool, but not at all if the peer has gone:
+  // it would not learn of a change that `answer` made, such as a new round. A small response needs no reservation.
+  // Errors: RESOURCE_EXHAUSTED with a suggested retry delay, if memory is short for longer than `wait` allows.
+  void ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<absl::Status()> answer);
+
+  // Sends the response, or the error. From now on the peer has to read in time: the memory of ReserveForCall is
+  // reclaimed from a slow peer.
+  void Finish(const absl::Status& status);
+
+  // Sets what stops the method's wait. `stop` returns true if the method will not finish the call any more.
+  // Requires: the method has not returned yet.
+  void StopWith(std::function<bool()> stop) { stop_ = std::move(stop); }
+  // Whether the call is a long poll, which waits for an event by others. Requires: as Cancel.
+  bool IsLongPoll() const { return static_cast<bool>(stop_); }
+  // The peer has gone: stops the method if it waits. Finishes the call, now or when the method ends.
+  // Requires: the method was called and has returned.
+  void Cancel();
+
+  // Whether a response is part of the memory that any call takes.
+  static bool IsSmall(uint64_t bytes) { return bytes <= (16 << 10); }
+
+ private:
+  // Sends the response or the error to the peer. Called once.
+  virtual void Send(const absl::Status& status) = 0;
+  // Returns: a function that ends the call of a peer that does not read; other calls need its memory. The function may
+  // run on any thread, again and again, and after the call.
+  virtual std::function<void()> ReclaimFunction() = 0;
+  // Returns: the memory of a response of `bytes` on its way out.
+  virtual uint64_t ResponseMemory(uint64_t bytes) const { return PageInFlightBytes(bytes); }
+
+  void Answer(const std::function<absl::Status()>& answer);
+
+  ServerContext& server_;
+  Transfer transfer_;
+  InFlightReservation response_reservation_;
+  std::function<bool()> stop_;
+  std::atomic<bool> is_cancelled_ = false;
+  std::atomic<uint64_t> ticket_ = 0;  // of InFlightMemory, while the call waits for the reservation
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_HANDLERS_UNARY_CALL_H_
