@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 #include "cuda/device_engine.h"
 #include "host/base/status_macros.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 

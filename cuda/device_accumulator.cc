@@ -7,12 +7,12 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/batch.h"
-#include "cuda/checker.h"
 #include "cuda/fallback_bytes.h"
-#include "cuda/finisher.h"
-#include "cuda/merger.h"
-#include "cuda/slab_merge.h"
+#include "cuda/merge/batch.h"
+#include "cuda/merge/checker.h"
+#include "cuda/merge/finisher.h"
+#include "cuda/merge/merger.h"
+#include "cuda/merge/slab_merge.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/saturating.h"

@@ -7,9 +7,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/fallback_bytes.h"
-#include "cuda/host_device.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/tensor_shape.h"
+#include "cuda/merge/tensor_shape.h"
 
 namespace sparseagg::cuda {
 

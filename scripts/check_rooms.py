@@ -79,6 +79,7 @@ PYTHON_ROOMS = {
 # the room with the longest matching name; a name with a suffix is that one file. The top folder may include all.
 HOST = ["host/base", "host/spec", "host/wire", "host/updates"]
 CPU = ["host/cpu/tuning.h", "host/cpu/rows", "host/cpu/simd", "host/cpu/prepare", "host/cpu/merge", "host/cpu/finish"]
+CUDA_FOLDERS = ["cuda/kernels", "cuda/device", "cuda/transfer"]
 INNER_ROOMS = {
     "host/base": [],
     "host/spec": ["host/base"],
@@ -92,6 +93,11 @@ INNER_ROOMS = {
     "host/cpu/merge": [*HOST, "host", *CPU[:4]],
     "host/cpu/finish": [*HOST, "host", *CPU[:5]],
     "host/cpu": [*HOST, "host", *CPU],
+    "cuda/tuning.h": [],
+    "cuda/kernels": [],
+    "cuda/device": CUDA_FOLDERS[:1],
+    "cuda/transfer": ["cuda/tuning.h", *CUDA_FOLDERS[:2]],
+    "cuda/merge": ["cuda/tuning.h", *CUDA_FOLDERS[:3]],
     "service/base": [],
     "service/admission": ["service/base"],
     "service/net": ["service/auth", "service/base"],

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::bench {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/gpu/span_clock.h"
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 
 namespace sparseagg::bench {
 namespace {

@@ -13,10 +13,10 @@
 #include "bench/common/machine.h"
 #include "bench/common/must.h"
 #include "bench/gpu/watched_device.h"
-#include "cuda/batch.h"
 #include "cuda/device_engine.h"
-#include "cuda/finisher.h"
-#include "cuda/merger.h"
+#include "cuda/merge/batch.h"
+#include "cuda/merge/finisher.h"
+#include "cuda/merge/merger.h"
 #include "host/aggregation.h"
 
 namespace sparseagg::bench {

@@ -15,7 +15,7 @@
 #include "bench/common/workloads.h"
 #include "bench/gpu/native_peers.h"
 #include "bench/gpu/span_clock.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "cuda/tuning.h"
 #include "host/updates/update.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::bench {
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/gpu/span_clock.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::bench {
 

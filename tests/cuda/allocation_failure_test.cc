@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
-#include "cuda/host_device.h"
 #include "host/aggregation.h"
 #include "tests/support/driver.h"
 #include "tests/support/failing_allocation.h"

@@ -13,9 +13,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/device_engine.h"
-#include "cuda/host_device.h"
 #include "host/aggregation.h"
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "cuda/cuda_engine.h"
+#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
-#include "cuda/host_device.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "tests/support/generators.h"

@@ -1,7 +1,7 @@
 #include "tests/support/strict_device.h"
 
-#include "cuda/host_device.h"
-#include "cuda/run_kernel.h"
+#include "cuda/device/host_device.h"
+#include "cuda/device/run_kernel.h"
 #include "tests/support/strict_executor.h"
 
 namespace sparseagg::testing {

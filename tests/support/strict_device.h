@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "tests/support/fibers.h"
 
 namespace sparseagg::testing {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "bench/gpu/traffic/access_counter.h"
-#include "cuda/host_device.h"
+#include "cuda/device/host_device.h"
+#include "cuda/device/run_kernel.h"
 #include "cuda/kernels/block.h"
-#include "cuda/run_kernel.h"
 
 namespace sparseagg::bench {
 namespace {

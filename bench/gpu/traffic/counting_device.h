@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::bench {
 

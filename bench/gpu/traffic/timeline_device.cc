@@ -6,7 +6,7 @@
 
 #include "bench/gpu/traffic/access_counter.h"
 #include "bench/gpu/traffic/counting_device.h"
-#include "cuda/result_ring.h"
+#include "cuda/transfer/result_ring.h"
 
 namespace sparseagg::bench {
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::bench {
 

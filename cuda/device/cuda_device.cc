@@ -1,0 +1,254 @@
+#include "cuda/device/cuda_device.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device/cuda_status.h"
+#include "cuda/device/device_memory.h"
+#include "cuda/kernels/launch.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
+  return call.key_bytes == 4 ? SortKeys32(call, output, stream) : SortKeys64(call, output, stream);
+}
+
+// More entries than CUB sorts in one block; for so few it has other kernels.
+constexpr uint32_t kTrialEntries = 1 << 15;
+
+// Runs one of our kernels, both sorts and the selection on zeros, on Lane::kCompute. Ignores the output, which tests
+// check.
+absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
+  const auto allocate = [&](size_t bytes) { return memory.Allocate(bytes, Lane::kCompute); };
+  DeviceBuffer keys[2];
+  DeviceBuffer positions[2];
+  SortCall sort;
+  sort.count = kTrialEntries;
+  for (int i = 0; i < 2; ++i) {
+    ASSIGN_OR_RETURN(keys[i], allocate(kTrialEntries * sizeof(uint64_t)));
+    ASSIGN_OR_RETURN(positions[i], allocate(kTrialEntries * sizeof(uint32_t)));
+    sort.d_keys[i] = keys[i].get();
+    sort.d_payloads[i] = positions[i].as<uint32_t>();
+    RETURN_IF_ERROR(device.Fill(keys[i].get(), 0, keys[i].bytes(), Lane::kCompute));
+    RETURN_IF_ERROR(device.Launch(Enumerate{positions[i].as<uint32_t>(), kTrialEntries}));
+  }
+  for (const uint32_t key_bytes : {4, 8}) {
+    sort.key_bytes = key_bytes;
+    sort.end_bit = static_cast<int>(8 * key_bytes);
+    ASSIGN_OR_RETURN(sort.scratch_bytes, device.SortScratchBytes(sort));
+    ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(sort.scratch_bytes));
+    sort.d_scratch = scratch.get();
+    RETURN_IF_ERROR(device.Sort(sort).status());
+  }
+  SelectCall select;
+  ASSIGN_OR_RETURN(const DeviceBuffer count, allocate(sizeof(uint32_t)));
+  select.d_flags = keys[0].as<uint8_t>();
+  select.count = kTrialEntries;
+  select.d_indices = positions[0].as<uint32_t>();
+  select.d_num_selected = count.as<uint32_t>();
+  ASSIGN_OR_RETURN(select.scratch_bytes, device.SelectScratchBytes(select));
+  ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(select.scratch_bytes));
+  select.d_scratch = scratch.get();
+  return device.Select(select);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    return absl::UnavailableError("no usable GPU: this machine has no NVIDIA driver");
+  }
+  int num_devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&num_devices);
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("no usable GPU: ", cudaGetErrorString(error)));
+  }
+  if (num_devices == 0) return absl::UnavailableError("no usable GPU: the driver sees none");
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(patience));
+  absl::Status status = device->Enter();
+  if (status.ok()) {
+    status = device->Start();
+    if (status.ok()) status = device->RunSomething();
+    device->Leave();
+  }
+  if (!status.ok()) return absl::UnavailableError(absl::StrCat("no usable GPU: ", status.message()));
+  return device;
+}
+
+absl::Status CudaDevice::Start() {
+  cudaDeviceProp properties;
+  CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, kOrdinal));
+  int has_pools = 0;
+  CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, kOrdinal));
+  if (has_pools == 0) return absl::UnavailableError(absl::StrCat(properties.name, " has no memory pools"));
+  int driver = 0;
+  CUDA_RETURN_IF_ERROR(cudaDriverGetVersion(&driver));
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
+  memory_bytes_ = free_bytes / 10 * 9;  // the rest is for kernels' own needs, and for other processes
+  description_ = absl::StrCat(properties.name, ", compute capability ", properties.major, ".", properties.minor, ", ",
+                              total_bytes >> 30, " GiB, driver for CUDA ", driver / 1000, ".", driver % 1000 / 10);
+  for (cudaStream_t& stream : streams_) {
+    CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  return pool_.Create(kOrdinal);
+}
+
+// CUB keeps the error of its first use for as long as the process lives. So the first use is here, before other
+// processes can take the device memory that it needs.
+absl::Status CudaDevice::RunSomething() {
+  DeviceMemory memory(*this, memory_bytes_);
+  absl::Status status = UseAlgorithms(*this, memory);
+  status.Update(AwaitLane(Lane::kCompute));
+  return status;
+}
+
+CudaDevice::~CudaDevice() {
+  if (!hung_.ok()) {  // whatever gives memory back would wait for the device
+    pool_.Abandon();
+    return;
+  }
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const cudaStream_t stream : streams_) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+}
+
+absl::Status CudaDevice::Enter() {
+  RETURN_IF_ERROR(hung_);
+  CUDA_RETURN_IF_ERROR(cudaGetDevice(&previous_));
+  return CUDA_TO_STATUS(cudaSetDevice(kOrdinal));
+}
+
+void CudaDevice::Leave() { cudaSetDevice(previous_); }
+
+absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) { return pool_.Allocate(bytes, StreamOf(lane)); }
+
+void CudaDevice::Free(void* d_memory, Lane lane) {
+  if (hung_.ok()) pool_.Free(d_memory, StreamOf(lane));
+}
+
+absl::StatusOr<void*> CudaDevice::AllocatePinned(size_t bytes) { return CudaPool::AllocatePinned(bytes); }
+
+void CudaDevice::FreePinned(void* memory) {
+  if (hung_.ok()) CudaPool::FreePinned(memory);
+}
+
+absl::Status CudaDevice::Pin(const void* memory, size_t bytes) { return CudaPool::Pin(memory, bytes); }
+
+void CudaDevice::Unpin(const void* memory) {
+  if (!hangs_) CudaPool::Unpin(memory);
+}
+
+bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
+  const auto is_pinned = [](const std::byte* at) {
+    cudaPointerAttributes attributes = {};
+    if (cudaPointerGetAttributes(&attributes, at) == cudaSuccess) return attributes.type == cudaMemoryTypeHost;
+    cudaGetLastError();  // resets the error, which the next launch would report
+    return false;
+  };
+  const auto* begin = static_cast<const std::byte*>(memory);
+  return is_pinned(begin) && is_pinned(begin + bytes - 1);
+}
+
+absl::Status CudaDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
+  return CUDA_TO_STATUS(cudaMemcpyAsync(d_to, from_pinned, bytes, cudaMemcpyHostToDevice, StreamOf(lane)));
+}
+
+absl::Status CudaDevice::CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) {
+  return CUDA_TO_STATUS(cudaMemcpyAsync(to_pinned, d_from, bytes, cudaMemcpyDeviceToHost, StreamOf(lane)));
+}
+
+absl::Status CudaDevice::CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) {
+  return CUDA_TO_STATUS(cudaMemcpyAsync(d_to, d_from, bytes, cudaMemcpyDeviceToDevice, StreamOf(lane)));
+}
+
+absl::Status CudaDevice::Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) {
+  return CUDA_TO_STATUS(cudaMemsetAsync(d_memory, byte, bytes, StreamOf(lane)));
+}
+
+absl::StatusOr<EventId> CudaDevice::CreateEvent() {
+  cudaEvent_t event = nullptr;
+  CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  events_.push_back(event);
+  return static_cast<EventId>(events_.size() - 1);
+}
+
+absl::Status CudaDevice::Record(EventId event, Lane lane) {
+  return CUDA_TO_STATUS(cudaEventRecord(events_[event], StreamOf(lane)));
+}
+
+absl::Status CudaDevice::Wait(Lane lane, EventId event) {
+  return CUDA_TO_STATUS(cudaStreamWaitEvent(StreamOf(lane), events_[event], 0));
+}
+
+absl::Status CudaDevice::Await(EventId event) {
+  const auto query = [](void* handle) { return cudaEventQuery(static_cast<cudaEvent_t>(handle)); };
+  return Await(query, events_[event], "cudaEventQuery");
+}
+
+absl::Status CudaDevice::AwaitLane(Lane lane) {
+  const auto query = [](void* handle) { return cudaStreamQuery(static_cast<cudaStream_t>(handle)); };
+  return Await(query, StreamOf(lane), "cudaStreamQuery");
+}
+
+// Most waits take microseconds, so that polls come close upon each other at first.
+absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const char* what) {
+  RETURN_IF_ERROR(hung_);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (int polls = 0;; ++polls) {
+    const cudaError_t error = query(handle);
+    if (error != cudaErrorNotReady) return ToStatus(error, what, __FILE__, __LINE__);
+    const auto waited = Clock::now() - start;
+    cudaGetLastError();  // resets the error, which the next launch would report
+    if (waited > patience_) {
+      hung_ = absl::UnavailableError(
+          absl::StrCat("the device hangs: no answer within ",
+                       std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count(), " ms (", what, ")"));
+      hangs_ = true;
+      return hung_;
+    }
+    if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+absl::StatusOr<size_t> CudaDevice::SortScratchBytes(const SortCall& call) {
+  SortCall query = call;
+  query.d_scratch = nullptr;
+  int output = 0;
+  CUDA_RETURN_IF_ERROR(SortKeys(query, output, StreamOf(Lane::kCompute)));
+  return query.scratch_bytes;
+}
+
+absl::StatusOr<int> CudaDevice::Sort(const SortCall& call) {
+  SortCall copy = call;
+  int output = 0;
+  CUDA_RETURN_IF_ERROR(SortKeys(copy, output, StreamOf(Lane::kCompute)));
+  return output;
+}
+
+absl::StatusOr<size_t> CudaDevice::SelectScratchBytes(const SelectCall& call) {
+  SelectCall query = call;
+  query.d_scratch = nullptr;
+  CUDA_RETURN_IF_ERROR(SelectIndices(query, StreamOf(Lane::kCompute)));
+  return query.scratch_bytes;
+}
+
+absl::Status CudaDevice::Select(const SelectCall& call) {
+  SelectCall copy = call;
+  return CUDA_TO_STATUS(SelectIndices(copy, StreamOf(Lane::kCompute)));
+}
+
+absl::Status CudaDevice::LaunchOn(const KernelCall& call, Lane lane) {
+  return std::visit(
+      [stream = StreamOf(lane)](const auto& kernel) { return CUDA_TO_STATUS(cuda::Launch(kernel, stream)); }, call);
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,83 @@
+// Device on an NVIDIA GPU.
+#ifndef SPARSEAGG_CUDA_DEVICE_CUDA_DEVICE_H_
+#define SPARSEAGG_CUDA_DEVICE_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cuda/device/cuda_buffers.h"
+#include "cuda/device/device.h"
+
+namespace sparseagg::cuda {
+
+// The first GPU that CUDA_VISIBLE_DEVICES allows. Each lane is one non-blocking stream, so neither waits for CUDA's
+// default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.
+class CudaDevice : public Device {
+ public:
+  // Opens the GPU and runs a small kernel and CUB's algorithms on it.
+  // Errors: UNAVAILABLE, with the reason: no driver, no GPU, or no code in this build for that GPU.
+  // `patience`: a wait for the device that takes longer is the device's last: it hangs.
+  static constexpr std::chrono::seconds kPatience{60};
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(std::chrono::nanoseconds patience = kPatience);
+  ~CudaDevice() override;
+
+  std::string description() const override { return description_; }
+  absl::Status Enter() override;
+  void Leave() override;
+  size_t memory_bytes() const override { return memory_bytes_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
+  void Free(void* d_memory, Lane lane) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  void FreePinned(void* memory) override;
+  bool IsPinned(const void* memory, size_t bytes) const override;
+  absl::Status Pin(const void* memory, size_t bytes) override;
+  void Unpin(const void* memory) override;
+  absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
+  absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;
+  absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) override;
+  absl::StatusOr<EventId> CreateEvent() override;
+  absl::Status Record(EventId event, Lane lane) override;
+  absl::Status Wait(Lane lane, EventId event) override;
+  absl::Status Await(EventId event) override;
+  absl::Status AwaitLane(Lane lane) override;
+  absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
+  absl::StatusOr<int> Sort(const SortCall& call) override;
+  absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
+  absl::Status Select(const SelectCall& call) override;
+  absl::Status LaunchOn(const KernelCall& call, Lane lane) override;
+
+  // The lane's stream, for events that measure time.
+  cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+
+ private:
+  explicit CudaDevice(std::chrono::nanoseconds patience) : patience_(patience) {}
+  // Polls until `query` no longer says that work is under way. Errors: UNAVAILABLE if that takes too long; then the
+  // device hangs, and every later call fails at once. What it may still use is never freed.
+  absl::Status Await(cudaError_t (*query)(void*), void* handle, const char* what);
+  absl::Status Start();
+  absl::Status RunSomething();
+
+  static constexpr int kOrdinal = 0;
+  std::string description_;
+  size_t memory_bytes_ = 0;
+  int previous_ = kOrdinal;  // the calling thread's current device before Enter; Leave restores it
+  const std::chrono::nanoseconds patience_;
+  absl::Status hung_;  // why the device is not waited for any more
+  std::atomic<bool> hangs_ = false;
+  CudaPool pool_;
+  std::array<cudaStream_t, kLanes.size()> streams_ = {};
+  std::vector<cudaEvent_t> events_;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_DEVICE_CUDA_DEVICE_H_

@@ -1,0 +1,98 @@
+// Device: the interface between the engine's orchestration and a GPU: memory, copies, order, kernels.
+#ifndef SPARSEAGG_CUDA_DEVICE_DEVICE_H_
+#define SPARSEAGG_CUDA_DEVICE_DEVICE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/kernels/calls.h"
+#include "cuda/kernels/check.h"
+#include "cuda/kernels/contributors.h"
+#include "cuda/kernels/fetch.h"
+#include "cuda/kernels/finish.h"
+#include "cuda/kernels/fold_tiles.h"
+#include "cuda/kernels/fold_values.h"
+#include "cuda/kernels/segments.h"
+#include "cuda/kernels/tile_plan.h"
+
+namespace sparseagg::cuda {
+
+// A lane is an ordered queue of work. Work on one lane happens in the order of the calls; work on two lanes is
+// unordered, except where an event orders it (Record, Wait).
+enum class Lane : uint8_t { kCopy, kCompute, kResult };
+inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane::kResult};
+
+using EventId = uint32_t;
+
+// All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
+// long segments.
+using KernelCall =
+    std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles, FoldTiles,
+                 CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
+
+// A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
+// CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,
+// the operation's calls, then Leave.
+//
+// Calls are asynchronous unless they say `Blocks:`. A returned status may report earlier asynchronous work.
+// Errors: RESOURCE_EXHAUSTED: no memory; the device stays usable. Any other error is final: every later call fails too.
+// Not thread-safe: one thread at a time.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string description() const = 0;
+  // Called before and after each operation of a thread, to set and restore its current device.
+  virtual absl::Status Enter() { return absl::OkStatus(); }
+  virtual void Leave() {}
+
+  // Bytes of device memory that the engine may plan with.
+  virtual size_t memory_bytes() const = 0;
+
+  // Allocation and release happen in the order of `lane`. Returned memory is uninitialised and aligned to 256 bytes.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) = 0;
+  virtual void Free(void* d_memory, Lane lane) = 0;
+  // Pinned host memory, as copies require. Blocks: slow; allocate once.
+  virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
+  virtual void FreePinned(void* memory) = 0;
+  // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it. Thread-safe.
+  virtual bool IsPinned(const void* memory, size_t bytes) const = 0;
+  // Pins whole pages of memory that someone else owns, until Unpin. Slow. Thread-safe. Errors: any; then the memory is
+  // not pinned, perhaps because it was before, and the device stays usable.
+  virtual absl::Status Pin(const void* memory, size_t bytes) = 0;
+  virtual void Unpin(const void* memory) = 0;
+
+  virtual absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) = 0;
+  virtual absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) = 0;
+  virtual absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) = 0;
+  virtual absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, Lane lane) = 0;
+
+  virtual absl::StatusOr<EventId> CreateEvent() = 0;  // lives as long as the device
+  // Marks the current end of `lane` with the event.
+  virtual absl::Status Record(EventId event, Lane lane) = 0;
+  // Makes later work on `lane` wait for the event, on the device.
+  virtual absl::Status Wait(Lane lane, EventId event) = 0;
+  // Blocks: until the event, or all work on the lane, has happened.
+  virtual absl::Status Await(EventId event) = 0;
+  virtual absl::Status AwaitLane(Lane lane) = 0;
+
+  // Algorithms, on Lane::kCompute.
+  virtual absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) = 0;
+  // Returns: which of the two pairs of buffers (0 or 1) will hold the output.
+  virtual absl::StatusOr<int> Sort(const SortCall& call) = 0;
+  virtual absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) = 0;
+  virtual absl::Status Select(const SelectCall& call) = 0;
+  absl::Status Launch(const KernelCall& call) { return LaunchOn(call, Lane::kCompute); }
+
+  // Kernels, on any lane.
+  virtual absl::Status LaunchOn(const KernelCall& call, Lane lane) = 0;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_DEVICE_DEVICE_H_

@@ -1,0 +1,59 @@
+#include "cuda/device/device_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+constexpr absl::string_view kNoRoom = "sparseagg/no_room";  // payload type that marks NoRoom errors
+
+}  // namespace
+
+absl::Status NoRoom(absl::string_view message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kNoRoom, absl::Cord());
+  return status;
+}
+
+bool IsNoRoom(const absl::Status& status) { return status.GetPayload(kNoRoom).has_value(); }
+
+absl::StatusOr<DeviceBuffer> DeviceMemory::Allocate(size_t bytes, Lane lane) {
+  DeviceBuffer buffer;
+  if (bytes == 0) return buffer;
+  if (bytes > budget_bytes_ - std::min(used_bytes_, budget_bytes_)) {
+    return absl::ResourceExhaustedError(absl::StrCat("device memory: ", bytes, " bytes more than the ", used_bytes_,
+                                                     " in use are beyond the budget of ", budget_bytes_));
+  }
+  ASSIGN_OR_RETURN(buffer.d_memory_, device_.Allocate(bytes, lane));
+  buffer.owner_ = this;
+  buffer.allocated_bytes_ = buffer.bytes_ = bytes;
+  buffer.lane_ = lane;
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return buffer;
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  owner_ = std::exchange(other.owner_, nullptr);
+  d_memory_ = std::exchange(other.d_memory_, nullptr);
+  allocated_bytes_ = std::exchange(other.allocated_bytes_, 0);
+  bytes_ = std::exchange(other.bytes_, 0);
+  lane_ = other.lane_;
+  return *this;
+}
+
+void DeviceBuffer::Release() {
+  if (d_memory_ == nullptr) return;
+  owner_->device_.Free(d_memory_, lane_);
+  owner_->used_bytes_ -= allocated_bytes_;
+  d_memory_ = nullptr;
+  bytes_ = 0;
+}
+
+}  // namespace sparseagg::cuda

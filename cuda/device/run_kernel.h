@@ -1,0 +1,84 @@
+// Runs a kernel call on the host, with an executor of kernel bodies.
+#ifndef SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_
+#define SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_
+
+#include <variant>
+
+#include "cuda/device/device.h"
+#include "cuda/kernels/fold_listed.h"
+
+namespace sparseagg::cuda {
+
+// An Executor has RunElements(kernel) and RunBlocks(kernel), for the two sorts of kernel (kernels/block.h). A program
+// includes this header once for each executor, because it instantiates every kernel with every fold.
+
+template <typename Fold, typename Executor>
+void RunFold(const FoldValues& args, Executor& executor) {
+  RunShortSegments<Fold>(args, [&executor](const auto& kernel) { executor.RunElements(kernel); });
+  executor.RunBlocks(FoldListedSegments<Fold, kWarpThreads>{args});
+  executor.RunBlocks(FoldListedSegments<Fold, kBlockThreads>{args});
+}
+
+template <typename Fold, typename Executor>
+void RunFold(const FoldTiles& args, Executor& executor) {
+  executor.RunBlocks(TileBody<Fold>{args});
+}
+
+// Runs FoldValues or FoldTiles with the fold of its kind.
+template <typename Args, typename Executor>
+void RunFoldOf(const Args& args, Executor& executor) {
+  switch (args.kind) {
+    case FoldKind::kSumFloat:
+      return RunFold<SumFloat>(args, executor);
+    case FoldKind::kSumFixed:
+      return RunFold<SumFixed>(args, executor);
+    case FoldKind::kSumInteger:
+      return RunFold<SumInteger>(args, executor);
+    case FoldKind::kSumModular:
+      return RunFold<SumModular>(args, executor);
+    case FoldKind::kMinFloat:
+      return RunFold<MinFloat>(args, executor);
+    case FoldKind::kMaxFloat:
+      return RunFold<MaxFloat>(args, executor);
+    case FoldKind::kMinInteger:
+      return RunFold<MinInteger>(args, executor);
+    case FoldKind::kMaxInteger:
+      return RunFold<MaxInteger>(args, executor);
+  }
+}
+
+template <typename Executor>
+void RunOne(const FoldValues& args, Executor& executor) {
+  RunFoldOf(args, executor);
+}
+
+template <typename Executor>
+void RunOne(const FoldTiles& args, Executor& executor) {
+  RunFoldOf(args, executor);
+}
+
+template <typename Executor>
+void RunOne(const Contributors& args, Executor& executor) {
+  executor.RunElements(CountShortSegments{args});
+  executor.RunBlocks(CountListedSegments<kWarpThreads>{args});
+  executor.RunBlocks(CountListedSegments<kBlockThreads>{args});
+}
+
+template <typename Executor>
+void RunOne(const PlanTiles& kernel, Executor& executor) {
+  executor.RunBlocks(kernel);
+}
+
+template <typename Kernel, typename Executor>
+void RunOne(const Kernel& kernel, Executor& executor) {
+  executor.RunElements(kernel);
+}
+
+template <typename Executor>
+void RunKernel(const KernelCall& call, Executor& executor) {
+  std::visit([&executor](const auto& kernel) { RunOne(kernel, executor); }, call);
+}
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_

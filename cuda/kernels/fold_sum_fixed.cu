@@ -1,8 +1,0 @@
-#include "cuda/kernels/launch_fold.cuh"
-
-namespace sparseagg::cuda {
-
-template cudaError_t LaunchFold<SumFixed>(const FoldValues&, cudaStream_t);
-template cudaError_t LaunchFold<SumFixed>(const FoldTiles&, cudaStream_t);
-
-}  // namespace sparseagg::cuda

@@ -1,0 +1,147 @@
+#include "cuda/merge/batch.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::cuda {
+
+const void* KeyArray(const ValidatedUpdate& update) {
+  const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&update.keys());
+  const auto* wide = std::get_if<absl::Span<const uint64_t>>(&update.keys());
+  if (narrow != nullptr) return narrow->data();
+  return wide == nullptr ? nullptr : wide->data();
+}
+
+BatchCursor::BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) {
+  for (const ValidatedUpdate* update : updates) num_left_ += update->num_keys();
+  SkipEmpty();
+}
+
+void BatchCursor::SkipEmpty() {
+  while (next_ < updates_.size() && next_tuple_ == updates_[next_]->num_keys()) {
+    ++next_;
+    next_tuple_ = 0;
+  }
+}
+
+std::vector<Slice> BatchCursor::Next(uint64_t max_tuples) {
+  std::vector<Slice> slices;
+  uint64_t room = max_tuples;
+  while (!done() && room > 0) {
+    const ValidatedUpdate* update = updates_[next_];
+    const uint64_t left = update->num_keys() - next_tuple_;
+    if (left > room && !update->unique()) {
+      if (!slices.empty()) break;
+      room = left;
+    }
+    const uint64_t count = std::min(left, room);
+    slices.push_back({update, next_tuple_, count});
+    next_tuple_ += count;
+    room -= count;
+    num_left_ -= count;
+    SkipEmpty();
+  }
+  return slices;
+}
+
+namespace {
+
+absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  auto* d_next = batch.d_keys.as<std::byte>();
+  for (const Slice& slice : slices) {
+    HostPart part;
+    part.array = KeyArray(*slice.update);
+    part.first = slice.first * shape.key_bytes;
+    part.bytes = slice.count * shape.key_bytes;
+    if (const auto* run = std::get_if<KeyRun>(&slice.update->keys())) {
+      batch.runs.push_back({d_next, shape.key_bytes, run->first + slice.first, slice.count});
+    } else {
+      RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
+    }
+    d_next += part.bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  if (shape.row_bytes == 0) return absl::OkStatus();
+  auto* d_next = batch.d_values.as<std::byte>();
+  for (const Slice& slice : slices) {
+    HostPart part;
+    part.array = slice.update->values();
+    part.first = slice.first * shape.row_bytes;
+    part.bytes = slice.count * shape.row_bytes;
+    RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
+    d_next += part.bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+  std::vector<uint32_t> begin = {0};
+  std::vector<Source> sources;
+  for (const Slice& slice : slices) {
+    begin.push_back(begin.back() + static_cast<uint32_t>(slice.count));
+    sources.push_back(shape.MakeSource(slice.update->weight()));
+  }
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
+  return session.staging().Flush();
+}
+
+}  // namespace
+
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices) {
+  Batch batch;
+  uint64_t num_tuples = 0;
+  for (const Slice& slice : slices) {
+    num_tuples += slice.count;
+    batch.unique = batch.unique && slice.update->unique();
+  }
+  if (num_tuples > std::numeric_limits<int32_t>::max()) {
+    return absl::ResourceExhaustedError(absl::StrCat("a batch of ", num_tuples, " tuples; positions have 32 bits"));
+  }
+  batch.num_tuples = static_cast<uint32_t>(num_tuples);
+  batch.num_sources = static_cast<uint32_t>(slices.size());
+  const auto allocate = [&](size_t bytes) { return session.memory().Allocate(bytes, Lane::kCopy); };
+  ASSIGN_OR_RETURN(batch.d_keys, allocate(num_tuples * shape.key_bytes));
+  ASSIGN_OR_RETURN(batch.d_values, allocate(num_tuples * shape.row_bytes));
+  ASSIGN_OR_RETURN(batch.d_begin, allocate((slices.size() + 1) * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(batch.d_sources, allocate(slices.size() * sizeof(Source)));
+  RETURN_IF_ERROR(SendKeys(session, shape, slices, batch));
+  RETURN_IF_ERROR(SendValues(session, shape, slices, batch));
+  RETURN_IF_ERROR(SendSources(session, shape, slices, batch));
+  ASSIGN_OR_RETURN(batch.sent, session.MarkCopies());
+  return batch;
+}
+
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
+                                    uint64_t count) {
+  DeviceRows sent;
+  sent.num_rows = static_cast<uint32_t>(count);
+  for (const RowColumn column : kRowColumns) {
+    const size_t row_bytes = BytesPerRow(shape, column);
+    ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));
+    if (count * row_bytes == 0) continue;
+    const HostPart part = {rows[column].data(), first * row_bytes, count * row_bytes};
+    RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), part));
+  }
+  RETURN_IF_ERROR(session.staging().Flush());
+  return sent;
+}
+
+absl::Status ReceiveBatch(Session& session, Batch& batch) {
+  RETURN_IF_ERROR(session.device().Wait(Lane::kCompute, batch.sent));
+  for (DeviceBuffer* buffer : {&batch.d_keys, &batch.d_values, &batch.d_begin, &batch.d_sources}) {
+    buffer->HandTo(Lane::kCompute);
+  }
+  for (const ExpandRun& run : batch.runs) RETURN_IF_ERROR(session.device().Launch(run));
+  return absl::OkStatus();
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,79 @@
+// Cuts updates into batches that fit a device, and sends them there.
+#ifndef SPARSEAGG_CUDA_MERGE_BATCH_H_
+#define SPARSEAGG_CUDA_MERGE_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/device/device_memory.h"
+#include "cuda/kernels/segments.h"
+#include "cuda/merge/rows.h"
+#include "cuda/merge/tensor_shape.h"
+#include "cuda/transfer/session.h"
+#include "host/updates/update.h"
+
+namespace sparseagg::cuda {
+
+// Returns: the array that holds the keys; null for a run.
+const void* KeyArray(const ValidatedUpdate& update);
+
+// Tuples [first, first + count) of one update.
+struct Slice {
+  const ValidatedUpdate* update = nullptr;
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+// Iterates over updates in order, batch by batch. An update with unique keys may be cut between batches: its parts, as
+// sources of the same weight, give the same bits as the whole. An update with repeated keys is never cut, because its
+// duplicates are folded before they are added. Not thread-safe.
+class BatchCursor {
+ public:
+  explicit BatchCursor(const std::vector<const ValidatedUpdate*>& updates);
+
+  bool done() const { return next_ == updates_.size(); }
+  uint64_t num_left() const { return num_left_; }  // tuples not handed out yet
+  // Returns: the next slices, of at most `max_tuples` (≥ 1) tuples, or one update that is larger and cannot be cut.
+  std::vector<Slice> Next(uint64_t max_tuples);
+
+ private:
+  void SkipEmpty();
+
+  const std::vector<const ValidatedUpdate*>& updates_;
+  size_t next_ = 0;
+  uint64_t next_tuple_ = 0;  // of that update
+  uint64_t num_left_ = 0;
+};
+
+// The sources of one batch in device memory, or on their way there.
+struct Batch {
+  uint32_t num_tuples = 0;
+  uint32_t num_sources = 0;
+  bool unique = true;  // no source has a key twice
+  DeviceBuffer d_keys;
+  DeviceBuffer d_values;
+  DeviceBuffer d_begin;
+  DeviceBuffer d_sources;
+  // Runs of consecutive keys, which are written on the device instead of copied.
+  std::vector<ExpandRun> runs;
+  EventId sent = 0;  // after its copies
+
+  uint64_t num_bytes() const { return d_keys.bytes() + d_values.bytes() + d_begin.bytes() + d_sources.bytes(); }
+};
+
+// Sends slices on the copy lane. Returns: when the host has filled the staging slots; the copies may still be under
+// way.
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices);
+
+// Sends rows [first, first + count) on the copy lane. The same of what it returns.
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
+                                    uint64_t count);
+
+// Makes the compute lane wait for the batch and what was sent before it, and writes the keys of the batch's runs.
+absl::Status ReceiveBatch(Session& session, Batch& batch);
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_MERGE_BATCH_H_

@@ -1,0 +1,272 @@
+#include "cuda/merge/finisher.h"
+
+#include <cmath>
+#include <utility>
+#include <variant>
+
+#include "absl/cleanup/cleanup.h"
+#include "cuda/kernels/finish.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
+#include "host/merge_errors.h"
+#include "host/spec/fixed_point.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+Divisor DivisorOf(Op op) {
+  if (op == Op::kMean) return Divisor::kTotal;
+  return op == Op::kCoordinateMean ? Divisor::kKeyWeight : Divisor::kNone;
+}
+
+FoldedRows Describe(const TensorSpec& spec, const TensorShape& shape, double total_weight, const DeviceRows& rows) {
+  FoldedRows folded;
+  folded.num_rows = rows.num_rows;
+  folded.columns = shape.columns;
+  folded.key_bytes = shape.key_bytes;
+  folded.fold = shape.fold;
+  folded.type = ToNumber(ResultDType(spec));
+  folded.divisor = DivisorOf(spec.aggregation.op);
+  folded.weights = shape.key_weights;
+  folded.total_weight = total_weight;
+  if (UsesFixedPoint(spec)) folded.value_unit = std::ldexp(1.0, -ValueShift(spec.aggregation));
+  if (shape.key_weights == WeightKind::kFixed) folded.weight_unit = std::ldexp(1.0, -WeightShift(spec.aggregation));
+  folded.d_keys = rows[RowColumn::kKeys].get();
+  folded.d_accs = rows[RowColumn::kAccs].get();
+  folded.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+  folded.d_float_weights = rows[RowColumn::kWeights].as<double>();
+  folded.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
+  return folded;
+}
+
+uint64_t FillBits(const TensorSpec& spec) {
+  const DType dtype = ResultDType(spec);
+  const double fill = spec.aggregation.fill;
+  if (IsFloat(dtype)) return RoundTo(ToNumber(dtype), fill);
+  return IsModular(dtype) ? static_cast<uint64_t>(fill) : static_cast<uint64_t>(static_cast<int64_t>(fill));
+}
+
+// Result columns on the device; those that are not wanted are empty.
+struct DeviceColumns {
+  DeviceBuffer d_keys;
+  DeviceBuffer d_values;
+  DeviceBuffer d_counts;
+  DeviceBuffer d_weights;
+};
+
+class Finisher {
+ public:
+  Finisher(Session& session, const TensorSpec& spec, const TensorShape& shape, const FoldedRows& rows)
+      : session_(session), device_(session.device()), spec_(spec), shape_(shape), rows_(rows) {}
+
+  absl::StatusOr<Finished> Run() {
+    RETURN_IF_ERROR(Judge());
+    if (!finished_.failure.ok()) return std::move(finished_);
+    ASSIGN_OR_RETURN(finished_.result, Assemble());
+    return std::move(finished_);
+  }
+
+  absl::Status AppendTo(Finished& finished, uint64_t& num_rows) {
+    RETURN_IF_ERROR(Judge());
+    finished.failure = finished_.failure;
+    if (!finished.failure.ok()) return absl::OkStatus();
+    RETURN_IF_ERROR(SendSparse(finished.result, num_rows));
+    num_rows += placement_.count;
+    return absl::OkStatus();
+  }
+
+ private:
+  bool PrunesZeros() const { return spec_.aggregation.prune_zeros && shape_.columns > 0; }
+
+  // Finds errors that fail the round, and the rows to keep.
+  absl::Status Judge() {
+    if (rows_.num_rows == 0) return absl::OkStatus();
+    const uint32_t min_contributors = spec_.aggregation.min_contributors;
+    const bool drops = PrunesZeros() || min_contributors > 1;
+    if (!drops && rows_.divisor == Divisor::kNone && !CanOverflow()) {
+      placement_.count = rows_.num_rows;
+      return absl::OkStatus();
+    }
+    Failures failures;
+    ASSIGN_OR_RETURN(const DeviceBuffer d_failures, session_.Allocate(sizeof(failures)));
+    RETURN_IF_ERROR(device_.Fill(d_failures.get(), 0xff, sizeof(failures), Lane::kCompute));  // kNoFailure
+    DeviceBuffer d_keep;
+    DeviceBuffer d_nonzero;
+    if (drops) {
+      ASSIGN_OR_RETURN(d_keep, session_.Allocate(rows_.num_rows));
+    }
+    if (PrunesZeros()) {
+      ASSIGN_OR_RETURN(d_nonzero, session_.Allocate(rows_.num_rows));
+    }
+    JudgeRows judge;
+    judge.rows = rows_;
+    judge.min_contributors = min_contributors;
+    judge.d_keep = d_keep.as<uint8_t>();
+    judge.d_nonzero = d_nonzero.as<uint8_t>();
+    judge.d_failures = d_failures.as<Failures>();
+    RETURN_IF_ERROR(device_.Launch(judge));
+    if (CanOverflow() || PrunesZeros()) {
+      RETURN_IF_ERROR(device_.Launch(JudgeValues{rows_, judge.d_nonzero, judge.d_failures}));
+    }
+    if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, judge.d_nonzero, judge.d_keep}));
+    RETURN_IF_ERROR(session_.CopyOut(&failures, d_failures.get(), sizeof(failures)));
+    if (drops) {
+      ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));
+      placement_.d_kept = kept_.d_indices.as<uint32_t>();
+    }
+    placement_.count = drops ? kept_.count : rows_.num_rows;
+    // Reports the error at the smallest key; at one key, a zero divisor before an overflow.
+    const uint64_t overflow_row =
+        failures.overflow == kNoFailure ? kNoFailure : CellOf(failures.overflow, shape_.columns).row;
+    if (overflow_row < failures.zero_weight) return Overflow(failures.overflow);
+    if (failures.zero_weight != kNoFailure) return ZeroWeight(failures.zero_weight);
+    return absl::OkStatus();
+  }
+
+  bool CanOverflow() const {
+    return shape_.columns > 0 && (shape_.fold == FoldKind::kSumInteger || shape_.fold == FoldKind::kMinInteger ||
+                                  shape_.fold == FoldKind::kMaxInteger);
+  }
+
+  absl::StatusOr<FailedRow> FailedAt(uint64_t row) {
+    FailedRow failed;  // host and device are both little-endian
+    const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
+    RETURN_IF_ERROR(session_.CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
+    if (shape_.counts) {
+      const auto* d_count = rows_.d_counts + row;
+      RETURN_IF_ERROR(session_.CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
+    }
+    return failed;
+  }
+
+  absl::Status ZeroWeight(uint64_t row) {
+    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(row));
+    finished_.failure = ZeroWeightError(spec_, failed);
+    return absl::OkStatus();
+  }
+
+  absl::Status Overflow(uint64_t value) {
+    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(value / shape_.columns));
+    finished_.failure = OverflowError(spec_, failed, value % shape_.columns);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Result> Assemble() {
+    if (!IsDenseResult(spec_, placement_.count)) return AssembleSparse();
+    absl::StatusOr<Result> dense = AssembleDense();
+    if (!absl::IsResourceExhausted(dense.status())) return dense;
+    placement_.dense = false;
+    ASSIGN_OR_RETURN(const Result sparse, AssembleSparse());
+    return cpu::MakeDense(spec_, sparse);
+  }
+
+  absl::StatusOr<Result> AssembleSparse() {
+    Result result = cpu::MakeSparse(spec_, placement_.count);
+    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
+    RETURN_IF_ERROR(SendSparse(result, 0));
+    RETURN_IF_ERROR(session_.results().Drain());
+    return result;
+  }
+
+  // Sends the rows to those of the result from `first` on.
+  absl::Status SendSparse(Result& result, uint64_t first) {
+    if (placement_.count == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(placement_.count));
+    ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
+    RETURN_IF_ERROR(Write(columns));
+    return SendColumns(columns, result, first);
+  }
+
+  absl::Status SendColumns(DeviceColumns& columns, Result& result, uint64_t first) {
+    RETURN_IF_ERROR(session_.JoinCompute());
+    RETURN_IF_ERROR(std::visit([&](auto& keys) { return Send(keys, first, columns.d_keys); }, result.keys));
+    RETURN_IF_ERROR(Send(result.values, first * result.row_bytes(), columns.d_values));
+    RETURN_IF_ERROR(Send(result.counts, first, columns.d_counts));
+    return Send(result.weights, first, columns.d_weights);
+  }
+
+  template <typename T>
+  absl::Status Send(Column<T>& to, uint64_t first, DeviceBuffer& from) {
+    if (from.bytes() == 0) return absl::OkStatus();  // the result has no such column
+    from.HandTo(Lane::kResult);
+    return session_.results().Send(to.data() + first, from.get(), from.bytes());
+  }
+
+  absl::StatusOr<Result> AssembleDense() {
+    placement_.dense = true;
+    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(spec_.dimension));
+    if (columns.d_values.get() != nullptr) {  // a union has none, and its `fill` need not fit an integer
+      FillValues fill;
+      fill.d_values = columns.d_values.get();
+      fill.count = spec_.dimension * shape_.columns;
+      fill.type = rows_.type;
+      fill.bits = FillBits(spec_);
+      RETURN_IF_ERROR(device_.Launch(fill));
+    }
+    for (const DeviceBuffer* column : {&columns.d_counts, &columns.d_weights}) {
+      if (column->bytes() > 0) RETURN_IF_ERROR(device_.Fill(column->get(), 0, column->bytes(), Lane::kCompute));
+    }
+    RETURN_IF_ERROR(Write(columns));
+    Result result = cpu::MakeSparse(spec_, 0);
+    result.layout = Layout::kDense;
+    result.num_rows = spec_.dimension;
+    result.values.resize(columns.d_values.bytes());
+    if (ReturnsCounts(spec_)) result.counts.resize(spec_.dimension);
+    if (spec_.aggregation.return_weights) result.weights.resize(spec_.dimension);
+    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
+    RETURN_IF_ERROR(SendColumns(columns, result, 0));
+    RETURN_IF_ERROR(session_.results().Drain());
+    return result;
+  }
+
+  // A dense result has `dimension` rows, which may be any 64-bit number, so sizes saturate.
+  absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
+    const auto allocate = [&](uint64_t row_bytes) {
+      return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));
+    };
+    DeviceColumns columns;
+    ASSIGN_OR_RETURN(columns.d_values, allocate(uint64_t{shape_.columns} * BytesOf(rows_.type)));
+    if (ReturnsCounts(spec_)) {
+      ASSIGN_OR_RETURN(columns.d_counts, allocate(sizeof(uint32_t)));
+    }
+    if (spec_.aggregation.return_weights) {
+      ASSIGN_OR_RETURN(columns.d_weights, allocate(sizeof(double)));
+    }
+    return columns;
+  }
+
+  absl::Status Write(const DeviceColumns& columns) {
+    WriteResult write;
+    write.rows = rows_;
+    write.placement = placement_;
+    write.d_keys = columns.d_keys.get();
+    write.d_values = columns.d_values.get();
+    write.d_counts = columns.d_counts.as<uint32_t>();
+    write.d_weights = columns.d_weights.as<double>();
+    return device_.Launch(write);
+  }
+
+  Session& session_;
+  Device& device_;
+  const TensorSpec& spec_;
+  const TensorShape& shape_;
+  const FoldedRows rows_;
+  Finished finished_;
+  Session::Selection kept_;
+  Placement placement_;
+};
+
+}  // namespace
+
+absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                    double total_weight, const DeviceRows& rows) {
+  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).Run();
+}
+
+absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
+                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows) {
+  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).AppendTo(finished, num_rows);
+}
+
+}  // namespace sparseagg::cuda

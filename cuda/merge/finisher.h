@@ -1,0 +1,37 @@
+// Turns folded rows on a device into a result.
+#ifndef SPARSEAGG_CUDA_MERGE_FINISHER_H_
+#define SPARSEAGG_CUDA_MERGE_FINISHER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/merge/rows.h"
+#include "cuda/merge/tensor_shape.h"
+#include "cuda/transfer/session.h"
+#include "host/result.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::cuda {
+
+// The outcome of finishing: a result, or an error of the round (not of the device).
+struct Finished {
+  absl::Status failure;  // FAILED_PRECONDITION or OUT_OF_RANGE, as of Accumulator::Finish; OK: `result` is set
+  Result result;
+};
+
+// Divides, rounds and drops rows on the device, chooses the layout, and copies the result to host memory. A dense
+// result that does not fit into device memory is laid out on the host. `total_weight` is the divisor of MEAN. Errors:
+// of the device only. Blocks: until the result is in host memory.
+absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                    double total_weight, const DeviceRows& rows);
+
+// The same for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough. Sends them to
+// their place and adds their number to `num_rows`. Sets the failure instead if there is one. Requires: the spec asks
+// for a sparse result, which stays where it is until ResultRing::Drain.
+absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
+                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows);
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_MERGE_FINISHER_H_

@@ -1,0 +1,242 @@
+#include "cuda/merge/merger.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/kernels/fold_listed.h"
+#include "cuda/merge/tile_merge.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+// Most entries sorted for each new tuple; where it would take more, the device gives up the merge.
+constexpr uint64_t kMaxSortsOfATuple = 16;
+
+// The most segments of more than `length` entries: each has so many entries in addition to one for each segment.
+uint32_t MaxLonger(const Segments& segments, uint32_t length) {
+  return length == 0 ? segments.count : (segments.num_entries - segments.count) / length;
+}
+
+// Returns: the classes, with empty lists. One thread folds the entries of a short segment one after another, so their
+// number is the limit, whatever the width. The threads of a block share the loads of a medium or long segment. So the
+// number of values is the limit between these two: a warp would take as long for 32 entries of 32 columns as for 1024
+// entries of one.
+SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments& segments) {
+  const uint32_t group = std::clamp(columns, 1u, kMaxGroupColumns);
+  SegmentClasses classes;
+  classes.max_short = tuning.medium_segment;
+  classes.max_medium = std::max(tuning.long_segment / group, classes.max_short);
+  if (classes.max_medium > classes.max_short) classes.medium.max_count = MaxLonger(segments, classes.max_short);
+  classes.longs.max_count = MaxLonger(segments, classes.max_medium);
+  return classes;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bases,
+                                         const std::vector<const ValidatedUpdate*>& updates) {
+  ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
+  BatchCursor cursor(updates);
+  bool is_merged = bases.size() <= 1;
+  if (is_merged && cursor.done()) {
+    RETURN_IF_ERROR(session_.JoinCopies());
+    return rows;
+  }
+  ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
+  while (true) {
+    std::optional<Batch> next;
+    // The host stages the next batch while the device works. The number of rows that this merge makes is not known yet.
+    // If their largest possible number leaves too little room for a batch, the next batch is sent after the merge.
+    const auto send_next = [&]() -> absl::Status {
+      if (cursor.done()) return absl::OkStatus();
+      const uint64_t size = BatchSize(MaxRows(rows.num_rows, batch.num_tuples), cursor.num_left());
+      if (size == 0) return absl::OkStatus();
+      ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(size)));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_next));
+    batch = Batch();
+    if (next.has_value()) {
+      batch = *std::move(next);
+    } else if (cursor.done()) {
+      return rows;
+    } else {
+      ASSIGN_OR_RETURN(batch, SendNext(rows, cursor));
+    }
+  }
+}
+
+absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& cursor) {
+  const uint64_t size = BatchSize(rows.num_rows, cursor.num_left());
+  if (size == 0) {
+    return NoRoom(absl::StrCat("device memory: too little room beside ", rows.num_rows, " rows for ", cursor.num_left(),
+                               " more tuples"));
+  }
+  return SendBatch(session_, shape_, cursor.Next(size));
+}
+
+absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
+                                              const std::function<absl::Status()>& meanwhile) {
+  RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+  if (TileMerge::Suits(session_, shape_, base, batch)) {
+    ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
+    RETURN_IF_ERROR(meanwhile());
+    return std::move(tiles).Finish(session_, shape_);
+  }
+  ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
+  RETURN_IF_ERROR(meanwhile());
+  ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+  return FoldSegments(base, batch, sorted);
+}
+
+absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>& bases) {
+  uint64_t num_rows = 0;
+  for (const HostRows* base : bases) num_rows += base->num_rows;
+  if (num_rows > session_.tuning().max_batch_entries) {
+    return NoRoom(absl::StrCat(num_rows, " rows are more than positions can number"));
+  }
+  DeviceRows rows;
+  rows.num_rows = static_cast<uint32_t>(num_rows);
+  rows.ascends = bases.size() <= 1;
+  for (const RowColumn column : kRowColumns) {
+    ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
+    auto* d_next = rows[column].as<std::byte>();
+    for (const HostRows* base : bases) {
+      const Column<std::byte>& from = (*base)[column];
+      if (from.empty()) continue;
+      RETURN_IF_ERROR(session_.staging().CopyIn(d_next, {from.data(), 0, from.size()}));
+      d_next += from.size();
+    }
+    RETURN_IF_ERROR(session_.staging().Flush());
+  }
+  RETURN_IF_ERROR(session_.JoinCopies());
+  for (DeviceBuffer& column : rows.columns) column.HandTo(Lane::kCompute);
+  return rows;
+}
+
+uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
+  const uint64_t rows = num_rows + num_tuples;
+  return shape_.dimension == 0 ? rows : std::min(rows, shape_.dimension);
+}
+
+uint64_t Merger::RoomBeside(uint64_t num_rows) const {
+  // Bytes of an entry: key and position, twice during the sort; scratch of the sort; the begin of its segment; its part
+  // of the two lists of segments, or the flag of a row to keep; and its row.
+  const uint64_t entry_bytes =
+      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint32_t) + sizeof(uint8_t) + shape_.RowBytes();
+  // Bytes of an earlier row: the row itself, and its entry.
+  const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
+  // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
+  const uint64_t tuple_bytes = 2 * (shape_.key_bytes + shape_.row_bytes) + entry_bytes;
+  const uint64_t budget = session_.room_bytes();
+  const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
+  const uint64_t max_entries = session_.tuning().max_batch_entries;
+  return std::min(tuples, max_entries - std::min(num_rows, max_entries));
+}
+
+uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
+  uint64_t size = RoomBeside(num_rows);
+  if (size < num_left) {
+    // Finds the largest size at which a second batch of that size fits beside the rows that the first one leaves.
+    uint64_t fits = 0;
+    while (fits < size) {
+      const uint64_t middle = size - (size - fits) / 2;
+      if (RoomBeside(MaxRows(num_rows, middle)) >= middle) {
+        fits = middle;
+      } else {
+        size = middle - 1;
+      }
+    }
+  }
+  size >>= 2 * shrink_;
+  // Every batch sorts the earlier rows again, so with small batches the device is far slower than the CPU engine.
+  const uint64_t too_few = std::min(num_left, num_rows / kMaxSortsOfATuple);
+  if (size < too_few || (size == 0 && num_left > 0 && shrink_ == 0)) return 0;
+  return std::max<uint64_t>(1, size);
+}
+
+absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
+  DeviceBuffer d_keys;
+  const uint32_t num_entries = base.num_rows + batch.num_tuples;
+  if (base.num_rows == 0) {
+    d_keys = std::move(batch.d_keys);
+  } else {
+    ASSIGN_OR_RETURN(d_keys, session_.Allocate(size_t{num_entries} * shape_.key_bytes));
+    const DeviceBuffer& base_keys = base[RowColumn::kKeys];
+    auto* d_to = d_keys.as<std::byte>();
+    RETURN_IF_ERROR(session_.device().CopyWithin(d_to, base_keys.get(), base_keys.bytes(), Lane::kCompute));
+    if (batch.num_tuples > 0) {
+      RETURN_IF_ERROR(session_.device().CopyWithin(d_to + base_keys.bytes(), batch.d_keys.get(), batch.d_keys.bytes(),
+                                                   Lane::kCompute));
+    }
+    batch.d_keys.Release();
+  }
+  // Without earlier rows, weights and duplicates a fold needs nothing but the values in order.
+  const bool carries = base.num_rows == 0 && batch.unique && shape_.uniform &&
+                       shape_.key_weights == WeightKind::kCounts && shape_.row_bytes == sizeof(uint32_t) &&
+                       shape_.columns == 1;
+  return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits,
+                       carries ? std::move(batch.d_values) : DeviceBuffer());
+}
+
+absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
+  Device& device = session_.device();
+  const Segments segments = sorted.segments();
+  ASSIGN_OR_RETURN(DeviceRows rows, AllocateRows(session_, shape_, segments.count));
+  SegmentClasses classes = ClassesOf(session_.tuning(), shape_.columns, segments);
+  DeviceBuffer d_lists;  // the numbers of medium and of long segments, then the medium ones, then the long ones
+  if (classes.medium.max_count > 0 || classes.longs.max_count > 0) {
+    const size_t num_listed = size_t{classes.medium.max_count} + classes.longs.max_count;
+    ASSIGN_OR_RETURN(d_lists, session_.Allocate((2 + num_listed) * sizeof(uint32_t)));
+    classes.medium.d_count = d_lists.as<uint32_t>();
+    classes.longs.d_count = classes.medium.d_count + 1;
+    classes.medium.d_segments = classes.longs.d_count + 1;
+    classes.longs.d_segments = classes.medium.d_segments + classes.medium.max_count;
+    RETURN_IF_ERROR(device.Fill(d_lists.get(), 0, 2 * sizeof(uint32_t), Lane::kCompute));
+  }
+  RETURN_IF_ERROR(device.Launch(
+      GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes}));
+  const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
+                           base.num_rows};
+  if (shape_.columns > 0) {
+    FoldValues call;
+    call.kind = shape_.fold;
+    call.segments = segments;
+    call.columns = shape_.columns;
+    call.num_base = base.num_rows;
+    call.d_base_accs = base[RowColumn::kAccs].get();
+    call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
+    call.type = shape_.type;
+    call.sources = sources;
+    call.unique = batch.unique;
+    call.uniform = shape_.uniform;
+    call.scale = shape_.scale;
+    call.classes = classes;
+    call.d_accs = rows[RowColumn::kAccs].get();
+    RETURN_IF_ERROR(device.Launch(call));
+  }
+  if (shape_.counts || shape_.key_weights != WeightKind::kCounts) {
+    Contributors call;
+    call.segments = segments;
+    call.num_base = base.num_rows;
+    call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
+    call.sources = sources;
+    call.unique = batch.unique;
+    call.classes = classes;
+    call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+    if (shape_.key_weights == WeightKind::kFloat) {
+      call.d_base_float_weights = base[RowColumn::kWeights].as<double>();
+      call.d_float_weights = rows[RowColumn::kWeights].as<double>();
+    } else if (shape_.key_weights == WeightKind::kFixed) {
+      call.d_base_fixed_weights = base[RowColumn::kWeights].as<int64_t>();
+      call.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
+    }
+    RETURN_IF_ERROR(device.Launch(call));
+  }
+  return rows;
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,57 @@
+#include "cuda/merge/sorter.h"
+
+#include <utility>
+
+#include "host/base/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,
+                                     int key_bits, DeviceBuffer d_carried) {
+  Sorter sorter;
+  SortedKeys& sorted = sorter.sorted_;
+  sorted.count = count;
+  DeviceBuffer keys[2];
+  DeviceBuffer payloads[2];  // positions, or the carried values
+  keys[0] = std::move(d_keys);
+  ASSIGN_OR_RETURN(keys[1], session.Allocate(size_t{count} * key_bytes));
+  ASSIGN_OR_RETURN(payloads[1], session.Allocate(size_t{count} * sizeof(uint32_t)));
+  const bool carries = d_carried.get() != nullptr;
+  if (carries) {
+    payloads[0] = std::move(d_carried);
+  } else {
+    ASSIGN_OR_RETURN(payloads[0], session.Allocate(size_t{count} * sizeof(uint32_t)));
+    RETURN_IF_ERROR(session.device().Launch(Enumerate{payloads[0].as<uint32_t>(), count}));
+  }
+  int output = 0;
+  if (key_bits > 0) {  // a dimension of 1 has no bits to sort by
+    SortCall call;
+    for (int i = 0; i < 2; ++i) {
+      call.d_keys[i] = keys[i].get();
+      call.d_payloads[i] = payloads[i].as<uint32_t>();
+    }
+    call.key_bytes = key_bytes;
+    call.end_bit = key_bits;
+    call.count = count;
+    ASSIGN_OR_RETURN(call.scratch_bytes, session.device().SortScratchBytes(call));
+    ASSIGN_OR_RETURN(const DeviceBuffer scratch, session.Allocate(call.scratch_bytes));
+    call.d_scratch = scratch.get();
+    ASSIGN_OR_RETURN(output, session.device().Sort(call));
+  }
+  sorted.d_keys = std::move(keys[output]);
+  (carries ? sorted.d_values : sorted.d_positions) = std::move(payloads[output]);
+  keys[1 - output].Release();
+  payloads[1 - output].Release();
+
+  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelectHeads(sorted.d_keys, key_bytes, count));
+  return sorter;
+}
+
+absl::StatusOr<SortedKeys> Sorter::Finish(Session& session) && {
+  ASSIGN_OR_RETURN(Session::Selection heads, session.FinishSelect(std::move(heads_)));
+  sorted_.d_begin = std::move(heads.d_indices);
+  sorted_.num_segments = heads.count;
+  return std::move(sorted_);
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,91 @@
+#include "cuda/merge/tensor_shape.h"
+
+#include <bit>
+#include <cmath>
+
+#include "host/spec/fixed_point.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+bool IsSum(Op op) { return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean; }
+
+FoldKind FoldOf(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  if (op == Op::kMin) return IsFloat(spec.dtype) ? FoldKind::kMinFloat : FoldKind::kMinInteger;
+  if (op == Op::kMax) return IsFloat(spec.dtype) ? FoldKind::kMaxFloat : FoldKind::kMaxInteger;
+  if (op == Op::kUnion || UsesFixedPoint(spec)) return FoldKind::kSumFixed;  // UNION has no columns to fold
+  if (spec.modular) return FoldKind::kSumModular;
+  return IsSignedInteger(spec.dtype) ? FoldKind::kSumInteger : FoldKind::kSumFloat;
+}
+
+WeightKind KeyWeightsOf(const AggregationSpec& a) {
+  if (a.weighting == Weighting::kUniform) return WeightKind::kCounts;
+  if (a.op != Op::kCoordinateMean && !a.return_weights) return WeightKind::kCounts;
+  return a.numerics == Numerics::kFixedPoint ? WeightKind::kFixed : WeightKind::kFloat;
+}
+
+bool NeedsCounts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool weights_are_counts =
+      a.weighting == Weighting::kUniform && (a.return_weights || a.op == Op::kCoordinateMean);
+  return ReturnsCounts(spec) || a.min_contributors > 1 || weights_are_counts;
+}
+
+}  // namespace
+
+Number ToNumber(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Number::kFloat32;
+    case DType::kFloat16:
+      return Number::kFloat16;
+    case DType::kBFloat16:
+      return Number::kBFloat16;
+    case DType::kFloat64:
+      return Number::kFloat64;
+    case DType::kInt32:
+      return Number::kInt32;
+    case DType::kInt64:
+      return Number::kInt64;
+    case DType::kUInt32:
+      return Number::kUInt32;
+    case DType::kUInt64:
+      return Number::kUInt64;
+  }
+  return Number::kFloat32;
+}
+
+TensorShape::TensorShape(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  dimension = spec.dimension;
+  key_bytes = KeyBytes(spec);
+  key_bits = spec.dimension == 0 ? 64 : std::bit_width(spec.dimension - 1);
+  columns = a.op == Op::kUnion ? 0 : spec.width;
+  row_bytes = columns * SizeOf(spec.dtype);
+  type = ToNumber(spec.dtype);
+  fold = FoldOf(spec);
+  if (UsesFixedPoint(spec)) scale = {a.value_bound, std::ldexp(1.0, ValueShift(a))};
+  uniform = a.weighting == Weighting::kUniform || !IsSum(a.op) || spec.modular;
+  counts = NeedsCounts(spec);
+  key_weights = KeyWeightsOf(a);
+  if (key_weights == WeightKind::kFixed) weight_scale = std::ldexp(1.0, WeightShift(a));
+}
+
+Source TensorShape::MakeSource(double weight) const {
+  Source source;
+  if (!uniform) {
+    source.weight = weight;
+    if (fold == FoldKind::kSumInteger) source.integer_weight = static_cast<int64_t>(weight);
+  }
+  source.key_weight = weight;
+  if (key_weights == WeightKind::kFixed) source.fixed_weight = std::llrint(weight * weight_scale);
+  return source;
+}
+
+size_t TensorShape::RowBytes() const {
+  return key_bytes + size_t{columns} * AccBytes(fold) + (counts ? sizeof(uint32_t) : 0) +
+         (key_weights == WeightKind::kCounts ? 0 : sizeof(double));
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,43 @@
+// TensorShape: a tensor's spec in the terms of the kernels.
+#ifndef SPARSEAGG_CUDA_MERGE_TENSOR_SHAPE_H_
+#define SPARSEAGG_CUDA_MERGE_TENSOR_SHAPE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernels/check.h"
+#include "cuda/kernels/finish.h"
+#include "cuda/kernels/fold.h"
+#include "cuda/kernels/segments.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::cuda {
+
+Number ToNumber(DType dtype);
+
+// The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
+struct TensorShape {
+  explicit TensorShape(const TensorSpec& spec);
+
+  // Returns: how a submission of this weight turns values into terms, and what it adds to the weights of its keys.
+  Source MakeSource(double weight) const;
+  uint64_t dimension = 0;  // as in the spec
+  uint32_t key_bytes = 4;
+  int key_bits = 32;     // low bits in which keys can differ: the bits to sort
+  uint32_t columns = 1;  // accumulators per key; 0 for UNION
+  size_t row_bytes = 4;  // of a row of values as sent
+  Number type = Number::kFloat32;
+  FoldKind fold = FoldKind::kSumFloat;
+  TermScale scale;
+  bool uniform = true;  // terms are not weighted
+  bool counts = false;  // the number of contributors per key is needed
+  WeightKind key_weights = WeightKind::kCounts;
+  double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
+
+  // Bytes of one folded row, all columns.
+  size_t RowBytes() const;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_MERGE_TENSOR_SHAPE_H_

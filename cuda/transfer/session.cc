@@ -1,0 +1,126 @@
+#include "cuda/transfer/session.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::cuda {
+
+absl::StatusOr<Session::PendingSelection> Session::StartSelect(const DeviceBuffer& d_flags, uint32_t count,
+                                                               uint32_t max_selected) {
+  SelectCall call;
+  call.d_flags = d_flags.as<uint8_t>();
+  call.count = count;
+  return StartSelection(call, max_selected);
+}
+
+absl::StatusOr<Session::PendingSelection> Session::StartSelectHeads(const DeviceBuffer& d_sorted_keys,
+                                                                    uint32_t key_bytes, uint32_t count) {
+  SelectCall call;
+  call.d_sorted_keys = d_sorted_keys.get();
+  call.key_bytes = key_bytes;
+  call.count = count;
+  return StartSelection(call, count);
+}
+
+absl::StatusOr<Session::PendingSelection> Session::StartSelection(SelectCall call, uint32_t max_selected) {
+  PendingSelection pending;
+  ASSIGN_OR_RETURN(pending.d_indices, Allocate(max_selected * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(pending.d_count, Allocate(sizeof(uint32_t)));
+  call.d_indices = pending.d_indices.as<uint32_t>();
+  call.d_num_selected = pending.d_count.as<uint32_t>();
+  ASSIGN_OR_RETURN(call.scratch_bytes, device_.SelectScratchBytes(call));
+  ASSIGN_OR_RETURN(const DeviceBuffer scratch, Allocate(call.scratch_bytes));
+  call.d_scratch = scratch.get();
+  RETURN_IF_ERROR(device_.Select(call));
+  return pending;
+}
+
+absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pending) {
+  Selection selection;
+  RETURN_IF_ERROR(CopyOut(&selection.count, pending.d_count.get(), sizeof(selection.count)));
+  selection.d_indices = std::move(pending.d_indices);
+  return selection;
+}
+
+absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, uint32_t count) {
+  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(d_flags, count, count));
+  return FinishSelect(std::move(pending));
+}
+
+absl::Status Session::SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent) {
+  std::vector<std::pair<HostPart, DeviceBuffer>> copies;
+  size_t bytes = 0;
+  for (const HostPart& array : arrays) {
+    if (array.bytes == 0 || resident_.Has(array.array)) continue;
+    bytes += array.bytes;
+    copies.emplace_back(array, DeviceBuffer());
+  }
+  if (!resident_.HasRoomFor(bytes)) return absl::OkStatus();
+  for (auto& [array, copy] : copies) {
+    ASSIGN_OR_RETURN(copy, memory_.Allocate(array.bytes, Lane::kCopy));
+  }
+  is_sending_ahead_ = true;
+  for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), array));
+  RETURN_IF_ERROR(staging_.Flush());
+  for (auto& [array, copy] : copies) {
+    sent.push_back(array.array);
+    resident_.Add(array.array, std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::Forget(absl::Span<const void* const> arrays) {
+  for (const void* array : arrays) resident_.Drop(array);
+  return std::exchange(is_sending_ahead_, false) ? device_.AwaitLane(Lane::kCopy) : absl::OkStatus();
+}
+
+absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
+  if (bytes <= ResultRing::kSmallBytes) return bytes == 0 ? absl::OkStatus() : results_.CopyOutSmall(to, d_from, bytes);
+  RETURN_IF_ERROR(JoinCompute());
+  const absl::Cleanup forget = [this] { results_.Forget(); };
+  absl::Status status = results_.Send(to, d_from, bytes);
+  if (status.ok()) status = results_.Drain();
+  // The caller may free the source in the order of the compute lane.
+  if (!status.ok()) device_.AwaitLane(Lane::kResult).IgnoreError();
+  return status;
+}
+
+absl::Status Session::JoinCopies() {
+  RETURN_IF_ERROR(staging_.Flush());
+  return Join(Lane::kCopy, Lane::kCompute, copied_);
+}
+
+absl::StatusOr<EventId> Session::MarkCopies() {
+  RETURN_IF_ERROR(staging_.Flush());
+  if (marks_.size() < kMarks) {
+    ASSIGN_OR_RETURN(const EventId mark, device_.CreateEvent());
+    marks_.push_back(mark);
+    next_mark_ = marks_.size() - 1;
+  }
+  const EventId mark = marks_[next_mark_];
+  next_mark_ = (next_mark_ + 1) % kMarks;
+  RETURN_IF_ERROR(device_.Record(mark, Lane::kCopy));
+  return mark;
+}
+
+absl::Status Session::JoinCompute() { return Join(Lane::kCompute, Lane::kResult, computed_); }
+
+absl::Status Session::Join(Lane earlier, Lane later, std::optional<EventId>& event) {
+  if (!event.has_value()) {
+    ASSIGN_OR_RETURN(event, device_.CreateEvent());
+  }
+  RETURN_IF_ERROR(device_.Record(*event, earlier));
+  return device_.Wait(later, *event);
+}
+
+void Session::Settle() {
+  for (const Lane lane : kLanes) device_.AwaitLane(lane).IgnoreError();
+  is_sending_ahead_ = false;
+  staging_.Reset();
+  results_.Reset();
+}
+
+}  // namespace sparseagg::cuda

@@ -1,0 +1,117 @@
+// Session: what one operation on a device works with.
+#ifndef SPARSEAGG_CUDA_TRANSFER_SESSION_H_
+#define SPARSEAGG_CUDA_TRANSFER_SESSION_H_
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cuda/device/device.h"
+#include "cuda/device/device_memory.h"
+#include "cuda/transfer/pinned_arrays.h"
+#include "cuda/transfer/resident_arrays.h"
+#include "cuda/transfer/result_ring.h"
+#include "cuda/transfer/staging_ring.h"
+#include "cuda/tuning.h"
+#include "host/base/host_threads.h"
+
+namespace sparseagg::cuda {
+
+// A device with its memory budget and its rings. Owned by the DeviceEngine; used under the engine's device lock,
+// so by one thread at a time. An operation's allocations are released when it ends, successful or not; the copies of
+// arrays that have arrived (SendAhead) stay.
+class Session {
+ public:
+  // `num_threads`: that copy within host memory; 0: one per core.
+  Session(Device& device, size_t budget_bytes, const Tuning& tuning, int num_threads = 0)
+      : device_(device),
+        tuning_(tuning),
+        threads_(num_threads),
+        pinned_(device, tuning),
+        memory_(device, budget_bytes),
+        resident_(static_cast<size_t>(static_cast<double>(budget_bytes) * tuning.max_resident_share)),
+        staging_(device, memory_, threads_, pinned_, resident_, tuning),
+        results_(device, threads_, tuning) {}
+
+  Device& device() { return device_; }
+  DeviceMemory& memory() { return memory_; }
+  HostThreads& threads() { return threads_; }
+  // Arrays that are sent without a slot. Thread-safe.
+  PinnedArrays& pinned() { return pinned_; }
+  ResidentArrays& resident() { return resident_; }
+  // Device memory for an operation: what the copies of arrays leave.
+  size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes(); }
+  StagingRing& staging() { return staging_; }
+  ResultRing& results() { return results_; }
+  const Tuning& tuning() const { return tuning_; }
+
+  // Allocates device memory for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) { return memory_.Allocate(bytes, Lane::kCompute); }
+
+  // The indices of the flags that are set.
+  struct Selection {
+    DeviceBuffer d_indices;
+    uint32_t count = 0;
+  };
+  // Blocks: until the number of indices is known.
+  absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
+  // The same in two steps, so that the host may do something else before it blocks. At most `max_selected` are set.
+  struct PendingSelection {
+    DeviceBuffer d_indices;
+    DeviceBuffer d_count;
+  };
+  absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count, uint32_t max_selected);
+  // The index of the first key of every run of equal keys.
+  absl::StatusOr<PendingSelection> StartSelectHeads(const DeviceBuffer& d_sorted_keys, uint32_t key_bytes,
+                                                    uint32_t count);
+  absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
+
+  // Sends copies of whole arrays, which StagingRing::CopyIn uses from then on. Does not block: until Forget, the arrays
+  // must neither change nor go. Adds to `sent` those that had no copy before: none if there is no room for all of them
+  // (Tuning::max_resident_share). What is in `sent` must be forgotten, after an error or std::bad_alloc too.
+  absl::Status SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent);
+  // Drops the copies of arrays. Blocks: until the arrays are not read any more.
+  absl::Status Forget(absl::Span<const void* const> arrays);
+
+  // Copies device to host, after the work on the compute lane. Blocks: until `to` is written.
+  absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
+
+  // Orders later work on the compute lane after all copies sent through the staging ring so far.
+  absl::Status JoinCopies();
+  // The same in two steps. Returns: an event after all copies sent so far. It is used again by the kMarks-th call after
+  // this one; whoever waits for it then waits longer.
+  static constexpr size_t kMarks = 8;
+  absl::StatusOr<EventId> MarkCopies();
+  // Orders later work on the result lane after all work on the compute lane so far.
+  absl::Status JoinCompute();
+
+  // Blocks: until no work is under way on any lane, so that a failed operation leaves none behind.
+  void Settle();
+
+ private:
+  // `call`: what to select by, and from how many.
+  absl::StatusOr<PendingSelection> StartSelection(SelectCall call, uint32_t max_selected);
+  // Makes `later` wait for all work on `earlier` so far.
+  absl::Status Join(Lane earlier, Lane later, std::optional<EventId>& event);
+
+  Device& device_;
+  const Tuning tuning_;
+  HostThreads threads_;
+  PinnedArrays pinned_;
+  DeviceMemory memory_;
+  ResidentArrays resident_;
+  bool is_sending_ahead_ = false;  // copies sent ahead may be under way
+  StagingRing staging_;
+  ResultRing results_;
+  std::optional<EventId> copied_;
+  std::vector<EventId> marks_;
+  size_t next_mark_ = 0;
+  std::optional<EventId> computed_;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_TRANSFER_SESSION_H_

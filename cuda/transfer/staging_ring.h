@@ -1,0 +1,89 @@
+// StagingRing: copies from host memory to a device, through pinned slots or directly.
+#ifndef SPARSEAGG_CUDA_TRANSFER_STAGING_RING_H_
+#define SPARSEAGG_CUDA_TRANSFER_STAGING_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cuda/device/device.h"
+#include "cuda/device/device_memory.h"
+#include "cuda/kernels/fetch.h"
+#include "cuda/transfer/pinned_arrays.h"
+#include "cuda/transfer/pinned_slots.h"
+#include "cuda/transfer/resident_arrays.h"
+#include "cuda/tuning.h"
+#include "host/base/host_threads.h"
+
+namespace sparseagg::cuda {
+
+// Part of an array in host memory, in bytes.
+struct HostPart {
+  const void* array = nullptr;
+  size_t first = 0;
+  size_t bytes = 0;
+};
+
+// Several threads fill one slot while the copies of the others are under way. Parts of pinned arrays go without a slot,
+// and those of resident arrays come from the device itself: large ones as copies of their own, all small ones together
+// by a kernel that reads them. Not thread-safe.
+class StagingRing {
+ public:
+  StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const PinnedArrays& pinned,
+              const ResidentArrays& resident, const Tuning& tuning)
+      : device_(device),
+        memory_(memory),
+        threads_(threads),
+        pinned_(pinned),
+        resident_(resident),
+        tuning_(tuning),
+        slots_(device, tuning.staging_slot_bytes, tuning.num_staging_slots) {}
+
+  // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining
+  // destinations are sent together; all are on their way only after Flush. Requires: the array does not change before
+  // the copy has happened.
+  absl::Status CopyIn(void* d_to, const HostPart& part);
+  // The same through a slot, for memory that must not change only until Flush returns.
+  absl::Status Stage(void* d_to, const void* from, size_t bytes);
+  absl::Status Flush();
+
+  // Bytes of CopyIn from host memory so far, by their way.
+  uint64_t staged_bytes() const { return staged_bytes_; }
+  uint64_t direct_bytes() const { return direct_bytes_; }
+
+  // Discards what was not sent. Requires: no work under way on any lane (after an error).
+  void Reset();
+
+ private:
+  // Puts bytes into the slot that is being filled.
+  absl::Status Fill(void* d_to, const void* from, size_t bytes);
+  absl::Status FlushSlot();
+  absl::Status FlushFetch();
+  absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
+  absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
+  void AddChunks(void* d_to, const void* from, size_t bytes);
+
+  Device& device_;
+  DeviceMemory& memory_;
+  HostThreads& threads_;
+  const PinnedArrays& pinned_;
+  const ResidentArrays& resident_;
+  const Tuning tuning_;
+  PinnedSlots slots_;
+  // What goes into the next slot, and from there to the device.
+  std::vector<CopyPiece> pieces_;
+  size_t filled_ = 0;
+  std::byte* d_destination_ = nullptr;
+  std::vector<FetchChunk> chunks_;  // what the kernel will fetch
+  // Small pieces that are not pinned, such as the ends of partly pinned arrays. Where the kernel runs anyway, they go
+  // to one place on the device in one copy, together with the list of chunks, and the kernel takes them from there.
+  std::vector<CopyPiece> edges_;
+  size_t edge_bytes_ = 0;
+  uint64_t staged_bytes_ = 0;
+  uint64_t direct_bytes_ = 0;
+};
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_TRANSFER_STAGING_RING_H_

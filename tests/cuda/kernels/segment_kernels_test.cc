@@ -1,0 +1,347 @@
+// Kernel bodies that fold and count segments, each class of segments by itself, under the host executor.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cuda/device/host_executor.h"
+#include "cuda/device/run_kernel.h"
+#include "cuda/kernels/contributors.h"
+#include "cuda/kernels/fold_values.h"
+#include "cuda/kernels/number.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using cuda::HostExecutor;
+using cuda::Number;
+
+constexpr cuda::TermScale kScale = {0x1p40, 0x1p10};
+
+// Segments around every boundary: of warps, blocks and the tiles of both, of one entry, of all base rows.
+constexpr uint32_t kLengths[] = {1, 2, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 2049};
+
+// A batch in which segments have those lengths. Sources give a key several times unless `unique`.
+struct Batch {
+  Batch(uint64_t seed, uint32_t columns, bool unique, bool uniform, Number type = Number::kFloat32) {
+    Rng rng(seed);
+    constexpr uint32_t kSources = 2049;
+    // The tuples of every segment, by source.
+    std::vector<std::vector<uint32_t>> segments_of_source(kSources);
+    std::vector<std::vector<uint32_t>> entries(std::size(kLengths));
+    for (uint32_t s = 0; s < std::size(kLengths); ++s) {
+      uint32_t length = kLengths[s];
+      if (rng.Coin()) {  // begins with a base row, the segment's only one or not
+        entries[s].push_back(num_base++);
+        --length;
+      }
+      std::vector<uint32_t> some(kSources);
+      std::iota(some.begin(), some.end(), 0u);
+      rng.Shuffle(some);
+      for (uint32_t i = 0; i < length; ++i) {
+        segments_of_source[unique ? some[i] : some[rng.Below(length)] / 3].push_back(s);
+      }
+    }
+    uint32_t tuple = 0;
+    for (uint32_t source = 0; source < kSources; ++source) {
+      begin_tuples.push_back(tuple);
+      for (const uint32_t s : segments_of_source[source]) entries[s].push_back(num_base + tuple++);
+      sources.push_back({uniform ? 1.0 : rng.Unit(), uniform ? 1 : rng.Between(0, 9), rng.Unit(), rng.Between(0, 99)});
+    }
+    begin_tuples.push_back(tuple);
+    for (const std::vector<uint32_t>& segment : entries) {
+      begin.push_back(static_cast<uint32_t>(positions.size()));
+      positions.insert(positions.end(), segment.begin(), segment.end());
+    }
+    values.resize((uint64_t{tuple} * columns * BytesOf(type) + 7) / 8);
+    // Floats of any size below 2 in absolute value, and integers of which a few can be added.
+    const bool is_wide = type == Number::kInt64;
+    for (uint64_t& value : values) {
+      const uint64_t bits = rng.Bits();
+      value = is_wide ? static_cast<uint64_t>(static_cast<int64_t>(bits) >> 10) : bits & 0xbfffbfffbfffbfff;
+    }
+    base.resize(uint64_t{num_base} * columns * 2);  // room for 128-bit accumulators
+    for (uint64_t& acc : base) acc = std::bit_cast<uint64_t>(rng.Unit());
+  }
+
+  cuda::Segments segments() const {
+    return {positions.data(), begin.data(), static_cast<uint32_t>(begin.size()),
+            static_cast<uint32_t>(positions.size())};
+  }
+  cuda::Sources source_table() const {
+    return {begin_tuples.data(), sources.data(), static_cast<uint32_t>(sources.size()), num_base};
+  }
+
+  uint32_t num_base = 0;
+  std::vector<uint32_t> positions;
+  std::vector<uint32_t> begin;
+  std::vector<uint32_t> begin_tuples;
+  std::vector<cuda::Source> sources;
+  std::vector<uint64_t> values;  // bits of any type
+  std::vector<uint64_t> base;
+};
+
+template <typename Fold>
+std::vector<Number> NumbersOf() {
+  if (std::is_same_v<typename Fold::Value, double>) {
+    return {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64};
+  }
+  if (std::is_same_v<typename Fold::Value, int64_t>) return {Number::kInt32, Number::kInt64};
+  return {Number::kUInt32, Number::kUInt64};
+}
+
+// One class for all segments.
+enum class Class { kShort, kMedium, kLong };
+constexpr Class kClasses[] = {Class::kShort, Class::kMedium, Class::kLong};
+
+// All segments, of which a kernel of every class may take what it finds in its list.
+class AllInOneClass {
+ public:
+  AllInOneClass(const Batch& batch, Class one) : all_(batch.begin.size()), count_(static_cast<uint32_t>(all_.size())) {
+    std::iota(all_.begin(), all_.end(), 0u);
+    if (one != Class::kShort) classes.max_short = 0;
+    if (one == Class::kLong) classes.max_medium = 0;
+    if (one == Class::kMedium) classes.medium = {count_, &count_, all_.data()};
+    if (one == Class::kLong) classes.longs = {count_, &count_, all_.data()};
+  }
+  AllInOneClass(const AllInOneClass&) = delete;
+  AllInOneClass& operator=(const AllInOneClass&) = delete;
+
+  cuda::SegmentClasses classes;
+
+ private:
+  std::vector<uint32_t> all_;
+  uint32_t count_;
+};
+
+struct FoldCase {
+  const Batch& batch;
+  uint32_t columns;
+  bool unique;
+  bool uniform;
+  Number type;
+};
+
+template <typename Fold>
+std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t seed) {
+  const AllInOneClass all(c.batch, one);
+  std::vector<typename Fold::Acc> accs(c.batch.begin.size() * c.columns);
+  std::memset(accs.data(), 0x5a, accs.size() * sizeof(typename Fold::Acc));
+  cuda::FoldValues args;
+  args.kind = Fold::kKind;
+  args.segments = c.batch.segments();
+  args.columns = c.columns;
+  args.num_base = c.batch.num_base;
+  args.d_base_accs = c.batch.base.data();
+  args.d_values = c.batch.values.data();
+  args.type = c.type;
+  args.sources = c.batch.source_table();
+  args.unique = c.unique;
+  args.uniform = c.uniform;
+  args.scale = kScale;
+  args.classes = all.classes;
+  args.d_accs = accs.data();
+  HostExecutor executor(seed);
+  cuda::RunFold<Fold>(args, executor);
+  return accs;
+}
+
+// What every kernel must give: one accumulator after another, from left to right.
+template <typename Fold>
+std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
+  const cuda::Segments segments = c.batch.segments();
+  const cuda::Sources sources = c.batch.source_table();
+  const auto* base = reinterpret_cast<const typename Fold::Acc*>(c.batch.base.data());
+  std::vector<typename Fold::Acc> accs;
+  for (uint32_t segment = 0; segment < segments.count; ++segment) {
+    for (uint32_t column = 0; column < c.columns; ++column) {
+      typename Fold::Acc acc = Fold::Start();
+      uint32_t entry = segments.Begin(segment);
+      while (entry < segments.End(segment)) {
+        const uint32_t position = segments.Position(entry);
+        if (position < c.batch.num_base) {
+          acc = Fold::Combine(acc, base[uint64_t{position} * c.columns + column]);
+          ++entry;
+          continue;
+        }
+        const uint32_t source = sources.Find(position);
+        auto value = Fold::Zero();
+        for (; entry < segments.End(segment) && segments.Position(entry) < sources.End(source); ++entry) {
+          const uint64_t row = segments.Position(entry) - c.batch.num_base;
+          value = Fold::Plus(value, Fold::Load(c.batch.values.data(), c.type, row * c.columns + column));
+        }
+        acc = Fold::Add(acc, value, sources.d_sources[source], kScale);
+      }
+      accs.push_back(acc);
+    }
+  }
+  return accs;
+}
+
+template <typename Acc>
+bool SameBits(const std::vector<Acc>& a, const std::vector<Acc>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Acc)) == 0;
+}
+
+template <typename Fold>
+class SegmentFolds : public ::testing::Test {};
+using Folds = ::testing::Types<cuda::SumFloat, cuda::SumFixed, cuda::SumInteger, cuda::SumModular, cuda::MinFloat,
+                               cuda::MaxFloat, cuda::MinInteger, cuda::MaxInteger>;
+
+class FoldNames {
+ public:
+  template <typename Fold>
+  static std::string GetName(int) {
+    constexpr const char* kNames[] = {"SumFloat", "SumFixed", "SumInteger", "SumModular",
+                                      "MinFloat", "MaxFloat", "MinInteger", "MaxInteger"};
+    return kNames[static_cast<int>(Fold::kKind)];
+  }
+};
+TYPED_TEST_SUITE(SegmentFolds, Folds, FoldNames);
+
+TYPED_TEST(SegmentFolds, AnyLengthWidthTypeClassAndThreadOrder_BitsOfAFoldFromLeftToRight) {
+  const uint64_t seed = TestSeed(12);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  for (const uint32_t columns : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u, 31u, 32u, 33u, 64u, 65u}) {
+    for (const Number type : NumbersOf<TypeParam>()) {
+      for (int flags = 0; flags < 4; ++flags) {
+        const bool unique = (flags & 1) != 0;
+        const bool uniform = (flags & 2) != 0;
+        if (columns > 9 && uniform != unique) continue;
+        SCOPED_TRACE(::testing::Message() << columns << " columns of type " << static_cast<int>(type) << ", unique "
+                                          << unique << ", uniform " << uniform);
+        const Batch batch(seed + columns, columns, unique, uniform, type);
+        const FoldCase c = {batch, columns, unique, uniform, type};
+        const auto expected = ExpectedFold<TypeParam>(c);
+        for (const Class one : kClasses) {
+          for (uint64_t order = columns == 1 ? 0 : 2; order < 3; ++order) {
+            EXPECT_TRUE(SameBits(expected, RunFold<TypeParam>(c, one, order))) << "class " << static_cast<int>(one);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename Fold, uint32_t kColumns>
+uint32_t ColumnsOf(const cuda::FoldShortSegments<Fold, kColumns>&) {
+  return kColumns;
+}
+
+TYPED_TEST(SegmentFolds, RowsOfWholePacks_AThreadLoadsSixteenBytes) {
+  for (const Number type : NumbersOf<TypeParam>()) {
+    for (uint32_t columns = 1; columns <= 64; ++columns) {
+      cuda::FoldValues args;
+      args.type = type;
+      args.columns = columns;
+      const uint32_t columns_of_a_thread =
+          cuda::RunShortSegments<TypeParam>(args, [](const auto& kernel) { return ColumnsOf(kernel); });
+      const uint32_t row_bytes = columns * BytesOf(type);
+      EXPECT_EQ(columns_of_a_thread, row_bytes % 16 == 0 ? 16 / BytesOf(type) : 1)
+          << columns << " of type " << static_cast<int>(type);
+    }
+  }
+}
+
+// 5000 segments of two entries and 5000 of three among short ones of one: more than there are blocks, so blocks take
+// several.
+TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
+  constexpr uint32_t kOfAClass = 5000;
+  std::vector<uint32_t> keys;  // 0 1 1 2 2 2 3 4 4 …
+  std::vector<uint32_t> begin;
+  std::vector<float> values;
+  for (uint32_t key = 0; key < 3 * kOfAClass; ++key) {
+    begin.push_back(static_cast<uint32_t>(keys.size()));
+    for (uint32_t i = 0; i < 1 + key % 3; ++i) {
+      keys.push_back(key);
+      values.push_back(static_cast<float>(keys.size()));
+    }
+  }
+  cuda::FoldValues args;
+  args.segments = {nullptr, begin.data(), 3 * kOfAClass, static_cast<uint32_t>(keys.size())};
+  args.d_values = values.data();
+  args.unique = args.uniform = true;
+  std::vector<double> accs(3 * kOfAClass, -1.0);
+  args.d_accs = accs.data();
+  uint32_t counts[2] = {};
+  std::vector<uint32_t> medium(kOfAClass);
+  std::vector<uint32_t> longs(kOfAClass);
+  args.classes = {1, 2, {kOfAClass, &counts[0], medium.data()}, {kOfAClass, &counts[1], longs.data()}};
+  std::vector<uint32_t> gathered(3 * kOfAClass);
+  HostExecutor executor(TestSeed(14));
+  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.classes});
+  cuda::RunFold<cuda::SumFloat>(args, executor);
+  EXPECT_EQ(counts[0], kOfAClass);
+  EXPECT_EQ(counts[1], kOfAClass);
+  std::sort(medium.begin(), medium.end());
+  std::sort(longs.begin(), longs.end());
+  for (uint32_t key = 0; key < 3 * kOfAClass; ++key) {
+    EXPECT_EQ(gathered[key], key);
+    if (key % 3 > 0) {
+      EXPECT_EQ((key % 3 == 1 ? medium : longs)[key / 3], key);
+    }
+    double sum = 0.0;
+    for (uint32_t i = 0; i < 1 + key % 3; ++i) sum += values[begin[key] + i];
+    EXPECT_EQ(accs[key], sum) << key;
+  }
+}
+
+struct SegmentSums {
+  std::vector<uint32_t> counts;
+  std::vector<uint64_t> float_weights;  // bits
+  std::vector<int64_t> fixed_weights;
+  bool operator==(const SegmentSums&) const = default;
+};
+
+SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint64_t seed) {
+  const AllInOneClass all(batch, one);
+  const size_t num_segments = batch.begin.size();
+  SegmentSums counted;
+  counted.counts.resize(num_segments);
+  counted.float_weights.resize(weights ? num_segments : 0);
+  counted.fixed_weights.resize(weights ? num_segments : 0);
+  const std::vector<uint32_t> base_counts(batch.num_base, 7);
+  cuda::Contributors args;
+  args.segments = batch.segments();
+  args.num_base = batch.num_base;
+  args.d_base_counts = base_counts.data();
+  args.sources = batch.source_table();
+  args.unique = unique;
+  args.classes = all.classes;
+  args.d_counts = counted.counts.data();
+  if (weights) {
+    args.d_base_float_weights = reinterpret_cast<const double*>(batch.base.data());
+    args.d_base_fixed_weights = reinterpret_cast<const int64_t*>(batch.base.data());
+    args.d_float_weights = reinterpret_cast<double*>(counted.float_weights.data());
+    args.d_fixed_weights = counted.fixed_weights.data();
+  }
+  HostExecutor executor(seed);
+  cuda::RunOne(args, executor);
+  return counted;
+}
+
+TEST(SegmentCounts, AnyLengthClassAndThreadOrder_SameBitsAsOneThreadFromLeftToRight) {
+  const uint64_t seed = TestSeed(13);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  for (const bool unique : {true, false}) {
+    for (const bool weights : {true, false}) {
+      const Batch batch(seed, 1, unique, false);
+      const SegmentSums expected = Count(batch, unique, weights, Class::kShort, 0);
+      for (const Class one : {Class::kMedium, Class::kLong}) {
+        for (uint64_t order = 0; order < 5; ++order) {
+          EXPECT_TRUE(expected == Count(batch, unique, weights, one, order)) << unique << weights << order;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,374 @@
+// Rounds that do not fit the device's memory.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
+#include "cuda/device_engine.h"
+#include "cuda/merge/batch.h"
+#include "host/cpu/cpu_engine.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/generators.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using cuda::Lane;
+
+TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
+  const uint64_t first = TestSeed(40'000);
+  uint64_t num_sorts = 0;
+  for (uint64_t seed = first; seed < first + TestCases(400); ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
+    const Case c = RandomCase(seed);
+    Rng rng(seed);
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
+    options.tuning.medium_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
+    options.tuning.long_segment = rng.Pick<uint32_t>({1, 8, 50, 1000});
+    options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
+    options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 30, 8192});
+    options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
+    options.tuning.slab_bytes = rng.Pick<size_t>({0, 600, 5000});
+    options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
+    // Sometimes the device has less than it said.
+    const size_t real_bytes = rng.Coin() ? ~size_t{0} : options.memory_budget_bytes / 2;
+    options.cpu.num_threads = 1;
+    auto engine = std::make_unique<cuda::DeviceEngine>(
+        std::make_unique<FaultyDevice>(
+            cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = seed, .all_pinned = rng.Coin()},
+            FaultPlan{}, &record),
+        options);
+    const Verdict verdict = Judge(c.specs, c.submissions);
+    for (int ways = 0; ways < 2; ++ways) {
+      const DriveOptions drive = {.shuffle_seed = seed + ways, .num_aggregations = 1 + ways};
+      ASSERT_EQ(Disagreement(c.specs, Drive(*engine, c.specs, c.submissions, drive), verdict), "") << Describe(c);
+    }
+    EXPECT_TRUE(engine->Probe().ok()) << engine->Probe();
+    engine.reset();
+    EXPECT_EQ(record.num_leaked, 0u);
+    num_sorts += record.num_sorts;
+  }
+  EXPECT_GE(num_sorts, 2 * TestCases(400)) << "the device is hardly used";
+}
+
+struct Merged {
+  std::string disagreement;
+  struct FaultyDevice::Record record;
+};
+
+// A canonical sum over 30 submissions of 100 tuples, on the sort path of a device that has `real_bytes`.
+Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}, size_t slab_bytes = 0) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = 200;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(77));
+  for (int i = 0; i < 30; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, 100, KeyStyle::kUniform, order);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
+  }
+  Merged merged;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = budget_bytes;
+  options.tuning.min_tile_tuples = 1e300;
+  options.tuning.slab_bytes = slab_bytes;
+  options.tuning.min_slab_run = 1;
+  cuda::DeviceEngine engine(
+      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.memory_bytes = real_bytes, .torture_seed = 9},
+                                     FaultPlan{}, &merged.record),
+      options);
+  merged.disagreement = Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions));
+  return merged;
+}
+
+TEST(Batches, RoomForAll_OneBatch) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_EQ(merged.record.num_sorts, 1u);
+  EXPECT_EQ(merged.record.num_results, 1u);
+}
+
+TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
+  for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
+    const Merged merged = MergeWithin(50'000, order);
+    EXPECT_EQ(merged.disagreement, "");
+    EXPECT_GE(merged.record.num_sorts, 3u);
+    EXPECT_LE(merged.record.num_sorts, 30u) << "batches are smaller than they need be";
+    EXPECT_EQ(merged.record.num_results, 1u);
+  }
+}
+
+TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 40'000);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_sorts, 3u);
+  EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
+}
+
+TEST(Batches, RoomForNone_TheCpuEngineMerges) {
+  const Merged merged = MergeWithin(200, KeyOrder::kShuffled);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_EQ(merged.record.num_sorts, 0u);
+  EXPECT_EQ(merged.record.num_results, 0u);
+}
+
+// Counts attempts, and what was sent.
+class CountingDevice : public FaultyDevice {
+ public:
+  struct Counts {
+    int attempts = 0;
+    uint64_t sent_bytes = 0;
+    uint64_t sorted_entries = 0;
+  };
+  CountingDevice(struct FaultyDevice::Record* record, Counts* counts)
+      : FaultyDevice(cuda::HostDeviceOptions(), FaultPlan{}, record), counts_(*counts) {}
+
+  absl::Status Enter() override {
+    ++counts_.attempts;
+    return FaultyDevice::Enter();
+  }
+  absl::Status CopyIn(void* d_to, const void* from, size_t bytes, Lane lane) override {
+    counts_.sent_bytes += bytes;
+    return FaultyDevice::CopyIn(d_to, from, bytes, lane);
+  }
+  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
+    counts_.sorted_entries += call.count;
+    return FaultyDevice::Sort(call);
+  }
+
+ private:
+  Counts& counts_;
+};
+
+struct Counted {
+  CountingDevice::Counts counts;
+  uint64_t num_results = 0;
+};
+
+// A sum over `keys`, one submission each, on the sort path of a device with room for so much.
+Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>& keys, size_t budget_bytes,
+                   uint64_t max_batch_entries, size_t slab_bytes = 0) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(78));
+  for (const std::vector<uint64_t>& each : keys) {
+    RawTensor raw;
+    raw.keys = each;
+    raw.values = RandomValues(rng, spec.dtype, each.size(), ValueStyle::kCancelling);
+    submissions.push_back({absl::StrCat("client ", submissions.size()), 1.0, {std::move(raw)}});
+  }
+  Counted counted;
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = budget_bytes;
+  options.tuning.min_tile_tuples = 1e300;
+  options.tuning.max_batch_entries = max_batch_entries;
+  options.tuning.slab_bytes = slab_bytes;
+  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counted.counts), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  counted.num_results = record.num_results;
+  return counted;
+}
+
+constexpr size_t kMuchMemory = size_t{1} << 40;
+constexpr uint64_t kManyEntries = uint64_t{1} << 30;
+
+TEST(Batches, RowsDoNotFit_GivenUpAtOnce) {
+  // Nobody has a key that another has.
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{300'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{5000})}) {
+    for (const uint64_t dimension : {uint64_t{0}, uint64_t{1} << 30}) {
+      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+      EXPECT_EQ(counted.num_results, 0u) << "they do fit";
+      EXPECT_EQ(counted.counts.attempts, 1);
+      EXPECT_LE(counted.counts.sorted_entries, 100'000u);
+    }
+  }
+}
+
+TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
+  // Each has 400 of the same 500 keys.
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t client = 0; client < keys.size(); ++client) {
+    for (uint64_t key = 0; key < 500; ++key) {
+      if (key % 5 != client % 5) keys[client].push_back(key);
+    }
+  }
+  size_t num_tuples = 0;
+  for (const std::vector<uint64_t>& each : keys) num_tuples += each.size();
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{100'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{1200})}) {
+    for (const uint64_t dimension : {uint64_t{0}, uint64_t{500}}) {
+      SCOPED_TRACE(absl::StrCat(num_tuples, " tuples, budget ", budget_bytes, ", ", max_entries, " entries, dimension ",
+                                dimension));
+      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+      EXPECT_EQ(counted.num_results, 1u) << "the CPU engine had to do it";
+      EXPECT_EQ(counted.counts.attempts, 1);
+      // Keys, values, and what tells the batches' sources apart.
+      EXPECT_LE(counted.counts.sent_bytes, num_tuples * (dimension == 0 ? 12 : 8) * 3 / 2 + 20'000);
+    }
+  }
+}
+
+// What would not fit as rows fits slab by slab.
+TEST(Slabs, RowsDoNotFit_OneAttempt_EveryTupleIsSentOnce) {
+  std::vector<std::vector<uint64_t>> keys(50);
+  for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
+  for (const auto& [budget_bytes, max_entries] :
+       {std::pair(size_t{300'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{5000})}) {
+    const Counted counted = CountMerge(uint64_t{1} << 30, keys, budget_bytes, max_entries, size_t{1} << 20);
+    EXPECT_GT(counted.num_results, 1u) << "the CPU engine had to do it";
+    EXPECT_EQ(counted.counts.attempts, 1);
+    EXPECT_EQ(counted.counts.sorted_entries, 20'000u);
+    // Keys, values, and what tells the sources of each slab apart.
+    EXPECT_LE(counted.counts.sent_bytes, 20'000 * 8 * 3 / 2 + 20'000);
+  }
+}
+
+TEST(Slabs, RoomForSome_AsManyAsFit) {
+  const Merged merged = MergeWithin(50'000, KeyOrder::kSortedUnique, ~size_t{0}, size_t{1} << 20);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_results, 3u);
+  EXPECT_LE(merged.record.num_results, 30u) << "slabs are smaller than they need be";
+}
+
+TEST(Slabs, DeviceHasLessThanItSaid_SmallerSlabsOnIt) {
+  const Merged merged = MergeWithin(1'000'000, KeyOrder::kSortedUnique, 40'000, 4'000);
+  EXPECT_EQ(merged.disagreement, "");
+  EXPECT_GE(merged.record.num_results, 3u) << "the CPU engine had to do it";
+}
+
+// A key that all have cannot be cut.
+TEST(Slabs, OneKeyIsTooMuch_Batches) {
+  const std::vector<std::vector<uint64_t>> keys(200, {7});
+  const Counted counted = CountMerge(10, keys, kMuchMemory, 100, 1);
+  EXPECT_EQ(counted.num_results, 1u);
+  EXPECT_GE(counted.counts.sorted_entries, 200u);
+}
+
+TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dtype = DType::kInt64;
+  RawTensor raw;
+  raw.keys = {3, 1, 3};
+  raw.values.assign(3 * sizeof(int64_t), '\1');
+  CountingDevice::Counts counts;
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngineOptions options;
+  options.memory_budget_bytes = 10;
+  options.tuning.min_check_values = 0;
+  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counts), options);
+  auto updates = BuildUpdates({spec}, {"a", 1.0, {raw}});
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  const auto accumulator = *engine.CreateAccumulator(spec);
+  EXPECT_TRUE(accumulator->Prepare(updates->front()).ok());
+  EXPECT_EQ(counts.attempts, 1);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+}
+
+TEST(Batches, SecondRound_AllocatesNoHostMemory) {
+  TensorSpec spec;
+  spec.name = "t";
+  RawTensor raw;
+  raw.keys = {3, 1, 2};
+  raw.values.assign(3 * sizeof(float), '\0');
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngine engine(std::make_unique<FaultyDevice>(cuda::HostDeviceOptions(), FaultPlan{}, &record), {});
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  const uint64_t after_first = record.num_pinned;
+  EXPECT_GT(after_first, 0u);
+  ASSERT_TRUE(Drive(engine, {spec}, {{"a", 1.0, {raw}}}).results.ok());
+  EXPECT_EQ(record.num_pinned, after_first);
+  EXPECT_EQ(record.num_results, 2u);
+}
+
+// The bytes of a dense result that wrap to none. An aggregation refuses such a round; an accumulator has no memory.
+TEST(DenseResult, BytesBeyond64Bits_NoMemory_AsOnTheCpu) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = uint64_t{1} << 62;
+  spec.width = 4;
+  spec.aggregation.result_layout = ResultLayout::kDense;
+  const RawTensor raw{.keys = {5}, .values = std::string(4 * sizeof(float), '\0')};
+  const std::unique_ptr<Engine> cpu = CreateCpuEngine({});
+  cuda::DeviceEngine device(std::make_unique<cuda::HostDevice>(), {});
+  for (Engine* engine : {cpu.get(), static_cast<Engine*>(&device)}) {
+    SCOPED_TRACE(engine->description());
+    EXPECT_THROW(std::move(**engine->CreateAccumulator(spec)).Finish({}).status().IgnoreError(), std::bad_alloc);
+    const std::unique_ptr<Accumulator> accumulator = *engine->CreateAccumulator(spec);
+    auto updates = *BuildUpdates({spec}, {"a", 1.0, {raw}});
+    ASSERT_TRUE(accumulator->Add(*accumulator->Prepare(std::move(updates[0]))).ok());
+    const std::vector<uint32_t> order = {0};
+    EXPECT_THROW(std::move(*accumulator).Finish(order).status().IgnoreError(), std::bad_alloc);
+  }
+}
+
+// ---- the cursor
+
+std::vector<ValidatedUpdate> Updates(const std::vector<std::vector<uint64_t>>& keys) {
+  TensorSpec spec;
+  spec.name = "t";
+  std::vector<ValidatedUpdate> updates;
+  for (const std::vector<uint64_t>& each : keys) {
+    RawTensor raw;
+    raw.keys = each;
+    raw.values.assign(each.size() * sizeof(float), '\0');
+    updates.push_back((*BuildUpdates({spec}, {"c", 1.0, {raw}})).front());
+  }
+  return updates;
+}
+
+// "update:first+count …" of each batch.
+std::vector<std::string> Cut(const std::vector<ValidatedUpdate>& updates, uint64_t max_tuples) {
+  std::vector<const ValidatedUpdate*> pointers;
+  for (const ValidatedUpdate& update : updates) pointers.push_back(&update);
+  cuda::BatchCursor cursor(pointers);
+  std::vector<std::string> batches;
+  while (!cursor.done()) {
+    std::string text;
+    for (const cuda::Slice& slice : cursor.Next(max_tuples)) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", slice.update - updates.data(), ":", slice.first, "+",
+                      slice.count);
+    }
+    batches.push_back(text);
+  }
+  return batches;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(BatchCursor, UniqueUpdates_AreCutAtTheLimit) {
+  const auto updates = Updates({{1, 2, 3}, {}, {4, 5, 6, 7, 8}, {9}});
+  EXPECT_EQ(Cut(updates, 4), (Strings{"0:0+3 2:0+1", "2:1+4", "3:0+1"}));
+  EXPECT_EQ(Cut(updates, 9), (Strings{"0:0+3 2:0+5 3:0+1"}));
+  EXPECT_EQ(Cut(updates, 1).size(), 9u);
+}
+
+TEST(BatchCursor, UpdatesThatMayRepeatKeys_StayWhole) {
+  const auto updates = Updates({{1, 2}, {5, 4, 4, 3}, {6, 6}});
+  EXPECT_EQ(Cut(updates, 3), (Strings{"0:0+2", "1:0+4", "2:0+2"}));
+  EXPECT_EQ(Cut(updates, 6), (Strings{"0:0+2 1:0+4", "2:0+2"}));
+}
+
+TEST(BatchCursor, OnlyEmptyUpdates_NoBatch) { EXPECT_EQ(Cut(Updates({{}, {}}), 3), Strings{}); }
+
+}  // namespace
+}  // namespace sparseagg::testing

@@ -1,0 +1,193 @@
+// The way of keys and values from the wire to the device: how often they are copied on the host.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
+#include "cuda/device_engine.h"
+#include "host/aggregation.h"
+#include "host/updates/slice.h"
+#include "host/updates/update_builder.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+#include "tests/support/values.h"
+
+namespace sparseagg::testing {
+namespace {
+
+TensorSpec Sum(uint64_t dimension) {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.dimension = dimension;
+  return spec;
+}
+
+std::vector<RawSubmission> Submissions(const TensorSpec& spec, int num_clients, size_t num_tuples, KeyOrder order) {
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(12));
+  for (int i = 0; i < num_clients; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, spec.dimension, num_tuples, KeyStyle::kUniform, order);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({absl::StrCat("client ", i), 1.0, {std::move(raw)}});
+  }
+  return submissions;
+}
+
+// The builder's columns are the one copy; the device reads them where they are, but for parts of pages at their ends.
+TEST(Feeding, FromTheWireToTheDevice_OneCopy) {
+  const TensorSpec spec = Sum(10'000'000);
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  uint64_t wire_bytes = 0;
+  for (const RawSubmission& submission : Submissions(spec, 8, 200'000, KeyOrder::kSortedUnique)) {
+    auto updates = BuildUpdates({spec}, submission);
+    ASSERT_TRUE(updates.ok()) << updates.status();
+    wire_bytes += updates->front().num_keys() * 8;
+    auto prepared = aggregation->Prepare(*std::move(updates));
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    ASSERT_TRUE(aggregation->Add(submission.client_id, *std::move(prepared)).ok());
+  }
+  // Host memory: the one copy.
+  EXPECT_LE(aggregation->memory_bytes(), wire_bytes * 101 / 100);
+  ASSERT_TRUE(std::move(*aggregation).Finish().ok());
+  const cuda::DeviceUse use = engine.use();
+  EXPECT_EQ(use.direct_bytes + use.staged_bytes, wire_bytes) << "what was sent was not sent once";
+  EXPECT_LE(use.staged_bytes, wire_bytes / 50) << "copied once more, into slots";
+  EXPECT_EQ(use.num_fallbacks, 0u);
+}
+
+// Pages, their edges, slabs and batches, in any order of the device's work.
+TEST(Feeding, PartlyPinnedArrays_EqualTheReference) {
+  for (uint64_t seed = TestSeed(90), end = seed + 8; seed < end; ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+    const TensorSpec spec = Sum(5'000);
+    const auto submissions = Submissions(spec, 6, 3'000, seed % 2 == 0 ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    options.tuning.slab_bytes = 20'000;
+    options.tuning.min_copy_bytes = seed % 4 < 2 ? 3'000 : 1'000'000;
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}),
+                              options);
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+    EXPECT_GT(engine.use().direct_bytes, 0u);
+    EXPECT_GT(engine.use().staged_bytes, 0u);
+  }
+}
+
+// Finish finds all large updates on the device, and sends only the small ones.
+TEST(Feeding, LargeUpdates_AreSentWhenTheyArrive) {
+  const TensorSpec spec = Sum(100'000);
+  std::vector<RawSubmission> submissions = Submissions(spec, 3, 20'000, KeyOrder::kSortedUnique);
+  submissions[1] = Submissions(spec, 2, 1'000, KeyOrder::kSortedUnique)[1];
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  for (const RawSubmission& submission : submissions) {
+    auto updates = BuildUpdates({spec}, submission);
+    ASSERT_TRUE(updates.ok()) << updates.status();
+    ASSERT_TRUE(aggregation->Add(submission.client_id, *aggregation->Prepare(*std::move(updates))).ok());
+  }
+  const cuda::DeviceUse before = engine.use();
+  EXPECT_EQ(before.num_sent_ahead, 2u);
+  EXPECT_EQ(before.num_done, 0u);
+  ASSERT_TRUE(std::move(*aggregation).Finish().ok());
+  const cuda::DeviceUse use = engine.use();
+  const uint64_t small_bytes = submissions[1].tensors[0].keys.size() * 8;
+  EXPECT_EQ(use.direct_bytes + use.staged_bytes - before.direct_bytes - before.staged_bytes, small_bytes);
+  EXPECT_EQ(use.num_fallbacks, 0u);
+}
+
+// An update that is dropped may still be on its way; the memory of its arrays then serves the next one.
+TEST(Feeding, UpdatesDroppedOnTheirWay_LeaveNoTrace) {
+  const TensorSpec spec = Sum(5'000);
+  const auto submissions = Submissions(spec, 5, 1'000, KeyOrder::kShuffled);
+  for (uint64_t seed = TestSeed(40), end = seed + 8; seed < end; ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}),
+                              options);
+    const auto other = *Aggregation::Create(engine, {spec});
+    for (const RawSubmission& dropped : Submissions(spec, 20, 1'000, KeyOrder::kShuffled)) {
+      ASSERT_TRUE(other->Prepare(*BuildUpdates({spec}, dropped)).ok());
+    }
+    EXPECT_EQ(engine.use().num_sent_ahead, 20u);
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  }
+}
+
+// Two submissions that borrow the same arrays, of which one is dropped.
+TEST(Feeding, SharedArrays_AreSentOnce) {
+  const TensorSpec spec = Sum(5'000);
+  const RawSubmission submission = Submissions(spec, 1, 1'000, KeyOrder::kSortedUnique)[0];
+  const std::vector<ValidatedUpdate> updates = *BuildUpdates({spec}, submission);
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  {
+    const auto dropped = *aggregation->Prepare(updates);
+    ASSERT_TRUE(aggregation->Add("a", *aggregation->Prepare(updates)).ok());
+    EXPECT_EQ(engine.use().num_sent_ahead, 1u);
+  }
+  ASSERT_TRUE(aggregation->Add("b", *aggregation->Prepare(updates)).ok());
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  RawSubmission again = submission;
+  again.client_id += " again";
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, {submission, again}), Judge({spec}, {submission, again})), "");
+}
+
+// Copies make way for a merge that needs their memory.
+TEST(Feeding, CopiesLeaveTooLittleMemory_TheMergeGetsIt) {
+  const TensorSpec spec = Sum(5'000);
+  const auto submissions = Submissions(spec, 10, 1'000, KeyOrder::kShuffled);
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  options.tuning.max_resident_share = 1.0;
+  options.memory_budget_bytes = 240'000;  // of 80 000 for the copies
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = 3}), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  EXPECT_GT(engine.use().num_sent_ahead, 0u);
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  // Each tuple was sent twice.
+  EXPECT_GT(engine.use().direct_bytes + engine.use().staged_bytes, 150'000u);
+}
+
+TEST(Feeding, SmallRounds_OnTheCpuIfAskedFor) {
+  const TensorSpec spec = Sum(1'000);
+  cuda::DeviceEngineOptions options;
+  options.tuning.min_merge_values = 200;
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  for (const size_t num_tuples : {40, 90}) {  // of three clients each
+    const auto submissions = Submissions(spec, 3, num_tuples, KeyOrder::kSortedUnique);
+    size_t values = 0;
+    for (const RawSubmission& submission : submissions) values += submission.tensors[0].keys.size();
+    const uint64_t before = engine.use().num_done;
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+    EXPECT_EQ(engine.use().num_done > before, values >= 200) << values;
+    EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  }
+}
+
+TEST(Feeding, EnoughIsPinned_ThroughSlots) {
+  const TensorSpec spec = Sum(100'000);
+  const auto submissions = Submissions(spec, 4, 40'000, KeyOrder::kSortedUnique);
+  cuda::DeviceEngineOptions options;
+  options.tuning.max_pinned_bytes = 500'000;  // of about a million
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  EXPECT_LE(engine.use().direct_bytes, 500'000u);
+  EXPECT_GT(engine.use().direct_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
