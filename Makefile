@@ -92,7 +92,7 @@ CYCLES ?= 200
 crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
 	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
 
-## Give away
+## Package
 
 VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
@@ -319,7 +319,7 @@ $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-ex
 	SPARSEAGG_EXTENSION=on $(PEERS_PYTHON) -m pip install -q ./python
 	@touch $@
 
-## Care
+## Maintenance
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
 PYTHON_DIRS := python tests scripts bench examples
@@ -327,7 +327,7 @@ PYTHON_DIRS := python tests scripts bench examples
 TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
 
 .PHONY: lint
-lint: lint-format lint-shell lint-rooms lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
+lint: lint-format lint-shell lint-modules lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
 
 .PHONY: lint-format
 lint-format: deps-lint
@@ -338,9 +338,9 @@ lint-format: deps-lint
 lint-shell: deps-lint
 	shellcheck .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: lint-rooms
-lint-rooms: deps-python
-	$(PYTHON) scripts/check_rooms.py
+.PHONY: lint-modules
+lint-modules: deps-python
+	$(PYTHON) scripts/check_modules.py
 
 .PHONY: lint-proto
 lint-proto: deps-build

@@ -5,7 +5,7 @@ set(SPARSEAGG_SERVICE_HEADERS
   <absl/time/time.h> <google/protobuf/arena.h> <grpcpp/grpcpp.h> <grpcpp/support/server_callback.h>
   <sparseagg/v1/aggregation.pb.h>)
 
-# A room: one folder, one library, one namespace.
+# A module: one folder, one library, one namespace.
 function(sparseagg_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
@@ -13,7 +13,7 @@ function(sparseagg_library name)
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
 endfunction()
 
-# One test program per room. SHARDS: its tests are dealt out among as many runs of it, which may go side by side.
+# One test program per module. SHARDS: its tests are dealt out among as many runs of it, which may go side by side.
 # Its own files are optimised little: what they call is optimised as ever, and they take half the time to compile.
 function(sparseagg_test name)
   cmake_parse_arguments(ARG "" "SHARDS;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})

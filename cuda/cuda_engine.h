@@ -1,4 +1,4 @@
-// Creates the engine for an NVIDIA GPU. The only header of this room that other rooms include.
+// Creates the engine for an NVIDIA GPU. The only header of this module that other modules include.
 #ifndef SPARSEAGG_CUDA_CUDA_ENGINE_H_
 #define SPARSEAGG_CUDA_CUDA_ENGINE_H_
 

@@ -1,4 +1,4 @@
-"""scripts/check_rooms.py finds what it is for, in small trees made for the purpose, and lets the rest pass."""
+"""scripts/check_modules.py finds what it is for, in small trees made for the purpose, and lets the rest pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from real_server import REPOSITORY
 
-SCRIPT = REPOSITORY / "scripts" / "check_rooms.py"
+SCRIPT = REPOSITORY / "scripts" / "check_modules.py"
 
 
 def run_check(root: Path) -> subprocess.CompletedProcess[str]:
@@ -56,6 +56,11 @@ BAD = [
         "inner-include",
         {"host/cpu/rows/a.h": '#include "host/cpu/merge/b.h"\n', "host/cpu/merge/b.h": ""},
         "host/cpu/rows/a.h:1",
+    ),
+    (
+        "inner-include",
+        {"cuda/transfer/a.h": '#include "cuda/merge/b.h"\n', "cuda/merge/b.h": ""},
+        "cuda/transfer/a.h:1",
     ),
     ("import", {f"{PACKAGE}/spec.py": "from sparseagg.wire.keys import Gaps\n"}, f"{PACKAGE}/spec.py:1"),
     ("import", {f"{PACKAGE}/wire/keys.py": "import re\nfrom sparseagg import local\n"}, f"{PACKAGE}/wire/keys.py:2"),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that no compiler makes: who includes whom, and a few habits.
 
-Each room of the repository (a top folder) may include only what its row in ROOMS allows, so that the arrows of
-docs/design.md stay true. Each folder of the Python package may import only what its row in PYTHON_ROOMS allows. The
+Each module of the repository (a top folder) may include only what its row in MODULES allows, so that the arrows of
+docs/design.md stay true. Each folder of the Python package may import only what its row in PYTHON_FOLDERS allows. The
 other rules are listed in RULES. A line that needs an exception says so and why, in a comment on the same line:
 `allow(RULE): reason`.
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 RULES = {
-    "include": "an include that crosses rooms",
-    "import": "an import that crosses rooms of the Python package",
-    "inner-include": "an include against the arrows between the rooms inside a room",
+    "include": "an include against the arrows between modules",
+    "import": "an import against the arrows between the folders of the Python package",
+    "inner-include": "an include against the arrows between the folders of a module",
     "conditional": "an #if on CUDA in C++: the build picks cuda_engine.cc or its stub instead",
     "default-stream": "work on CUDA's default stream: name the stream",
     "raw-allocation": "a raw CUDA allocation outside the buffer types (cuda/*buffer*)",
@@ -37,10 +37,9 @@ SKIPPED_FOLDERS = {".git", ".venv", "build", "out", "__pycache__"}
 
 STD = r"[a-z0-9_]+"
 CUDA = r"(cuda|cub|thrust|nv|cooperative_groups|driver_types|vector_types)[\w./+-]*"
-RPC = r"(grpc|grpcpp|google/protobuf|google/rpc|sparseagg/v\d+)[\w./+-]*"
-# What a file of a room may include: full matches of the path between the quotes or brackets. Where a room has no row,
-# everything but tests and benchmarks goes.
-ROOMS = {
+# What files of a module may include: full matches of the path between the quotes or brackets. A module without a row
+# may include everything but tests and benchmarks.
+MODULES = {
     "host": [
         STD,
         r"host/.*",
@@ -57,11 +56,11 @@ ROOMS = {
 }
 
 PYTHON_PACKAGE = "python/src/sparseagg/"
-# What people import, and what starts the command. These modules may import all rooms.
+# What people import, and what starts the command. These modules may import all others.
 PYTHON_FACADE = {"sparseagg", "sparseagg.__main__", "sparseagg.aio"}
 # Folders of the Python package, and the folders that the modules of each may import besides their own: "" are the
 # modules beside the folders, "facade" is PYTHON_FACADE, "v1" is generated from proto/.
-PYTHON_ROOMS = {
+PYTHON_FOLDERS = {
     "": {"v1", "foreign"},
     "foreign": set(),
     "wire": {"", "v1"},
@@ -75,12 +74,12 @@ PYTHON_ROOMS = {
     "openfl": {"", "facade"},
 }
 
-# The rooms inside a room: what files of each may include of the same top room besides their own folder. A file is in
-# the room with the longest matching name; a name with a suffix is that one file. The top folder may include all.
+# The folders of a module: what files of each may include of the same module besides their own folder. A file belongs to
+# the folder with the longest matching name; a name with a suffix is that one file. The module's top may include all.
 HOST = ["host/base", "host/spec", "host/wire", "host/updates"]
 CPU = ["host/cpu/tuning.h", "host/cpu/rows", "host/cpu/simd", "host/cpu/prepare", "host/cpu/merge", "host/cpu/finish"]
 CUDA_FOLDERS = ["cuda/kernels", "cuda/device", "cuda/transfer"]
-INNER_ROOMS = {
+INNER_FOLDERS = {
     "host/base": [],
     "host/spec": ["host/base"],
     "host/wire": ["host/base", "host/spec"],
@@ -223,39 +222,39 @@ def kernel_files(sources: dict[str, str]) -> set[str]:
 
 
 def check_includes(sources: dict[str, str]) -> Iterator[Finding]:
-    """The arrows between rooms."""
+    """The arrows between modules."""
     kernels = kernel_files(sources)
     for path, text in sources.items():
-        room = Path(path).parts[0]
-        row = "kernel" if path in kernels else room
+        module = Path(path).parts[0]
+        row = "kernel" if path in kernels else module
         for line, target in includes(text):
-            if row in ROOMS:
-                if not any(re.fullmatch(pattern, target) for pattern in ROOMS[row]):
+            if row in MODULES:
+                if not any(re.fullmatch(pattern, target) for pattern in MODULES[row]):
                     yield Finding(path, line, "include", f"{row} files may not include {target}")
-            elif room == "service" and path != "service/main.cc" and re.fullmatch(f"cuda/.*|{CUDA}", target):
+            elif module == "service" and path != "service/main.cc" and re.fullmatch(f"cuda/.*|{CUDA}", target):
                 yield Finding(path, line, "include", f"only service/main.cc may include {target}")
-            elif room not in ("tests", "bench") and target.startswith(("tests/", "bench/")):
-                yield Finding(path, line, "include", f"{room} files may not include {target}")
+            elif module not in ("tests", "bench") and target.startswith(("tests/", "bench/")):
+                yield Finding(path, line, "include", f"{module} files may not include {target}")
 
 
-def python_room(module: str) -> str:
-    """The key in PYTHON_ROOMS of a module by its full name, "facade" for the facade."""
+def python_folder(module: str) -> str:
+    """The key in PYTHON_FOLDERS of a module by its full name, "facade" for the facade."""
     parts = module.split(".")
     if module in PYTHON_FACADE:
         return "facade"
-    return parts[1] if len(parts) > 2 or parts[1] in (*PYTHON_ROOMS, "v1") else ""
+    return parts[1] if len(parts) > 2 or parts[1] in (*PYTHON_FOLDERS, "v1") else ""
 
 
-def check_python_rooms(texts: dict[str, str]) -> Iterator[Finding]:
-    """The arrows between rooms of the Python package."""
+def check_python_folders(texts: dict[str, str]) -> Iterator[Finding]:
+    """The arrows between folders of the Python package."""
     modules = {
         path: f"sparseagg.{path[len(PYTHON_PACKAGE) : -len('.py')]}".replace("/", ".").replace(".__init__", "")
         for path in texts
         if path.startswith(PYTHON_PACKAGE)
     }
     for path, module in modules.items():
-        room = python_room(module)
-        if room == "facade":
+        folder = python_folder(module)
+        if folder == "facade":
             continue
         for node in ast.walk(ast.parse(texts[path])):
             if isinstance(node, ast.Import):
@@ -263,37 +262,37 @@ def check_python_rooms(texts: dict[str, str]) -> Iterator[Finding]:
             elif isinstance(node, ast.ImportFrom) and node.module == "sparseagg":
                 # A folder, a module, or something that the facade has.
                 names = [f"sparseagg.{name.name}" for name in node.names]
-                targets = [name if python_room(name) or name in modules.values() else "sparseagg" for name in names]
+                targets = [name if python_folder(name) or name in modules.values() else "sparseagg" for name in names]
             elif isinstance(node, ast.ImportFrom):
                 targets = [node.module or ""]  # ruff refuses relative imports from parents
             else:
                 continue
             for target in targets:
-                if not re.match(r"sparseagg(\.|$)", target) or python_room(target) == room:
+                if not re.match(r"sparseagg(\.|$)", target) or python_folder(target) == folder:
                     continue
-                if python_room(target) not in PYTHON_ROOMS.get(room, ()):
-                    what = f"{room}/" if room else "modules beside the folders"
+                if python_folder(target) not in PYTHON_FOLDERS.get(folder, ()):
+                    what = f"{folder}/" if folder else "modules beside the folders"
                     yield Finding(path, node.lineno, "import", f"{what} may not import {target}")
 
 
-def inner_room(path: str) -> str | None:
-    """The room of INNER_ROOMS that a file is in, or None."""
+def inner_folder(path: str) -> str | None:
+    """The folder of INNER_FOLDERS that a file is in, or None."""
     candidates = [path, *(parent.as_posix() for parent in Path(path).parents)]
-    return next((room for room in candidates if room in INNER_ROOMS), None)
+    return next((folder for folder in candidates if folder in INNER_FOLDERS), None)
 
 
 def check_inner_includes(sources: dict[str, str]) -> Iterator[Finding]:
-    """The arrows between the rooms inside a room: each may include itself and what INNER_ROOMS lists."""
+    """The arrows between the folders of a module: each may include itself and what INNER_FOLDERS lists."""
     for path, text in sources.items():
-        room = inner_room(path)
-        if room is None:
+        folder = inner_folder(path)
+        if folder is None:
             continue
         for line, target in includes(text):
             if target not in sources or Path(target).parts[0] != Path(path).parts[0]:
                 continue
-            other = inner_room(target) or Path(target).parts[0]
-            if other != room and other not in INNER_ROOMS[room]:
-                yield Finding(path, line, "inner-include", f"{room} files may not include {target}")
+            other = inner_folder(target) or Path(target).parts[0]
+            if other != folder and other not in INNER_FOLDERS[folder]:
+                yield Finding(path, line, "inner-include", f"{folder} files may not include {target}")
 
 
 def launch_arguments(launch: str) -> list[str]:
@@ -384,7 +383,7 @@ def check(root: Path) -> tuple[list[Finding], list[str]]:
     """All findings, and the warnings about long files."""
     texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
     sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
-    findings = [*check_includes(sources), *check_inner_includes(sources), *check_python_rooms(texts)]
+    findings = [*check_includes(sources), *check_inner_includes(sources), *check_python_folders(texts)]
     for path, text in texts.items():
         findings += check_cpp(path, text) if path in sources else check_python(path, text)
     lines = {path: text.splitlines() for path, text in texts.items()}
