@@ -162,28 +162,28 @@ PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/dev/bench/libsparseagg_bench_native.so
 SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/bench/service/loadgen/sparseagg-loadgen
-# What the engine inside the race's environment is built from.
+# What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
 .PHONY: bench
-bench: bench-build ## workloads A to G, raced against other libraries, into bench/results (20 minutes)
+bench: bench-build ## workloads A to G, compared with other libraries, into bench/results (20 minutes)
 	@mkdir -p bench/results
 	build/dev/bench/merge_bench --repetitions 21 --out bench/results/merge.json
-	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
-	  --merge-bench bench/results/merge.json --out bench/results/race.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/table.py bench/results/race.json --out bench/results/race.md
-	$(PEERS_PYTHON) bench/peers/plot.py bench/results/race.json --out bench/results/race.png
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
+	  --merge-bench bench/results/merge.json --out bench/results/comparison.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py bench/results/comparison.json --out bench/results/comparison.md
+	$(PEERS_PYTHON) bench/peers/plot.py bench/results/comparison.json --out bench/results/comparison.png
 
 .PHONY: bench-quick
 bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
 	@mkdir -p out/bench
 	build/dev/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
-	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/race.py \
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
 	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
-	  --merge-bench out/bench/merge.json --out out/bench/race.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/table.py out/bench/race.json --out out/bench/race.md
-	$(PEERS_PYTHON) bench/peers/plot.py out/bench/race.json --out out/bench/race.png
-	@sed -n '/^## Summary/,/^## A/p' out/bench/race.md | sed '$$d'
+	  --merge-bench out/bench/merge.json --out out/bench/comparison.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --out out/bench/comparison.md
+	$(PEERS_PYTHON) bench/peers/plot.py out/bench/comparison.json --out out/bench/comparison.png
+	@sed -n '/^## Summary/,/^## A/p' out/bench/comparison.md | sed '$$d'
 
 .PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
@@ -227,7 +227,7 @@ bench-wire: build/dev/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on t
 	build/dev/bench/wire_bench
 	$(BIN)/python bench/wire/wire_encode.py
 
-# What the races need besides the time they take: minutes, the first time.
+# What the comparisons need besides the time they take: minutes, the first time.
 .PHONY: bench-build
 bench-build: build/dev/build.ninja $(PEERS_VENV)/.engine
 	cmake --build --preset dev --target merge_bench sparseagg_bench_native
@@ -307,7 +307,7 @@ $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
 	$(BIN)/pip install -q -r scripts/requirements-lint.txt
 	@touch $@
 
-# The race's environment: other libraries, and the package as anybody would install it.
+# The comparison's environment: other libraries, and the package as anybody would install it.
 $(PEERS_PYTHON): | deps-python
 	$(PYTHON) -m venv $(PEERS_VENV)
 

@@ -78,8 +78,8 @@ double TimeFinish(Engine& engine, const Workload& workload) {
 
 // Times each tuning `repetitions` times, in turns.
 // Returns: a list of seconds for each tuning.
-std::vector<std::vector<double>> Race(Engine& engine, const Workload& workload, const std::vector<Tuning>& tunings,
-                                      int repetitions) {
+std::vector<std::vector<double>> TimeInTurns(Engine& engine, const Workload& workload,
+                                             const std::vector<Tuning>& tunings, int repetitions) {
   std::vector<std::vector<double>> seconds(tunings.size());
   for (int i = -1; i < repetitions; ++i) {  // the first one warms up
     for (size_t t = 0; t < tunings.size(); ++t) {
@@ -169,7 +169,7 @@ std::vector<std::string> MeasureCosts(Engine& engine, int repetitions) {
       const double density = std::exp2(log_density);
       if (density > static_cast<double>(clients) / 2) continue;  // keys of a client are distinct
       const Workload workload = MakeSparse(clients, density);
-      const auto seconds = Race(engine, workload, {OnlyTableFolds(), OnlySortFolds(), Tuning()}, repetitions);
+      const auto seconds = TimeInTurns(engine, workload, {OnlyTableFolds(), OnlySortFolds(), Tuning()}, repetitions);
       records.push_back(absl::StrFormat(
           R"({"clients": %d, "density": %.9g, "tuples": %d, "table": %s, "sort": %s, "planned": %s, )"
           R"("table_expected": %s, "sort_expected": %s})",
@@ -220,7 +220,7 @@ std::vector<std::string> MeasureParameters(Engine& engine, int repetitions, cons
     for (const Parameter& parameter : parameters) {
       std::vector<Tuning> tunings;
       for (const double factor : factors) tunings.push_back(parameter.Scaled(factor));
-      const auto seconds = Race(engine, workload, tunings, repetitions);
+      const auto seconds = TimeInTurns(engine, workload, tunings, repetitions);
       for (size_t i = 0; i < factors.size(); ++i) {
         records.push_back(absl::StrFormat(R"({"name": "%s", "workload": "%c", "value": %g, "now": %g, "seconds": %s})",
                                           parameter.name, name, parameter.Of(tunings[i]), parameter.Of(Tuning()),

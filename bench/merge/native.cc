@@ -1,4 +1,4 @@
-// What the race of bench/peers calls through ctypes: the workloads, the limits of memory, and the contestants that are
+// What the comparison of bench/peers calls through ctypes: the workloads, the limits of memory, and the contestants that are
 // native code (our engine among them, without Python around it). A C interface; sizes in elements unless named bytes.
 #include <tbb/parallel_for.h>
 

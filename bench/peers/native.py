@@ -1,4 +1,4 @@
-"""The native side of the race, bench/merge/native.cc: workloads, memory speeds and native contestants, by ctypes."""
+"""The native side of the comparison, bench/merge/native.cc: workloads, memory speeds, native contestants."""
 
 from __future__ import annotations
 

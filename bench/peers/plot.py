@@ -1,4 +1,4 @@
-"""Draws the result of peers/race.py: a column of points for each workload, on a scale of powers of ten."""
+"""Draws the result of peers/comparison.py: a column of points for each workload, on a scale of powers of ten."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=pathlib.Path, help="JSON of race.py")
+    parser.add_argument("results", type=pathlib.Path, help="JSON of comparison.py")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="PNG to write")
     options = parser.parse_args()
     draw(json.loads(options.results.read_text(encoding="utf-8")), options.out)

@@ -1,4 +1,4 @@
-"""The result of race.py as Markdown: a summary, then every contestant of every workload."""
+"""The result of comparison.py as Markdown: a summary, then every contestant of every workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OURS = "sparseagg canonical"
 OURS_IN_CPP = "sparseagg in C++ canonical"
 # The same with keys as NumPy and torch make them; those of OURS have the engine's type.
 OURS_INT64 = "sparseagg canonical, int64 keys"
-# The summary's rows: a mode of ours by name, and the class of peers that it is raced against.
+# The summary's rows: a mode of ours by name, and the class of peers that it is compared with.
 MODES = ("canonical", "canonical+counts", "fixed_point")
 
 
@@ -183,7 +183,7 @@ def markdown(file: dict[str, Any]) -> str:
     results = Results(file)
     machine = file["machine"]
     parts = [
-        f"# Race of {file['date']}\n",
+        f"# Comparison of {file['date']}\n",
         f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; {file['seconds']} s in all; seed "
         f"{file['seed']}"
         + (f"; clients divided by {file['divide_clients']}" if file["divide_clients"] != 1 else "")
@@ -219,7 +219,7 @@ def markdown(file: dict[str, Any]) -> str:
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=pathlib.Path, help="JSON of race.py")
+    parser.add_argument("results", type=pathlib.Path, help="JSON of comparison.py")
     parser.add_argument("--out", type=pathlib.Path, help="file to write; by default standard output")
     options = parser.parse_args()
     text = markdown(json.loads(options.results.read_text(encoding="utf-8")))

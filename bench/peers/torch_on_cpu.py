@@ -1,6 +1,6 @@
 """Makes PyPI's torch importable on a machine without CUDA's libraries.
 
-PyPI's wheel for x86-64 Linux is linked against CUDA, whose libraries are gigabytes that a race on the CPU never calls.
+PyPI's wheel for x86-64 Linux is linked against CUDA, whose libraries are gigabytes that the CPU never calls.
 Here they are replaced by stand-ins of a few kilobytes: libraries of the same names, whose functions do nothing. Needs a
 C compiler and binutils.
 """

@@ -1,4 +1,4 @@
-"""One library's process in the race. It reads commands, one JSON object a line, and answers each with one.
+"""One library's process in the comparison. It reads commands, one JSON object a line, and answers each with one.
 
     {"do": "load", "folder": F, "threads": N}      → {"entries": [{"name", "output", "threads", "inputs", "refuses"}]}
     {"do": "check", "entry": I}                    → {"error": text or null, "peak_bytes": B}

@@ -1,4 +1,4 @@
-"""The parts of the races: the reference that answers are held to, the tables, the pictures."""
+"""The parts of the comparisons: the reference that answers are held to, the tables, the pictures."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_data_written_is_the_sum_of_the_clients(module, tmp_path) -> None:
 
 def test_kept_table_is_that_of_the_kept_race(module) -> None:
     results = REPOSITORY / "bench" / "results"
-    found = json.loads((results / "race.json").read_text(encoding="utf-8"))
-    assert module("table").markdown(found) == (results / "race.md").read_text(encoding="utf-8")
+    found = json.loads((results / "comparison.json").read_text(encoding="utf-8"))
+    assert module("table").markdown(found) == (results / "comparison.md").read_text(encoding="utf-8")
 
 
 def gpu_row(what: str, memory: str, rate: float, share: float, **more: Any) -> dict[str, Any]:

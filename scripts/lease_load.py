@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A storm of workers at one task store, a third of which abandon their lease in mid-task.
+"""A load test of leases: many workers at one task store, a third of which abandon their lease in mid-task.
 
-    scripts/lease_storm.py --server build/dev/service/sparseagg-server
-    scripts/lease_storm.py --server … --open-tasks 100000 --waiting 10000
-    scripts/lease_storm.py --server … --workers 64 --tasks 20000 --abandon-every 0 --work-ms 0    # the peak rate
+    scripts/lease_load.py --server build/dev/service/sparseagg-server
+    scripts/lease_load.py --server … --open-tasks 100000 --waiting 10000
+    scripts/lease_load.py --server … --workers 64 --tasks 20000 --abandon-every 0 --work-ms 0    # the peak rate
 
 Starts a server and creates tasks. Each worker is one coroutine with calls of its own; workers share some connections.
 Every third worker (--abandon-every) leases a task, says nothing more and is gone, as if it were killed. The others
@@ -95,7 +95,7 @@ async def create(stub: Any, number: int, label: str, prefix: str) -> float:
             pb.NewTask(task_id=f"{prefix}-{i}", spec=pb.TaskSpec(payload=b"x" * 100, labels=[label], max_attempts=100))
             for i in range(first, min(first + 1000, number))
         ]
-        await stub.CreateTasks(pb.CreateTasksRequest(tasks=tasks, owner="storm"))
+        await stub.CreateTasks(pb.CreateTasksRequest(tasks=tasks, owner="load"))
     return time.monotonic() - begin
 
 
@@ -108,7 +108,7 @@ async def work(stub: Any, number: int, options: argparse.Namespace, figures: Fig
         request = pb.LeaseTaskRequest(
             client_id=client,
             lease_id="lease",
-            labels=["storm"],
+            labels=["load"],
             lease_duration=seconds(options.lease),
             timeout=seconds(min(2.0, options.lease)),
         )
@@ -135,7 +135,7 @@ async def wait_idle(stub: Any, number: int) -> None:
         await stub.LeaseTask(pb.LeaseTaskRequest(client_id=f"idle-{number}", labels=["idle"], timeout=seconds(60)))
 
 
-async def storm(server: Server, options: argparse.Namespace) -> dict[str, Any]:
+async def run_load(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     """Runs all; returns the figures and the problems."""
     channels = [
         grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
@@ -159,7 +159,7 @@ async def storm(server: Server, options: argparse.Namespace) -> dict[str, Any]:
         result["idle_cpu_percent"] = round(100 * (server.cpu_seconds() - cpu) / (time.monotonic() - begin), 1)
 
     cpu = server.cpu_seconds()
-    await create(stubs[0], options.tasks, "storm", "storm")
+    await create(stubs[0], options.tasks, "load", "load")
     figures, begin = Figures(), time.monotonic()
     workers = [work(stubs[i % CHANNELS], i, options, figures) for i in range(options.workers)]
     await asyncio.wait_for(asyncio.gather(*workers), options.timeout)
@@ -168,7 +168,7 @@ async def storm(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     token = ""
     while True:
         page = await stubs[0].ListTasks(pb.ListTasksRequest(page_size=1000, page_token=token))
-        states.update(task.state for task in page.tasks if task.name.startswith("tasks/storm-"))
+        states.update(task.state for task in page.tasks if task.name.startswith("tasks/load-"))
         token = page.next_page_token
         if not token:
             break
@@ -217,14 +217,14 @@ def main() -> int:
     parser.add_argument("--work-ms", type=float, default=20.0, help="longest work at a task (%(default)s)")
     parser.add_argument("--open-tasks", type=int, default=0, help="open tasks that nobody may have")
     parser.add_argument("--waiting", type=int, default=0, help="calls that wait for nothing")
-    parser.add_argument("--timeout", type=float, default=300.0, help="of the storm in seconds (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="of the load test in seconds (%(default)s)")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("flags", nargs="*", help="flags of the server, behind --")
     options = parser.parse_args()
-    print(f"lease_storm: seed {options.seed}", flush=True)
+    print(f"lease_load: seed {options.seed}", flush=True)
     server = Server(options.server, options.flags)
     try:
-        figures = asyncio.run(storm(server, options))
+        figures = asyncio.run(run_load(server, options))
     finally:
         server.stop()
     print(json.dumps(figures))

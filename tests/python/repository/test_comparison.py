@@ -1,4 +1,4 @@
-"""The race's turns: who runs how often, what is timed of it, and on how many threads."""
+"""The comparison's turns: who runs how often, what is timed of it, and on how many threads."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class FakeProcess:
 
 
 @pytest.fixture
-def race_of(module, monkeypatch, tmp_path):
-    """Runs the race of these processes; gives the results by kind of memory."""
+def compare(module, monkeypatch, tmp_path):
+    """Runs the comparison of these processes; gives the results by kind of memory."""
 
     def run(*processes: FakeProcess, contestants: str = "") -> list[dict[str, Any]]:
-        race_module = module("race")
-        monkeypatch.setattr(race_module.native, "load", lambda: None)
+        comparison_module = module("comparison")
+        monkeypatch.setattr(comparison_module.native, "load", lambda: None)
         options = {"patience": 1.5, "least": 2, "repetitions": 7, "seed": 1, "threads": 1, "fresh_only": False}
         options["contestants"] = contestants
-        race = race_module.Race(argparse.Namespace(**options))
-        race._processes = list(processes)
-        race._race({"name": "A", "tuples": 1, "bytes_in": 1, "bytes_out": 1}, tmp_path)
-        return race.results
+        comparison = comparison_module.Comparison(argparse.Namespace(**options))
+        comparison._processes = list(processes)
+        comparison._compare({"name": "A", "tuples": 1, "bytes_in": 1, "bytes_out": 1}, tmp_path)
+        return comparison.results
 
     return run
 
@@ -48,21 +48,21 @@ def race_of(module, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("seconds", "fresh", "warm"), [(0.01, 7, 7), (0.3, 5, 5), (1.0, 2, 2), (2.0, 1, 0), (20.0, 1, 0)]
 )
-def test_race_gives_slow_ones_fewer_runs(race_of, seconds, fresh, warm) -> None:
-    runs = {result["memory"]: result["repetitions"] for result in race_of(FakeProcess(seconds, seconds))}
+def test_comparison_gives_slow_ones_fewer_runs(compare, seconds, fresh, warm) -> None:
+    runs = {result["memory"]: result["repetitions"] for result in compare(FakeProcess(seconds, seconds))}
     assert (runs["fresh"], runs.get("warm", 0)) == (fresh, warm)
 
 
 @pytest.mark.parametrize("runs", [0, 3, 8])
-def test_race_goes_on_without_one_that_fails(race_of, runs) -> None:
+def test_comparison_goes_on_without_one_that_fails(compare, runs) -> None:
     processes = FakeProcess(0.01, 0.01, "failing", fails_at=1 + runs), FakeProcess(0.01, 0.01)
-    results = race_of(*processes)
+    results = compare(*processes)
     assert [(result["contestant"], result["repetitions"]) for result in results] == [("x", 7), ("x", 7)]
     assert len(processes[0].asked) == 2 + runs
 
 
-def test_race_of_some_contestants_leaves_the_others_out(race_of) -> None:
+def test_comparison_of_some_contestants_leaves_the_others_out(compare) -> None:
     processes = FakeProcess(0.01, 0.01, "ours, int64 keys"), FakeProcess(0.01, 0.01, "ours in C++")
-    results = race_of(*processes, contestants="^ours(, int64 keys)?$")
+    results = compare(*processes, contestants="^ours(, int64 keys)?$")
     assert {result["contestant"] for result in results} == {"ours, int64 keys"}
     assert processes[1].asked == []

@@ -1,4 +1,4 @@
-"""Races sparseagg against its peers on workloads A to G, in one run and in turns.
+"""Compares sparseagg with its peers on workloads A to G, in one run and in turns.
 
 Every library has a process of its own. For each workload every contestant first merges once, untimed, is held to a
 reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, with fresh memory and
@@ -135,7 +135,7 @@ class Entry:
         return len(self.seconds[memory]) < target and (memory == "fresh" or target > 1)
 
 
-class Race:
+class Comparison:
     """All workloads."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -159,7 +159,7 @@ class Race:
                 facts = data.write(workload, self._options.seed, self._options.divide_clients, path)
                 del workload
                 self.workloads.append(facts)
-                self._race(facts, path)
+                self._compare(facts, path)
                 for file in path.iterdir():
                     file.unlink()
                 _say(f"{name}: {time.monotonic() - began:.0f} s")
@@ -184,7 +184,7 @@ class Race:
             self.versions[package] = str(process.version)
             self._processes.append(process)
 
-    def _race(self, facts: dict[str, Any], path: pathlib.Path) -> None:
+    def _compare(self, facts: dict[str, Any], path: pathlib.Path) -> None:
         entries: list[Entry] = []
         for process in self._processes:
             answer = process.ask(do="load", folder=str(path), threads=self._options.threads)
@@ -286,9 +286,9 @@ def main() -> int:
     library = native.load()
     began = time.monotonic()
     memory = {f"{threads} threads": native.memory_speed(library, threads) for threads in sorted({1, options.threads})}
-    race = Race(options)
-    with tempfile.TemporaryDirectory(prefix="sparseagg-race-") as folder:
-        race.run(pathlib.Path(folder))
+    comparison = Comparison(options)
+    with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
+        comparison.run(pathlib.Path(folder))
     out = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": {
@@ -302,11 +302,11 @@ def main() -> int:
         "seed": options.seed,
         "divide_clients": options.divide_clients,
         "seconds": round(time.monotonic() - began),
-        "versions": race.versions,
-        "absent": race.absent,
-        "left_out": race.left_out,
-        "workloads": race.workloads,
-        "results": race.results,
+        "versions": comparison.versions,
+        "absent": comparison.absent,
+        "left_out": comparison.left_out,
+        "workloads": comparison.workloads,
+        "results": comparison.results,
         "merge_bench": json.loads(options.merge_bench.read_text()) if options.merge_bench else None,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
