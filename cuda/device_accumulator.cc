@@ -42,22 +42,22 @@ DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, V
     : update_(std::move(update)),
       key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
       value_bytes_(update_.num_keys() * shape.row_bytes),
-      noted_(for_device ? engine.Note({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
-                        : NotedArrays(engine)) {}
+      preloaded_(for_device ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
+                            : PreloadedArrays(engine)) {}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {
   // Before the check, which then finds the copy on the device.
   auto prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(sent), /*for_device=*/!on_cpu_);
   const ValidatedUpdate& update = prepared->update();
-  if (NeedsCheck(spec_, update)) {
+  if (NeedsRangeCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
     if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
-        absl::StatusOr<bool> must_refuse = MustRefuse(session, spec_, shape_, update);
+        absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
         // An update is checked in one batch, so another attempt would need the same memory.
-        if (absl::IsResourceExhausted(must_refuse.status())) return NoRoom(must_refuse.status().message());
-        ASSIGN_OR_RETURN(refused, std::move(must_refuse));
+        if (absl::IsResourceExhausted(fails.status())) return NoRoom(fails.status().message());
+        ASSIGN_OR_RETURN(refused, std::move(fails));
         return absl::OkStatus();
       });
     }
@@ -213,7 +213,7 @@ size_t DeviceAccumulator::memory_bytes() const {
 
 // When the device cannot check the update, the CPU engine does, by preparing it.
 uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
-  return NeedsCheck(spec_, update) ? cpu_->PrepareBytes(update) : 0;
+  return NeedsRangeCheck(spec_, update) ? cpu_->PrepareBytes(update) : 0;
 }
 
 uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const {

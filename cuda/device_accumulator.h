@@ -34,7 +34,7 @@ class DevicePrepared : public PreparedUpdate {
   const ValidatedUpdate update_;
   size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
-  const NotedArrays noted_;  // keys and values; goes before them
+  const PreloadedArrays preloaded_;  // keys and values; goes before them
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned

@@ -91,7 +91,7 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
   }
 }
 
-NotedArrays::~NotedArrays() {
+PreloadedArrays::~PreloadedArrays() {
   if (!sent_.empty()) {
     const absl::Status status = engine_.ForgetSent(sent_);
     if (!absl::IsResourceExhausted(status)) engine_.Distrust(status);
@@ -99,28 +99,28 @@ NotedArrays::~NotedArrays() {
   for (const void* array : pinned_) engine_.session_->pinned().Remove(array);
 }
 
-NotedArrays DeviceEngine::Note(absl::Span<const HostPart> arrays) {
-  NotedArrays noted(*this);
-  if (!Probe().ok()) return noted;
-  noted.pinned_.reserve(arrays.size());
+PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays) {
+  PreloadedArrays preloaded(*this);
+  if (!Probe().ok()) return preloaded;
+  preloaded.pinned_.reserve(arrays.size());
   size_t bytes = 0;
   for (const HostPart& array : arrays) {
     bytes += array.bytes;
-    if (session_->pinned().Add(array.array, array.bytes)) noted.pinned_.push_back(array.array);
+    if (session_->pinned().Add(array.array, array.bytes)) preloaded.pinned_.push_back(array.array);
   }
-  if (bytes < options_.tuning.min_resident_bytes) return noted;
-  const absl::Status status = SendAhead(arrays, noted);
+  if (bytes < options_.tuning.min_resident_bytes) return preloaded;
+  const absl::Status status = SendAhead(arrays, preloaded);
   // Without room the update waits in host memory.
   if (!absl::IsResourceExhausted(status)) Distrust(status);
-  return noted;
+  return preloaded;
 }
 
-absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted) {
+absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
   const std::lock_guard<std::mutex> lock(device_mutex_);
   RETURN_IF_ERROR(Probe());
-  const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, noted.sent_); };
+  const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
   RETURN_IF_ERROR(RunOnce(*session_, send, /*shrink=*/0));
-  if (!noted.sent_.empty()) CountUse(&DeviceUse::num_sent_ahead);
+  if (!preloaded.sent_.empty()) CountUse(&DeviceUse::num_sent_ahead);
   return absl::OkStatus();
 }
 

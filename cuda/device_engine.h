@@ -33,8 +33,8 @@ struct DeviceEngineOptions {
 struct DeviceUse {
   uint64_t num_done = 0;       // on the device
   uint64_t num_fallbacks = 0;  // without the device, after it failed or had no memory
-  // Bytes of keys and values sent to the device, on arrival or later: copied into a slot before, or directly from where
-  // they lie.
+  // Bytes of keys and values sent to the device, on arrival or later: copied into a buffer before, or directly from
+  // where they lie.
   uint64_t staged_bytes = 0;
   uint64_t direct_bytes = 0;
   uint64_t num_sent_ahead = 0;  // updates, when they arrived
@@ -44,13 +44,13 @@ class DeviceEngine;
 
 // Arrays that an engine has pinned or sent to its device; the destructor undoes both. They must neither change nor go
 // before that. Not thread-safe.
-class NotedArrays {
+class PreloadedArrays {
  public:
-  explicit NotedArrays(DeviceEngine& engine) : engine_(engine) {}
-  NotedArrays(NotedArrays&& other) noexcept
+  explicit PreloadedArrays(DeviceEngine& engine) : engine_(engine) {}
+  PreloadedArrays(PreloadedArrays&& other) noexcept
       : engine_(other.engine_), pinned_(std::exchange(other.pinned_, {})), sent_(std::exchange(other.sent_, {})) {}
-  NotedArrays& operator=(NotedArrays&&) = delete;
-  ~NotedArrays();
+  PreloadedArrays& operator=(PreloadedArrays&&) = delete;
+  ~PreloadedArrays();
 
  private:
   friend class DeviceEngine;
@@ -88,17 +88,17 @@ class DeviceEngine : public Engine {
   // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
   // Does what can be done for the arrays of an update as soon as it arrives: pins them, so that they are sent without a
-  // slot, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another
+  // buffer, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another
   // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
   // for them.
-  NotedArrays Note(absl::Span<const HostPart> arrays);
+  PreloadedArrays Preload(absl::Span<const HostPart> arrays);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
-  friend class NotedArrays;
-  absl::Status SendAhead(absl::Span<const HostPart> arrays, NotedArrays& noted);
+  friend class PreloadedArrays;
+  absl::Status SendAhead(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
   absl::Status ForgetSent(const std::vector<const void*>& arrays);
   // Adds 1 to `event`, and notes the bytes. Requires: device_mutex_.
   void CountUse(uint64_t DeviceUse::*event);

@@ -8,14 +8,14 @@
 namespace sparseagg::cuda {
 
 struct Tuning {
-  // Size of a pinned slot: large enough to hide the cost of starting a copy, small enough to fill during the previous
+  // Size of a pinned buffer: large enough to hide the cost of starting a copy, small enough to fill during the previous
   // copy.
-  size_t staging_slot_bytes = size_t{4} << 20;
-  size_t num_staging_slots = 8;  // at least 2; as many again for results
+  size_t staging_buffer_bytes = size_t{4} << 20;
+  size_t num_staging_buffers = 8;  // at least 2; as many again for results
   // What one host thread copies at a time.
   size_t copy_part_bytes = size_t{256} << 10;
   // Size of an array of keys or values from which on it is pinned when it arrives, and bytes that may be pinned at a
-  // time. Pinned arrays go to the device without a slot.
+  // time. Pinned arrays go to the device without a buffer.
   size_t min_pinned_bytes = size_t{64} << 10;
   size_t max_pinned_bytes = size_t{16} << 30;
   // Bytes of keys and values of an update from which on it is sent to the device when it arrives, which takes as long

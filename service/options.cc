@@ -316,8 +316,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   if (options.server.metrics_address == "none") options.server.metrics_address.clear();
   // Submissions are numbered in 32 bits.
   uint64_t& max_submissions = options.server.limits.max_submissions;
-  constexpr uint64_t kMostSubmissions = std::numeric_limits<uint32_t>::max();
-  max_submissions = max_submissions == 0 ? kMostSubmissions : std::min(max_submissions, kMostSubmissions);
+  constexpr uint64_t kMaxSubmissions = std::numeric_limits<uint32_t>::max();
+  max_submissions = max_submissions == 0 ? kMaxSubmissions : std::min(max_submissions, kMaxSubmissions);
   if (options.num_threads == 0) options.num_threads = std::max(1u, std::thread::hardware_concurrency());
   options.server.num_threads = options.num_threads;
   return options;

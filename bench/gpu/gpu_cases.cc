@@ -43,7 +43,7 @@ class Resident {
  public:
   Resident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected, const HostInput& input)
       : bench_(bench), workload_(workload), expected_(expected), shape_(workload.spec), raw_(bench.create()) {
-    for (const ValidatedUpdate& update : input.updates()) slices_.push_back({&update, 0, update.num_keys()});
+    for (const ValidatedUpdate& update : input.updates()) ranges_.push_back({&update, 0, update.num_keys()});
     clock_ = bench.make_clock(*raw_);
     device_ = std::make_unique<WatchedDevice>(std::move(raw_), &watch_);
     Check(device_->Enter());
@@ -75,7 +75,7 @@ class Resident {
 
  private:
   void Once(const std::function<void(const std::function<void()>&)>& around, Timing* verify) {
-    cuda::Batch batch = Must(SendBatch(*session_, shape_, slices_));
+    cuda::Batch batch = Must(SendBatch(*session_, shape_, ranges_));
     Check(device_->AwaitLane(cuda::Lane::kCopy));
     if (d_flush_ != nullptr) Check(device_->Fill(d_flush_, 1, bench_.flush_bytes, cuda::Lane::kCompute));
     Check(device_->AwaitLane(cuda::Lane::kCompute));
@@ -89,7 +89,7 @@ class Resident {
     verify->num_rows = rows.num_rows;
     verify->bytes_out = rows.num_rows * shape_.RowBytes();
     const cuda::Finished finished =
-        Must(FinishRows(*session_, workload_.spec, shape_, static_cast<double>(slices_.size()), rows));
+        Must(FinishRows(*session_, workload_.spec, shape_, static_cast<double>(ranges_.size()), rows));
     Check(finished.failure);
     Verify(workload_, expected_, verify->what, finished.result);
   }
@@ -103,7 +103,7 @@ class Resident {
   std::unique_ptr<WatchedDevice> device_;
   std::unique_ptr<SpanClock> clock_;  // goes before the device
   std::unique_ptr<cuda::Session> session_;
-  std::vector<cuda::Slice> slices_;
+  std::vector<cuda::UpdateRange> ranges_;
   void* d_flush_ = nullptr;
 };
 

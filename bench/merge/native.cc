@@ -1,5 +1,5 @@
-// What the comparison of bench/peers calls through ctypes: the workloads, the limits of memory, and the contestants that are
-// native code (our engine among them, without Python around it). A C interface; sizes in elements unless named bytes.
+// What the comparison of bench/peers calls through ctypes: workloads, limits of memory, and the contestants in native
+// code (our engine among them, without Python around it). A C interface; sizes in elements unless named bytes.
 #include <tbb/parallel_for.h>
 
 #include <algorithm>

@@ -33,7 +33,7 @@ using EventId = uint32_t;
 // long segments.
 using KernelCall =
     std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles, FoldTiles,
-                 CheckTerms, JudgeRows, JudgeValues, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
+                 CheckTerms, FlagKeptRows, FlagNonzeroRows, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,

@@ -3,8 +3,8 @@
 
 namespace sparseagg::cuda {
 
-cudaError_t Launch(const JudgeRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const JudgeValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }

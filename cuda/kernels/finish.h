@@ -109,7 +109,7 @@ struct Failures {
 };
 
 // Element-wise over rows: finds divisors of zero, and starts the flags of the rows to keep.
-struct JudgeRows {
+struct FlagKeptRows {
   FoldedRows rows;
   uint32_t min_contributors = 1;
   uint8_t* d_keep = nullptr;     // null: all rows are kept
@@ -124,8 +124,8 @@ struct JudgeRows {
   }
 };
 
-// Element-wise over values, after JudgeRows: finds values beyond int64, and flags rows that are not all zero.
-struct JudgeValues {
+// Element-wise over values, after FlagKeptRows: finds values beyond int64, and flags rows that are not all zero.
+struct FlagNonzeroRows {
   FoldedRows rows;
   uint8_t* d_nonzero = nullptr;
   Failures* d_failures = nullptr;
@@ -139,7 +139,7 @@ struct JudgeValues {
   }
 };
 
-// Element-wise over rows, after JudgeValues: clears the keep flag of rows of zeros.
+// Element-wise over rows, after FlagNonzeroRows: clears the keep flag of rows of zeros.
 struct DropZeroRows {
   uint64_t num_rows = 0;
   const uint8_t* d_nonzero = nullptr;

@@ -29,37 +29,38 @@ void BatchCursor::SkipEmpty() {
   }
 }
 
-std::vector<Slice> BatchCursor::Next(uint64_t max_tuples) {
-  std::vector<Slice> slices;
+std::vector<UpdateRange> BatchCursor::Next(uint64_t max_tuples) {
+  std::vector<UpdateRange> ranges;
   uint64_t room = max_tuples;
   while (!done() && room > 0) {
     const ValidatedUpdate* update = updates_[next_];
     const uint64_t left = update->num_keys() - next_tuple_;
     if (left > room && !update->unique()) {
-      if (!slices.empty()) break;
+      if (!ranges.empty()) break;
       room = left;
     }
     const uint64_t count = std::min(left, room);
-    slices.push_back({update, next_tuple_, count});
+    ranges.push_back({update, next_tuple_, count});
     next_tuple_ += count;
     room -= count;
     num_left_ -= count;
     SkipEmpty();
   }
-  return slices;
+  return ranges;
 }
 
 namespace {
 
-absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
+                      Batch& batch) {
   auto* d_next = batch.d_keys.as<std::byte>();
-  for (const Slice& slice : slices) {
+  for (const UpdateRange& range : ranges) {
     HostPart part;
-    part.array = KeyArray(*slice.update);
-    part.first = slice.first * shape.key_bytes;
-    part.bytes = slice.count * shape.key_bytes;
-    if (const auto* run = std::get_if<KeyRun>(&slice.update->keys())) {
-      batch.runs.push_back({d_next, shape.key_bytes, run->first + slice.first, slice.count});
+    part.array = KeyArray(*range.update);
+    part.first = range.first * shape.key_bytes;
+    part.bytes = range.count * shape.key_bytes;
+    if (const auto* run = std::get_if<KeyRun>(&range.update->keys())) {
+      batch.runs.push_back({d_next, shape.key_bytes, run->first + range.first, range.count});
     } else {
       RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
     }
@@ -68,26 +69,28 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
   return absl::OkStatus();
 }
 
-absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
+                        Batch& batch) {
   if (shape.row_bytes == 0) return absl::OkStatus();
   auto* d_next = batch.d_values.as<std::byte>();
-  for (const Slice& slice : slices) {
+  for (const UpdateRange& range : ranges) {
     HostPart part;
-    part.array = slice.update->values();
-    part.first = slice.first * shape.row_bytes;
-    part.bytes = slice.count * shape.row_bytes;
+    part.array = range.update->values();
+    part.first = range.first * shape.row_bytes;
+    part.bytes = range.count * shape.row_bytes;
     RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
     d_next += part.bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<Slice>& slices, Batch& batch) {
+absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
+                         Batch& batch) {
   std::vector<uint32_t> begin = {0};
   std::vector<Source> sources;
-  for (const Slice& slice : slices) {
-    begin.push_back(begin.back() + static_cast<uint32_t>(slice.count));
-    sources.push_back(shape.MakeSource(slice.update->weight()));
+  for (const UpdateRange& range : ranges) {
+    begin.push_back(begin.back() + static_cast<uint32_t>(range.count));
+    sources.push_back(shape.MakeSource(range.update->weight()));
   }
   RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
   RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
@@ -96,26 +99,26 @@ absl::Status SendSources(Session& session, const TensorShape& shape, const std::
 
 }  // namespace
 
-absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices) {
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges) {
   Batch batch;
   uint64_t num_tuples = 0;
-  for (const Slice& slice : slices) {
-    num_tuples += slice.count;
-    batch.unique = batch.unique && slice.update->unique();
+  for (const UpdateRange& range : ranges) {
+    num_tuples += range.count;
+    batch.unique = batch.unique && range.update->unique();
   }
   if (num_tuples > std::numeric_limits<int32_t>::max()) {
     return absl::ResourceExhaustedError(absl::StrCat("a batch of ", num_tuples, " tuples; positions have 32 bits"));
   }
   batch.num_tuples = static_cast<uint32_t>(num_tuples);
-  batch.num_sources = static_cast<uint32_t>(slices.size());
+  batch.num_sources = static_cast<uint32_t>(ranges.size());
   const auto allocate = [&](size_t bytes) { return session.memory().Allocate(bytes, Lane::kCopy); };
   ASSIGN_OR_RETURN(batch.d_keys, allocate(num_tuples * shape.key_bytes));
   ASSIGN_OR_RETURN(batch.d_values, allocate(num_tuples * shape.row_bytes));
-  ASSIGN_OR_RETURN(batch.d_begin, allocate((slices.size() + 1) * sizeof(uint32_t)));
-  ASSIGN_OR_RETURN(batch.d_sources, allocate(slices.size() * sizeof(Source)));
-  RETURN_IF_ERROR(SendKeys(session, shape, slices, batch));
-  RETURN_IF_ERROR(SendValues(session, shape, slices, batch));
-  RETURN_IF_ERROR(SendSources(session, shape, slices, batch));
+  ASSIGN_OR_RETURN(batch.d_begin, allocate((ranges.size() + 1) * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(batch.d_sources, allocate(ranges.size() * sizeof(Source)));
+  RETURN_IF_ERROR(SendKeys(session, shape, ranges, batch));
+  RETURN_IF_ERROR(SendValues(session, shape, ranges, batch));
+  RETURN_IF_ERROR(SendSources(session, shape, ranges, batch));
   ASSIGN_OR_RETURN(batch.sent, session.MarkCopies());
   return batch;
 }

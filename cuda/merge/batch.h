@@ -20,7 +20,7 @@ namespace sparseagg::cuda {
 const void* KeyArray(const ValidatedUpdate& update);
 
 // Tuples [first, first + count) of one update.
-struct Slice {
+struct UpdateRange {
   const ValidatedUpdate* update = nullptr;
   uint64_t first = 0;
   uint64_t count = 0;
@@ -35,8 +35,8 @@ class BatchCursor {
 
   bool done() const { return next_ == updates_.size(); }
   uint64_t num_left() const { return num_left_; }  // tuples not handed out yet
-  // Returns: the next slices, of at most `max_tuples` (≥ 1) tuples, or one update that is larger and cannot be cut.
-  std::vector<Slice> Next(uint64_t max_tuples);
+  // Returns: the next ranges, of at most `max_tuples` (≥ 1) tuples, or one update that is larger and cannot be cut.
+  std::vector<UpdateRange> Next(uint64_t max_tuples);
 
  private:
   void SkipEmpty();
@@ -63,9 +63,9 @@ struct Batch {
   uint64_t num_bytes() const { return d_keys.bytes() + d_values.bytes() + d_begin.bytes() + d_sources.bytes(); }
 };
 
-// Sends slices on the copy lane. Returns: when the host has filled the staging slots; the copies may still be under
+// Sends ranges on the copy lane. Returns: when the host has filled the staging buffers; the copies may still be under
 // way.
-absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<Slice>& slices);
+absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges);
 
 // Sends rows [first, first + count) on the copy lane. The same of what it returns.
 absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,

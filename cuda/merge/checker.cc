@@ -9,7 +9,7 @@
 
 namespace sparseagg::cuda {
 
-bool NeedsCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
+bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
   const Op op = spec.aggregation.op;
   if (op == Op::kUnion || update.num_keys() == 0) return false;
   if (UsesFixedPoint(spec)) return true;
@@ -17,8 +17,8 @@ bool NeedsCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
   return !update.unique() || (update.weight() != 1.0 && op != Op::kMin && op != Op::kMax);
 }
 
-absl::StatusOr<bool> MustRefuse(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                const ValidatedUpdate& update) {
+absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                     const ValidatedUpdate& update) {
   ASSIGN_OR_RETURN(Batch batch, SendBatch(session, shape, {{&update, 0, update.num_keys()}}));
   RETURN_IF_ERROR(ReceiveBatch(session, batch));
   SortedKeys sorted;

@@ -12,12 +12,12 @@ namespace sparseagg::cuda {
 
 // Returns: whether a validated update could still be refused: by a fixed-point term beyond the bound, or by an integer
 // row that leaves int64 when its duplicates are added or when it is weighted.
-bool NeedsCheck(const TensorSpec& spec, const ValidatedUpdate& update);
+bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
 
 // Returns: whether the update must be refused. The host then finds the reason, which is rare.
 // Errors: of the device only. Blocks.
-absl::StatusOr<bool> MustRefuse(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                const ValidatedUpdate& update);
+absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                     const ValidatedUpdate& update);
 
 }  // namespace sparseagg::cuda
 

@@ -99,17 +99,17 @@ class Finisher {
     if (PrunesZeros()) {
       ASSIGN_OR_RETURN(d_nonzero, session_.Allocate(rows_.num_rows));
     }
-    JudgeRows judge;
-    judge.rows = rows_;
-    judge.min_contributors = min_contributors;
-    judge.d_keep = d_keep.as<uint8_t>();
-    judge.d_nonzero = d_nonzero.as<uint8_t>();
-    judge.d_failures = d_failures.as<Failures>();
-    RETURN_IF_ERROR(device_.Launch(judge));
+    FlagKeptRows flag;
+    flag.rows = rows_;
+    flag.min_contributors = min_contributors;
+    flag.d_keep = d_keep.as<uint8_t>();
+    flag.d_nonzero = d_nonzero.as<uint8_t>();
+    flag.d_failures = d_failures.as<Failures>();
+    RETURN_IF_ERROR(device_.Launch(flag));
     if (CanOverflow() || PrunesZeros()) {
-      RETURN_IF_ERROR(device_.Launch(JudgeValues{rows_, judge.d_nonzero, judge.d_failures}));
+      RETURN_IF_ERROR(device_.Launch(FlagNonzeroRows{rows_, flag.d_nonzero, flag.d_failures}));
     }
-    if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, judge.d_nonzero, judge.d_keep}));
+    if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, flag.d_nonzero, flag.d_keep}));
     RETURN_IF_ERROR(session_.CopyOut(&failures, d_failures.get(), sizeof(failures)));
     if (drops) {
       ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));

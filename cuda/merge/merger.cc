@@ -81,7 +81,7 @@ absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& curs
 absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
                                               const std::function<absl::Status()>& meanwhile) {
   RETURN_IF_ERROR(ReceiveBatch(session_, batch));
-  if (TileMerge::Suits(session_, shape_, base, batch)) {
+  if (TileMerge::ShouldMerge(session_, shape_, base, batch)) {
     ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
     RETURN_IF_ERROR(meanwhile());
     return std::move(tiles).Finish(session_, shape_);

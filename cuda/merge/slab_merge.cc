@@ -31,7 +31,7 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
     const SlabPlan::RowRange range = plan.RowsOf(slab);
     ASSIGN_OR_RETURN(sent.base, SendRows(session, shape, *base, range.first, range.count));
   }
-  ASSIGN_OR_RETURN(sent.batch, SendBatch(session, shape, plan.SlicesOf(slab)));
+  ASSIGN_OR_RETURN(sent.batch, SendBatch(session, shape, plan.RangesOf(slab)));
   return sent;
 }
 
@@ -103,7 +103,7 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
     RETURN_IF_ERROR(AppendRows(session, spec, shape, total_weight, rows, finished, num_rows));
     if (!finished.failure.ok()) break;
   }
-  // After a failure of the round too, since the slots are to be free.
+  // After a failure of the round too, since the buffers are to be free.
   RETURN_IF_ERROR(session.results().Drain());
   cpu::CutSparse(spec, num_rows, finished.result);
   return finished;

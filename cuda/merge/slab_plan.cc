@@ -126,14 +126,14 @@ uint64_t SlabPlan::EntriesOf(size_t slab) const {
   return entries;
 }
 
-std::vector<Slice> SlabPlan::SlicesOf(size_t slab) const {
-  std::vector<Slice> slices;
+std::vector<UpdateRange> SlabPlan::RangesOf(size_t slab) const {
+  std::vector<UpdateRange> ranges;
   for (size_t source = 0; source < updates_.size(); ++source) {
     const uint64_t first = cuts_[slab].positions[source];
     const uint64_t count = EndOf(slab)[source] - first;
-    if (count > 0) slices.push_back({updates_[source], first, count});
+    if (count > 0) ranges.push_back({updates_[source], first, count});
   }
-  return slices;
+  return ranges;
 }
 
 SlabPlan::RowRange SlabPlan::RowsOf(size_t slab) const {

@@ -33,7 +33,7 @@ class SlabPlan {
 
   size_t num_slabs() const { return cuts_.size(); }
   // The parts of the updates in the slab, in order of the updates, without empty ones.
-  std::vector<Slice> SlicesOf(size_t slab) const;
+  std::vector<UpdateRange> RangesOf(size_t slab) const;
   struct RowRange {
     uint64_t first = 0;
     uint64_t count = 0;

@@ -39,7 +39,7 @@ absl::StatusOr<DeviceBuffer> FindBounds(Session& session, FindTileBounds find) {
 
 }  // namespace
 
-bool TileMerge::Suits(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
+bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
   const Tuning& tuning = session.tuning();
   if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.dimension == 0 ||
       shape.dimension > std::numeric_limits<int32_t>::max())

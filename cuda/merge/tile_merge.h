@@ -18,7 +18,7 @@ class TileMerge {
  public:
   // Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, rows have
   // one value or none, weights are not summed per key, and tiles have enough tuples (Tuning::min_tile_…).
-  static bool Suits(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch);
+  static bool ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch);
 
   static absl::StatusOr<TileMerge> Start(Session& session, const TensorShape& shape, const DeviceRows& base,
                                          const Batch& batch);

@@ -14,7 +14,7 @@ void ResultRing::Forget() {
 
 void ResultRing::Reset() {
   Forget();
-  slots_.Reset();
+  buffers_.Reset();
   small_.Reset();
 }
 
@@ -22,15 +22,15 @@ absl::Status ResultRing::Send(void* to, const void* d_from, size_t bytes) {
   const auto* d_next = static_cast<const std::byte*>(d_from);
   auto* next = static_cast<std::byte*>(to);
   while (bytes > 0) {
-    if (sent_.size() + copying_.size() == slots_.num_slots()) {
+    if (sent_.size() + copying_.size() == buffers_.num_buffers()) {
       if (copying_.empty()) RETURN_IF_ERROR(ReceiveOne());
       copying_.pop_front();
     }
-    ASSIGN_OR_RETURN(PinnedSlots::Slot* const slot, slots_.Next());
-    const size_t piece = std::min(bytes, slots_.slot_bytes());
-    RETURN_IF_ERROR(device_.CopyOut(slot->memory, d_next, piece, Lane::kResult));
-    RETURN_IF_ERROR(slots_.Depart(*slot, Lane::kResult));
-    sent_.push_back({slot, next, piece});
+    ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+    const size_t piece = std::min(bytes, buffers_.buffer_bytes());
+    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_next, piece, Lane::kResult));
+    RETURN_IF_ERROR(buffers_.Depart(*buffer, Lane::kResult));
+    sent_.push_back({buffer, next, piece});
     ++num_sent_;
     d_next += piece;
     next += piece;
@@ -41,8 +41,8 @@ absl::Status ResultRing::Send(void* to, const void* d_from, size_t bytes) {
 
 absl::Status ResultRing::ReceiveOne() {
   const Sent sent = sent_.front();
-  RETURN_IF_ERROR(slots_.Await(*sent.slot));
-  copying_.push_back(threads_.StartCopy({sent.to, sent.slot->memory, sent.bytes}, part_bytes_));
+  RETURN_IF_ERROR(buffers_.Await(*sent.buffer));
+  copying_.push_back(threads_.StartCopy({sent.to, sent.buffer->memory, sent.bytes}, part_bytes_));
   sent_.pop_front();
   return absl::OkStatus();
 }
@@ -59,17 +59,17 @@ absl::Status ResultRing::Drain() {
 }
 
 absl::Status ResultRing::CopyOutSmall(void* to, const void* d_from, size_t bytes) {
-  ASSIGN_OR_RETURN(PinnedSlots::Slot* const slot, small_.Next());
+  ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, small_.Next());
   if (bytes % sizeof(uint32_t) == 0) {
     RETURN_IF_ERROR(
-        device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(slot->memory),
+        device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(buffer->memory),
                                  static_cast<uint32_t>(bytes / sizeof(uint32_t))}));
   } else {
-    RETURN_IF_ERROR(device_.CopyOut(slot->memory, d_from, bytes, Lane::kCompute));
+    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_from, bytes, Lane::kCompute));
   }
-  RETURN_IF_ERROR(small_.Depart(*slot, Lane::kCompute));
-  RETURN_IF_ERROR(small_.Await(*slot));
-  std::memcpy(to, slot->memory, bytes);
+  RETURN_IF_ERROR(small_.Depart(*buffer, Lane::kCompute));
+  RETURN_IF_ERROR(small_.Await(*buffer));
+  std::memcpy(to, buffer->memory, bytes);
   return absl::OkStatus();
 }
 

@@ -39,7 +39,7 @@ class Session {
   Device& device() { return device_; }
   DeviceMemory& memory() { return memory_; }
   HostThreads& threads() { return threads_; }
-  // Arrays that are sent without a slot. Thread-safe.
+  // Arrays that are sent without a buffer. Thread-safe.
   PinnedArrays& pinned() { return pinned_; }
   ResidentArrays& resident() { return resident_; }
   // Device memory for an operation: what the copies of arrays leave.

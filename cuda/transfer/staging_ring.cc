@@ -23,7 +23,7 @@ void StagingRing::Reset() {
   edges_.clear();
   edge_bytes_ = 0;
   filled_ = 0;
-  slots_.Reset();
+  buffers_.Reset();
 }
 
 absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
@@ -76,11 +76,11 @@ absl::Status StagingRing::Stage(void* d_to, const void* from, size_t bytes) {
 absl::Status StagingRing::Fill(void* d_to, const void* from, size_t bytes) {
   auto* d_next = static_cast<std::byte*>(d_to);
   const auto* next = static_cast<const std::byte*>(from);
-  if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(FlushSlot());
+  if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(FlushBuffer());
   while (bytes > 0) {
-    if (filled_ == slots_.slot_bytes()) RETURN_IF_ERROR(FlushSlot());
+    if (filled_ == buffers_.buffer_bytes()) RETURN_IF_ERROR(FlushBuffer());
     if (filled_ == 0) d_destination_ = d_next;
-    const size_t piece = std::min(bytes, slots_.slot_bytes() - filled_);
+    const size_t piece = std::min(bytes, buffers_.buffer_bytes() - filled_);
     pieces_.push_back({nullptr, next, piece});
     filled_ += piece;
     d_next += piece;
@@ -106,7 +106,7 @@ void StagingRing::AddChunks(void* d_to, const void* from, size_t bytes) {
 
 absl::Status StagingRing::Flush() {
   RETURN_IF_ERROR(FlushFetch());
-  return FlushSlot();
+  return FlushBuffer();
 }
 
 absl::Status StagingRing::FlushFetch() {
@@ -127,7 +127,7 @@ absl::Status StagingRing::FlushFetch() {
   auto* d_chunks = d_list.as<FetchChunk>() + first_chunk;
   RETURN_IF_ERROR(Fill(d_next, kPadding, reinterpret_cast<std::byte*>(d_chunks) - d_next));
   RETURN_IF_ERROR(Fill(d_chunks, chunks_.data(), chunks_.size() * sizeof(FetchChunk)));
-  RETURN_IF_ERROR(FlushSlot());
+  RETURN_IF_ERROR(FlushBuffer());
   RETURN_IF_ERROR(device_.LaunchOn(Fetch{d_chunks, static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
   chunks_.clear();
   edges_.clear();
@@ -135,11 +135,11 @@ absl::Status StagingRing::FlushFetch() {
   return absl::OkStatus();
 }
 
-absl::Status StagingRing::FlushSlot() {
+absl::Status StagingRing::FlushBuffer() {
   if (filled_ == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(PinnedSlots::Slot* const slot, slots_.Next());
-  RETURN_IF_ERROR(slots_.Await(*slot));
-  std::byte* to = slot->memory;
+  ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+  RETURN_IF_ERROR(buffers_.Await(*buffer));
+  std::byte* to = buffer->memory;
   for (CopyPiece& piece : pieces_) {
     piece.to = to;
     to += piece.bytes;
@@ -147,8 +147,8 @@ absl::Status StagingRing::FlushSlot() {
   threads_.Copy(pieces_, tuning_.copy_part_bytes);
   pieces_.clear();
   const size_t bytes = std::exchange(filled_, 0);
-  RETURN_IF_ERROR(device_.CopyIn(d_destination_, slot->memory, bytes, Lane::kCopy));
-  return slots_.Depart(*slot, Lane::kCopy);
+  RETURN_IF_ERROR(device_.CopyIn(d_destination_, buffer->memory, bytes, Lane::kCopy));
+  return buffers_.Depart(*buffer, Lane::kCopy);
 }
 
 }  // namespace sparseagg::cuda

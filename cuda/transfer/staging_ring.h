@@ -1,4 +1,4 @@
-// StagingRing: copies from host memory to a device, through pinned slots or directly.
+// StagingRing: copies from host memory to a device, through pinned buffers or directly.
 #ifndef SPARSEAGG_CUDA_TRANSFER_STAGING_RING_H_
 #define SPARSEAGG_CUDA_TRANSFER_STAGING_RING_H_
 
@@ -11,7 +11,7 @@
 #include "cuda/device/device_memory.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/transfer/pinned_arrays.h"
-#include "cuda/transfer/pinned_slots.h"
+#include "cuda/transfer/pinned_buffers.h"
 #include "cuda/transfer/resident_arrays.h"
 #include "cuda/tuning.h"
 #include "host/base/host_threads.h"
@@ -25,9 +25,9 @@ struct HostPart {
   size_t bytes = 0;
 };
 
-// Several threads fill one slot while the copies of the others are under way. Parts of pinned arrays go without a slot,
-// and those of resident arrays come from the device itself: large ones as copies of their own, all small ones together
-// by a kernel that reads them. Not thread-safe.
+// Several threads fill one buffer while the copies of the others are under way. Parts of pinned arrays go without a
+// buffer, and those of resident arrays come from the device itself: large ones as copies of their own, all small ones
+// together by a kernel that reads them. Not thread-safe.
 class StagingRing {
  public:
   StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const PinnedArrays& pinned,
@@ -38,13 +38,13 @@ class StagingRing {
         pinned_(pinned),
         resident_(resident),
         tuning_(tuning),
-        slots_(device, tuning.staging_slot_bytes, tuning.num_staging_slots) {}
+        buffers_(device, tuning.staging_buffer_bytes, tuning.num_staging_buffers) {}
 
   // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining
   // destinations are sent together; all are on their way only after Flush. Requires: the array does not change before
   // the copy has happened.
   absl::Status CopyIn(void* d_to, const HostPart& part);
-  // The same through a slot, for memory that must not change only until Flush returns.
+  // The same through a buffer, for memory that must not change only until Flush returns.
   absl::Status Stage(void* d_to, const void* from, size_t bytes);
   absl::Status Flush();
 
@@ -56,9 +56,9 @@ class StagingRing {
   void Reset();
 
  private:
-  // Puts bytes into the slot that is being filled.
+  // Puts bytes into the buffer that is being filled.
   absl::Status Fill(void* d_to, const void* from, size_t bytes);
-  absl::Status FlushSlot();
+  absl::Status FlushBuffer();
   absl::Status FlushFetch();
   absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
   absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
@@ -70,8 +70,8 @@ class StagingRing {
   const PinnedArrays& pinned_;
   const ResidentArrays& resident_;
   const Tuning tuning_;
-  PinnedSlots slots_;
-  // What goes into the next slot, and from there to the device.
+  PinnedBuffers buffers_;
+  // What goes into the next buffer, and from there to the device.
   std::vector<CopyPiece> pieces_;
   size_t filled_ = 0;
   std::byte* d_destination_ = nullptr;

@@ -79,7 +79,7 @@ KeptBlocks& Blocks();
 class KeptBlocks {
  public:
   KeptBlocks() {
-    kept_.reserve(kMostKept + 1);  // so that Return never allocates
+    kept_.reserve(kMaxKept + 1);  // so that Return never allocates
     // The lock is held during a fork, so that it is free in the child.
     pthread_atfork([] { Blocks().mutex_.lock(); }, [] { Blocks().mutex_.unlock(); }, [] { Blocks().mutex_.unlock(); });
   }
@@ -165,7 +165,7 @@ class KeptBlocks {
   }
 
  private:
-  static constexpr size_t kMostKept = 1024;
+  static constexpr size_t kMaxKept = 1024;
 
   struct Block {
     void* start = nullptr;
@@ -187,7 +187,7 @@ class KeptBlocks {
   // Gives the least recently freed blocks back until at most `most_bytes` are kept.
   void Shrink(size_t most_bytes) {
     size_t gone = 0;
-    while (gone < kept_.size() && (kept_bytes_ > most_bytes || kept_.size() - gone > kMostKept)) {
+    while (gone < kept_.size() && (kept_bytes_ > most_bytes || kept_.size() - gone > kMaxKept)) {
       const Block& block = kept_[gone++];
       kept_bytes_ -= block.resident;
       IsMapped(block.size) ? void(munmap(block.start, block.size)) : Free(block.start);

@@ -265,7 +265,7 @@ class TypedAccumulator : public Accumulator {
   // Cuts the keys into blocks. Unpacks or sorts pending updates completely, where the blocks need it.
   Blocks<Key> Plan(const Input& input) {
     Blocks<Key> blocks = ChooseBlocks(input);
-    if (!blocks.is_crowded) {
+    if (!blocks.needs_full_sort) {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kSort; });
       if (!all_sorted || input.base_is_first) {

@@ -32,29 +32,29 @@ InFlightMemory::~InFlightMemory() {
   for (const auto& [ticket, waiter] : waiters_) timer_.Cancel(waiter.timeout);
 }
 
-bool InFlightMemory::FitsLocked(const InFlightHost& host, uint64_t bytes) const {
+bool InFlightMemory::FitsLocked(const InFlightPeer& host, uint64_t bytes) const {
   if (limit_ == 0 || reserved_ == stream_bytes_) return true;
   const bool is_share = host.name.empty() || host.bytes == 0 || host.bytes + bytes <= limit_ - limit_ / 4;
   return is_share && reserved_ + bytes <= limit_;
 }
 
-bool InFlightMemory::StreamFitsLocked(const InFlightHost& host, uint64_t bytes) const {
+bool InFlightMemory::StreamFitsLocked(const InFlightPeer& host, uint64_t bytes) const {
   if (limit_ == 0) return true;
   const uint64_t most = limit_ / 2;
   const bool is_share = host.name.empty() || host.stream_bytes + bytes <= most - most / 4;
   return is_share && stream_bytes_ + bytes <= most && reserved_ + bytes <= limit_ + limit_ / 4;
 }
 
-InFlightHost* InFlightMemory::HostLocked(absl::string_view peer) {
+InFlightPeer* InFlightMemory::HostLocked(absl::string_view peer) {
   const absl::string_view name = peer.substr(0, peer.rfind(':'));
   const auto found = hosts_.find(name);
   if (found != hosts_.end()) return &found->second;
-  InFlightHost& host = hosts_[std::string(name)];
+  InFlightPeer& host = hosts_[std::string(name)];
   host.name = std::string(name);
   return &host;
 }
 
-void InFlightMemory::ForgetIdleLocked(InFlightHost* host) {
+void InFlightMemory::ForgetIdleLocked(InFlightPeer* host) {
   if (host->reservations == 0 && host->tickets.empty()) hosts_.erase(hosts_.find(host->name));
 }
 
@@ -63,9 +63,9 @@ uint64_t InFlightMemory::Acquire(uint64_t bytes, std::function<void(InFlightRese
   InFlightReservation reservation;
   {
     MutexLock lock(&mu_);
-    InFlightHost* const host = HostLocked(peer);
+    InFlightPeer* const host = HostLocked(peer);
     // One that waits holds less, or would if the calls of this host came first.
-    const bool must_wait = std::any_of(waiting_hosts_.begin(), waiting_hosts_.end(), [&](const InFlightHost* other) {
+    const bool must_wait = std::any_of(waiting_hosts_.begin(), waiting_hosts_.end(), [&](const InFlightPeer* other) {
       return other == host || other->bytes <= host->bytes;
     });
     if (must_wait || !FitsLocked(*host, bytes)) {
@@ -119,7 +119,7 @@ bool InFlightMemory::CancelWait(uint64_t ticket) {
 
 std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes, absl::string_view peer) {
   MutexLock lock(&mu_);
-  InFlightHost* const host = HostLocked(peer);
+  InFlightPeer* const host = HostLocked(peer);
   if (!StreamFitsLocked(*host, bytes)) {
     ForgetIdleLocked(host);
     const absl::Duration now = clock_.Monotonic();
@@ -133,7 +133,7 @@ std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t 
   return ReserveLocked(host, bytes, /*is_for_stream=*/true);
 }
 
-InFlightReservation InFlightMemory::ReserveLocked(InFlightHost* host, uint64_t bytes, bool is_for_stream) {
+InFlightReservation InFlightMemory::ReserveLocked(InFlightPeer* host, uint64_t bytes, bool is_for_stream) {
   reserved_ += bytes;
   host->bytes += bytes;
   ++host->reservations;
@@ -170,8 +170,8 @@ uint64_t InFlightMemory::StartDeadlineLocked(uint64_t bytes, std::function<void(
 
 void InFlightMemory::GrantLocked() {
   while (!waiting_hosts_.empty()) {
-    InFlightHost* const host =
-        *std::min_element(waiting_hosts_.begin(), waiting_hosts_.end(), [](InFlightHost* left, InFlightHost* right) {
+    InFlightPeer* const host =
+        *std::min_element(waiting_hosts_.begin(), waiting_hosts_.end(), [](InFlightPeer* left, InFlightPeer* right) {
           return std::pair(left->bytes, *left->tickets.begin()) < std::pair(right->bytes, *right->tickets.begin());
         });
     const uint64_t ticket = *host->tickets.begin();
@@ -238,7 +238,7 @@ void InFlightMemory::AttemptReclaim(uint64_t deadline_id) {
   ++found->second.num_attempts;
 }
 
-void InFlightMemory::Return(InFlightHost* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all) {
+void InFlightMemory::Return(InFlightPeer* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all) {
   std::function<void()> reclaim;  // destroyed after the lock is released: it may own a call
   MutexLock lock(&mu_);
   reserved_ -= bytes;

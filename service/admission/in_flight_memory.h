@@ -21,7 +21,7 @@
 namespace sparseagg::service {
 
 class InFlightMemory;
-struct InFlightHost;
+struct InFlightPeer;
 
 // Bytes reserved in an InFlightMemory, which must outlive the reservation. The destructor releases the bytes. A method
 // of an empty reservation does nothing. Not thread-safe.
@@ -51,7 +51,7 @@ class InFlightReservation {
 
  private:
   friend class InFlightMemory;
-  InFlightReservation(InFlightMemory* memory, InFlightHost* host, uint64_t bytes, uint64_t deadline_id,
+  InFlightReservation(InFlightMemory* memory, InFlightPeer* host, uint64_t bytes, uint64_t deadline_id,
                       bool is_for_stream = false)
       : memory_(memory), host_(host), bytes_(bytes), deadline_id_(deadline_id), is_for_stream_(is_for_stream) {}
   void Swap(InFlightReservation& other) {
@@ -63,14 +63,14 @@ class InFlightReservation {
   }
 
   InFlightMemory* memory_ = nullptr;
-  InFlightHost* host_ = nullptr;  // of memory_
+  InFlightPeer* host_ = nullptr;  // of memory_
   uint64_t bytes_ = 0;
   uint64_t deadline_id_ = 0;    // 0: the peer has no deadline
   bool is_for_stream_ = false;  // made by TryReserveForStream
 };
 
-// What one host holds. Of InFlightMemory, under its lock.
-struct InFlightHost {
+// What the calls of one host hold; a host is a peer without its port. Owned by InFlightMemory, under its lock.
+struct InFlightPeer {
   std::string name;
   uint64_t bytes = 0;
   uint64_t stream_bytes = 0;   // part of `bytes`
@@ -176,7 +176,7 @@ class InFlightMemory {
 
   // A call of Acquire that waits.
   struct Waiter {
-    InFlightHost* host;
+    InFlightPeer* host;
     uint64_t bytes;
     std::function<void(InFlightReservation)> granted;
     std::function<void()> reclaim;
@@ -191,21 +191,21 @@ class InFlightMemory {
     int num_attempts = 0;            // attempts that have ended
   };
 
-  bool FitsLocked(const InFlightHost& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool StreamFitsLocked(const InFlightHost& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool FitsLocked(const InFlightPeer& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool StreamFitsLocked(const InFlightPeer& host, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsMemoryNeededLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  InFlightHost* HostLocked(absl::string_view peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  InFlightPeer* HostLocked(absl::string_view peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Forgets the host if it has no reservation and does not wait.
-  void ForgetIdleLocked(InFlightHost* host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetIdleLocked(InFlightPeer* host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Waiter> RemoveWaiterLocked(uint64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireWait(uint64_t ticket);
   // Grants to the waiter whose turn it is, while it fits.
   void GrantLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  InFlightReservation ReserveLocked(InFlightHost* host, uint64_t bytes, bool is_for_stream)
+  InFlightReservation ReserveLocked(InFlightPeer* host, uint64_t bytes, bool is_for_stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `is_all`: the reservation ends.
-  void Return(InFlightHost* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all);
+  void Return(InFlightPeer* host, uint64_t bytes, uint64_t deadline_id, bool is_for_stream, bool is_all);
 
   // Returns: the id of the deadline.
   uint64_t StartDeadline(uint64_t bytes, std::function<void()> reclaim);
@@ -223,8 +223,8 @@ class InFlightMemory {
   mutable Mutex mu_;
   uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t stream_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // part of reserved_, by TryReserveForStream
-  std::map<std::string, InFlightHost, std::less<>> hosts_ ABSL_GUARDED_BY(mu_);  // that hold memory or wait for it
-  std::set<InFlightHost*> waiting_hosts_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, InFlightPeer, std::less<>> hosts_ ABSL_GUARDED_BY(mu_);  // that hold memory or wait for it
+  std::set<InFlightPeer*> waiting_hosts_ ABSL_GUARDED_BY(mu_);
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;                // of tickets and deadlines
   std::map<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mu_);  // by ticket
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;          // of all waiters

@@ -6,9 +6,11 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,15 @@ using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
+
+// Names of series in 0.1 and today. The old ones are also given until 0.3 (docs/compatibility.md).
+constexpr std::pair<const char*, const char*> kOldNames[] = {
+    {"sparseagg_inflight_bytes", "sparseagg_kept_bytes"},
+    {"sparseagg_transit_bytes", "sparseagg_in_flight_bytes"},
+    {"sparseagg_transit_limit_bytes", "sparseagg_in_flight_limit_bytes"},
+    {"sparseagg_transit_refused_total", "sparseagg_in_flight_refused_total"},
+    {"sparseagg_transit_waiting", "sparseagg_in_flight_waiting"},
+};
 
 // Bucket bounds in seconds, from the decoding of a small message to the merge of a large round.
 const Histogram::BucketBoundaries& Buckets() {
@@ -111,7 +122,15 @@ struct Metrics::Impl {
       data_available_family.Add({}).Set(static_cast<double>(now.data_available_bytes));
       refused_writes_family.Add({}).Set(static_cast<double>(now.refused_writes));
     }
-    return registry.Collect();
+    std::vector<prometheus::MetricFamily> families = registry.Collect();
+    for (const auto& [old_name, name] : kOldNames) {
+      const auto has_name = [name = name](const prometheus::MetricFamily& family) { return family.name == name; };
+      prometheus::MetricFamily copy = *std::find_if(families.begin(), families.end(), has_name);
+      copy.name = old_name;
+      copy.help = absl::StrCat("Deprecated name of ", name, ".");
+      families.push_back(std::move(copy));
+    }
+    return families;
   }
 
   prometheus::Registry registry;
@@ -142,7 +161,7 @@ struct Metrics::Impl {
           .Help("Calls refused because their tenant had reached a limit of its own, by limit.")
           .Register(registry);
   Counter& in_flight_refused = BuildCounter()
-                                   .Name("sparseagg_transit_refused_total")
+                                   .Name("sparseagg_in_flight_refused_total")
                                    .Help("Calls refused for lack of in-flight memory.")
                                    .Register(registry)
                                    .Add({});
@@ -203,7 +222,7 @@ struct Metrics::Impl {
                               .Add({});
   Gauge& task_bytes = BuildGauge()
                           .Name("sparseagg_task_bytes")
-                          .Help("Memory that tasks take; part of sparseagg_inflight_bytes.")
+                          .Help("Memory that tasks take; part of sparseagg_kept_bytes.")
                           .Register(registry)
                           .Add({});
   Gauge& uploads =
@@ -215,28 +234,28 @@ struct Metrics::Impl {
                                 .Register(registry)
                                 .Add({});
   Gauge& in_flight = BuildGauge()
-                         .Name("sparseagg_transit_bytes")
+                         .Name("sparseagg_in_flight_bytes")
                          .Help("In-flight memory: messages and pages between the wire and rounds.")
                          .Register(registry)
                          .Add({});
   Gauge& in_flight_limit = BuildGauge()
-                               .Name("sparseagg_transit_limit_bytes")
-                               .Help("Limit of sparseagg_transit_bytes; 0: no limit.")
+                               .Name("sparseagg_in_flight_limit_bytes")
+                               .Help("Limit of sparseagg_in_flight_bytes; 0: no limit.")
                                .Register(registry)
                                .Add({});
   Gauge& in_flight_waiting = BuildGauge()
-                                 .Name("sparseagg_transit_waiting")
+                                 .Name("sparseagg_in_flight_waiting")
                                  .Help("Calls that wait for in-flight memory.")
                                  .Register(registry)
                                  .Add({});
   Gauge& held = BuildGauge()
-                    .Name("sparseagg_inflight_bytes")
+                    .Name("sparseagg_kept_bytes")
                     .Help("Memory that rounds keep or have reserved: uploads, submissions and results.")
                     .Register(registry)
                     .Add({});
   Gauge& limit = BuildGauge()
                      .Name("sparseagg_memory_limit_bytes")
-                     .Help("Limit of sparseagg_inflight_bytes; 0: no limit.")
+                     .Help("Limit of sparseagg_kept_bytes; 0: no limit.")
                      .Register(registry)
                      .Add({});
   // The standard name of Prometheus's client libraries.

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kSmallestTakenApart = size_t{16} << 10;
 // Limits for one message on slices, and on bytes besides keys and values: they bound the memory of the parsed message,
 // which no reservation covers. A chunk with a slice for each of a thousand tensors takes an eighth of either.
-constexpr size_t kMostSlices = 8192;
-constexpr size_t kMostHeadBytes = size_t{1} << 20;
+constexpr size_t kMaxSlices = 8192;
+constexpr size_t kMaxHeadBytes = size_t{1} << 20;
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
@@ -213,9 +213,9 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
     }
     uint64_t size;
     if (!cursor.Varint(&size) || size > cursor.left()) return malformed();
-    if (bulk_.size() == kMostSlices) {
+    if (bulk_.size() == kMaxSlices) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a chunk of more than ", kMostSlices, " slices; send more and smaller chunks"));
+          absl::StrCat("a chunk of more than ", kMaxSlices, " slices; send more and smaller chunks"));
     }
     const uint64_t slice_end = cursor.left() - size;  // bytes left where the slice ends
     Bulk bulk;
@@ -236,9 +236,9 @@ absl::Status ChunkMessage::TakeApart(Cursor& cursor, uint64_t end, std::string* 
     *head += slice;
   }
   if (cursor.left() < end) return malformed();
-  if (head->size() > kMostHeadBytes) {
+  if (head->size() > kMaxHeadBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk with more than ", kMostHeadBytes, " bytes besides keys and values"));
+        absl::StrCat("a chunk with more than ", kMaxHeadBytes, " bytes besides keys and values"));
   }
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 // Of a list of tasks: 30 for each, with all its labels, of up to 1000, and some of the list.
-constexpr uint64_t kMostTaskListFields = 32'000;
+constexpr uint64_t kMaxTaskListFields = 32'000;
 
 // Sizes that bound the memory of a parsed message, in addition to its bytes. A tensor of two bytes on the wire takes
 // two hundred bytes once parsed, and an unknown field takes sixty.
@@ -135,7 +135,7 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
 }
 
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  return ParseUpTo(bytes, kMostNamesBytes, message);
+  return ParseUpTo(bytes, kMaxNamesBytes, message);
 }
 
 absl::Status ParseUpTo(const grpc::ByteBuffer& bytes, uint64_t max_bytes, google::protobuf::Message* message) {
@@ -152,13 +152,13 @@ absl::Status ParseTaskList(const grpc::ByteBuffer& bytes, google::protobuf::Mess
   if (!Count(message->GetDescriptor(), in, &counts) || !in.ConsumedEntireMessage()) {
     return Malformed(message->GetDescriptor());
   }
-  if (counts.fields <= kMostTaskListFields) return Parse(bytes, message);
+  if (counts.fields <= kMaxTaskListFields) return Parse(bytes, message);
   return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", counts.fields,
-                                                   " fields is beyond the limit of ", kMostTaskListFields, " fields"));
+                                                   " fields is beyond the limit of ", kMaxTaskListFields, " fields"));
 }
 
 absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
-  if (bytes.Length() <= kMostNamesBytes) return Parse(bytes, message);
+  if (bytes.Length() <= kMaxNamesBytes) return Parse(bytes, message);
   const absl::string_view name = message->GetDescriptor()->name();
   if (limits.max_message_bytes != 0 && bytes.Length() > limits.max_message_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", bytes.Length(),

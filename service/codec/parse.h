@@ -17,7 +17,7 @@ namespace sparseagg::service {
 
 // The most bytes of a message of names and ids. The parsed message may take a hundred times as much, which is still
 // negligible.
-inline constexpr uint64_t kMostNamesBytes = 4096;
+inline constexpr uint64_t kMaxNamesBytes = 4096;
 
 // Parses `message`, whose memory is not bounded. `bytes` is not changed.
 // Errors: INVALID_ARGUMENT: the bytes are not such a message, or FindUnknownFields finds fields.
@@ -26,7 +26,7 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
 absl::Status Malformed(const google::protobuf::Descriptor* message);
 
 // Parses a message of names and ids.
-// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than kMostNamesBytes.
+// Errors: as of Parse. RESOURCE_EXHAUSTED, before parsing: more than kMaxNamesBytes.
 absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 // Parses a message of names and ids with a list of client ids.

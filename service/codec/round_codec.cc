@@ -15,8 +15,8 @@ namespace {
 constexpr absl::string_view kRoundPrefix = "rounds/";
 
 // The most bytes of a round's state, counts and times, and of a tensor's summary without its name.
-constexpr uint64_t kMostCountsBytes = 4096;
-constexpr uint64_t kMostSummaryBytes = 256;
+constexpr uint64_t kMaxCountsBytes = 4096;
+constexpr uint64_t kMaxSummaryBytes = 256;
 
 v1::RoundState EncodeState(RoundState state) {
   switch (state) {
@@ -116,8 +116,8 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 }
 
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals) {
-  uint64_t bytes = kMostCountsBytes + num_refusals * RecentRefusals::kMaxRefusalBytes + config.wire_spec.size();
-  for (const TensorSpec& tensor : config.tensors) bytes += kMostSummaryBytes + tensor.name.size();
+  uint64_t bytes = kMaxCountsBytes + num_refusals * RecentRefusals::kMaxRefusalBytes + config.wire_spec.size();
+  for (const TensorSpec& tensor : config.tensors) bytes += kMaxSummaryBytes + tensor.name.size();
   return bytes;
 }
 

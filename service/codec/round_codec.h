@@ -36,7 +36,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
 void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
-inline constexpr uint64_t kMostSubmissionBytes = 1024;
+inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire);
 void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);
 

@@ -44,7 +44,7 @@ absl::Status CheckTaskBytes(uint64_t bytes, absl::string_view what, const Limits
 enum class TaskParts { kAll, kWithoutPayload, kWithoutPayloadAndResult };
 void EncodeTask(const TaskSnapshot& task, TaskParts parts, v1::Task* wire);
 // The most bytes of a task's message without payload and result.
-inline constexpr uint64_t kMostTaskBytes = 8192;
+inline constexpr uint64_t kMaxTaskBytes = 8192;
 
 }  // namespace sparseagg::service
 

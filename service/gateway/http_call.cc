@@ -82,7 +82,7 @@ uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
 
 void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
   const absl::Duration received_at = server_.clock.Monotonic();
-  if (plan_.method != Method::kPutChunk && body.size() <= kMostNamesBytes) {
+  if (plan_.method != Method::kPutChunk && body.size() <= kMaxNamesBytes) {
     CallMethod(body, read_time, received_at);
     return on_called();
   }

@@ -22,7 +22,7 @@ using google::protobuf::FieldDescriptor;
 
 // From here on, float64 does not have every integer.
 constexpr double kMaxExactInteger = 0x1p53;
-constexpr size_t kMostShownBytes = 64;
+constexpr size_t kMaxShownNameBytes = 64;
 
 // What the JSON of a field, or of an element of its list, is.
 enum class Kind { kString, kBool, kInteger, kFloat, kEnum, kObject };
@@ -129,7 +129,7 @@ class JsonChecker {
       RETURN_IF_ERROR(String(&name));
       const FieldDescriptor* const field = FindField(&type, name);  // no encoder escapes characters of our names
       if (field == nullptr) {
-        return Invalid(absl::StrCat("unknown field ", JsonQuote(name.substr(0, kMostShownBytes)),
+        return Invalid(absl::StrCat("unknown field ", JsonQuote(name.substr(0, kMaxShownNameBytes)),
                                     path_.empty() ? "" : " in ", path_, "; known are ", FieldNames(&type),
                                     "; if it is a field of a newer version, this server is older than the client"));
       }

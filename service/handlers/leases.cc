@@ -89,7 +89,7 @@ void TaskMethods::AnswerLease(const Call& call, const Leased& leased) {
         EncodeTask(task, TaskParts::kAll, response.mutable_task());
         return Serialize(response, self.response());
       };
-      call->ReserveAndAnswer(kMostTaskBytes + task.record->spec.payload.size(), UnaryCall::Wait::kUnbounded, answer);
+      call->ReserveAndAnswer(kMaxTaskBytes + task.record->spec.payload.size(), UnaryCall::Wait::kUnbounded, answer);
     });
   });
 }
@@ -114,7 +114,7 @@ void TaskMethods::ChangeLease(const Call& call, uint64_t max_bytes,
 
 void TaskMethods::ExtendLease(const Call& call) {
   ChangeLease<v1::ExtendLeaseRequest>(
-      call, kMostNamesBytes,
+      call, kMaxNamesBytes,
       [this](const v1::ExtendLeaseRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
         ASSIGN_OR_RETURN(const absl::Duration duration,
                          DecodeLeaseDuration(request.has_lease_duration(), request.lease_duration(), server_.limits));
@@ -124,7 +124,7 @@ void TaskMethods::ExtendLease(const Call& call) {
 
 void TaskMethods::CompleteTask(const Call& call) {
   const uint64_t max_result = server_.limits.max_task_bytes;
-  const uint64_t max_bytes = max_result == 0 ? call->request().Length() : max_result + kMostNamesBytes;
+  const uint64_t max_bytes = max_result == 0 ? call->request().Length() : max_result + kMaxNamesBytes;
   ChangeLease<v1::CompleteTaskRequest>(
       call, max_bytes,
       [this](const v1::CompleteTaskRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
@@ -136,7 +136,7 @@ void TaskMethods::CompleteTask(const Call& call) {
 
 void TaskMethods::FailTask(const Call& call) {
   ChangeLease<v1::FailTaskRequest>(
-      call, kMostNamesBytes,
+      call, kMaxNamesBytes,
       [this](const v1::FailTaskRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
         RETURN_IF_ERROR(CheckTaskReason(request.reason()));
         return tasks_.Fail(lease, request.reason().empty() ? "no reason given" : request.reason(), request.retry());

@@ -38,7 +38,7 @@ absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const 
 
 // Returns: false if the message is a CloseRoundRequest without client ids, which is short work.
 bool MayListClients(const grpc::ByteBuffer& message) {
-  if (message.Length() > kMostNamesBytes) return true;
+  if (message.Length() > kMaxNamesBytes) return true;
   v1::CloseRoundRequest request;
   return ToStatus([&] { return Parse(message, &request); }).ok() && !request.only_client_ids().empty();
 }

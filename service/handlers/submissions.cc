@@ -21,9 +21,9 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.name());
     ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMostSubmissionBytes, 1));
+    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMaxSubmissionBytes, 1));
     const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
-    return PlannedAnswer{most * kMostSubmissionBytes,
+    return PlannedAnswer{most * kMaxSubmissionBytes,
                          [&self, round, most, token = request.page_token()]() -> absl::Status {
                            ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
                            v1::ListSubmissionsResponse list;

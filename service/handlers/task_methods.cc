@@ -18,7 +18,7 @@ namespace sparseagg::service {
 namespace {
 
 // A name in a CreateTasksResponse.
-constexpr uint64_t kMostNameBytes = 160;
+constexpr uint64_t kMaxTaskNameBytes = 160;
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void TaskMethods::CreateTasks(const Call& call) {
     RETURN_IF_ERROR(self.caller().ResolveOwner(checked.mutable_owner()));
     RETURN_IF_ERROR(CheckOwner(checked.owner()));
     RETURN_IF_ERROR(DecodeNewTasks(checked, server_.limits).status());
-    const auto most = static_cast<uint64_t>(checked.tasks_size()) * kMostNameBytes;
+    const auto most = static_cast<uint64_t>(checked.tasks_size()) * kMaxTaskNameBytes;
     // While the call waits it keeps only the message, as CreateRound.
     return PlannedAnswer{most, [this, &self, owner = checked.owner()]() -> absl::Status {
                            v1::CreateTasksRequest request;
@@ -77,7 +77,7 @@ void TaskMethods::GetTask(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const std::string id, ParseTaskName(request.name()));
     ASSIGN_OR_RETURN(const TaskSnapshot task, tasks_.Get(self.caller().identity().tenant, id));
-    const uint64_t most = kMostTaskBytes + std::max(task.record->spec.payload.size(), server_.limits.max_task_bytes);
+    const uint64_t most = kMaxTaskBytes + std::max(task.record->spec.payload.size(), server_.limits.max_task_bytes);
     return PlannedAnswer{most, [this, &self, id]() -> absl::Status {
                            ASSIGN_OR_RETURN(const TaskSnapshot now, tasks_.Get(self.caller().identity().tenant, id));
                            v1::Task answer;
@@ -94,7 +94,7 @@ void TaskMethods::ListTasks(const Call& call) {
     ASSIGN_OR_RETURN(const TaskRegistry::Filter filter, DecodeFilter(request));
     ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     const uint64_t most = PageBytes(0);
-    return PlannedAnswer{most + kMostTaskBytes + server_.limits.max_task_bytes,
+    return PlannedAnswer{most + kMaxTaskBytes + server_.limits.max_task_bytes,
                          [this, &self, filter, size, token = request.page_token(), most]() -> absl::Status {
                            ASSIGN_OR_RETURN(TaskRegistry::Page page,
                                             tasks_.List(self.caller().identity().tenant, filter,

@@ -124,7 +124,7 @@ class Frames {
 
 // What is known of a descriptor. Made when a socket of that number is first inspected and never freed, so that a number
 // is found without a lock.
-struct Slot {
+struct Descriptor {
   Mutex mu;
   uint64_t cookie ABSL_GUARDED_BY(mu) = 0;             // of the socket; 0: none
   uint64_t ended_cookie ABSL_GUARDED_BY(mu) = 0;       // of the last one that EndInspection was called for
@@ -134,9 +134,9 @@ struct Slot {
   absl::Duration received ABSL_GUARDED_BY(mu);
 };
 
-std::array<std::atomic<Slot*>, kMaxFds> slots;
+std::array<std::atomic<Descriptor*>, kMaxFds> descriptors;
 
-Slot* Find(int fd) { return fd >= 0 && fd < kMaxFds ? slots[fd].load(std::memory_order_acquire) : nullptr; }
+Descriptor* Find(int fd) { return fd >= 0 && fd < kMaxFds ? descriptors[fd].load(std::memory_order_acquire) : nullptr; }
 
 // The descriptor from which this thread has received last: OpenSSL decrypts on the thread that has received.
 thread_local int received_fd = -1;
@@ -166,19 +166,19 @@ uint64_t CookieOf(int fd) {
 
 // Returns: the frames of a connection without TLS; null if `fd` is none.
 std::shared_ptr<Frames> FramesOf(int fd) {
-  Slot* const slot = Find(fd);
-  if (slot == nullptr) return nullptr;
-  MutexLock lock(&slot->mu);
-  return slot->is_tls ? nullptr : slot->frames;
+  Descriptor* const descriptor = Find(fd);
+  if (descriptor == nullptr) return nullptr;
+  MutexLock lock(&descriptor->mu);
+  return descriptor->is_tls ? nullptr : descriptor->frames;
 }
 
 void NoteReception(int fd, ssize_t size) {
   received_fd = fd;
-  Slot* const slot = Find(fd);
-  if (slot == nullptr || size <= kPingBytes) return;
-  MutexLock lock(&slot->mu);
-  slot->received = Now();
-  slot->receptions = std::min(slot->receptions + 1, 2);
+  Descriptor* const descriptor = Find(fd);
+  if (descriptor == nullptr || size <= kPingBytes) return;
+  MutexLock lock(&descriptor->mu);
+  descriptor->received = Now();
+  descriptor->receptions = std::min(descriptor->receptions + 1, 2);
 }
 
 // What hangs on an SSL connection of HTTP/2, and is freed with it.
@@ -204,12 +204,12 @@ SslFrames* FramesOf(SSL* ssl) {
   if (size != 2 || std::memcmp(protocol, "h2", 2) != 0) return nullptr;
   auto made = std::make_unique<SslFrames>();
   if (SSL_set_ex_data(ssl, SslIndex(), made.get()) != 1) return nullptr;
-  if (Slot* const slot = Find(received_fd); slot != nullptr) {
-    MutexLock lock(&slot->mu);
-    const bool is_current = slot->cookie != 0 && slot->cookie == CookieOf(received_fd);
-    if (is_current && slot->is_tls && slot->frames == nullptr) {
+  if (Descriptor* const descriptor = Find(received_fd); descriptor != nullptr) {
+    MutexLock lock(&descriptor->mu);
+    const bool is_current = descriptor->cookie != 0 && descriptor->cookie == CookieOf(received_fd);
+    if (is_current && descriptor->is_tls && descriptor->frames == nullptr) {
       made->fd = received_fd;
-      slot->frames = made->frames;
+      descriptor->frames = made->frames;
     }
   }
   return made.release();
@@ -228,49 +228,49 @@ void SetFrameEvents(FrameEvents events) {
 InspectedSocket InspectFrames(int fd, bool tls) {
   if (fd < 0 || fd >= kMaxFds) return {};
   const InspectedSocket socket{fd, CookieOf(fd)};
-  Slot* slot = Find(fd);
-  if (slot == nullptr) slot = new (std::nothrow) Slot();
-  if (slot == nullptr) return {};
+  Descriptor* descriptor = Find(fd);
+  if (descriptor == nullptr) descriptor = new (std::nothrow) Descriptor();
+  if (descriptor == nullptr) return {};
   {
-    MutexLock lock(&slot->mu);
-    slot->cookie = socket.cookie;
-    slot->frames = tls ? nullptr : std::make_shared<Frames>();
-    slot->is_tls = tls;
-    slot->receptions = 0;
-    slot->received = Now();
+    MutexLock lock(&descriptor->mu);
+    descriptor->cookie = socket.cookie;
+    descriptor->frames = tls ? nullptr : std::make_shared<Frames>();
+    descriptor->is_tls = tls;
+    descriptor->receptions = 0;
+    descriptor->received = Now();
   }
-  slots[fd].store(slot, std::memory_order_release);
+  descriptors[fd].store(descriptor, std::memory_order_release);
   return socket;
 }
 
 bool EndInspection(const InspectedSocket& socket) {
-  Slot* const slot = Find(socket.fd);
-  if (slot == nullptr) return false;
-  MutexLock lock(&slot->mu);
-  if (slot->cookie != socket.cookie) return false;
-  slot->ended_cookie = std::exchange(slot->cookie, 0);
-  slot->frames = nullptr;
+  Descriptor* const descriptor = Find(socket.fd);
+  if (descriptor == nullptr) return false;
+  MutexLock lock(&descriptor->mu);
+  if (descriptor->cookie != socket.cookie) return false;
+  descriptor->ended_cookie = std::exchange(descriptor->cookie, 0);
+  descriptor->frames = nullptr;
   return true;
 }
 
 SocketActivity ActivityOf(const InspectedSocket& socket) {
-  Slot* const slot = Find(socket.fd);
-  if (slot == nullptr) return {};
-  MutexLock lock(&slot->mu);
-  if (slot->cookie != socket.cookie) return {};
-  const size_t open = slot->frames == nullptr ? 0 : slot->frames->open_streams();
-  const size_t opened = slot->frames == nullptr ? 0 : slot->frames->opened_streams();
-  return {slot->receptions > 1, slot->received, open + opened, open};
+  Descriptor* const descriptor = Find(socket.fd);
+  if (descriptor == nullptr) return {};
+  MutexLock lock(&descriptor->mu);
+  if (descriptor->cookie != socket.cookie) return {};
+  const size_t open = descriptor->frames == nullptr ? 0 : descriptor->frames->open_streams();
+  const size_t opened = descriptor->frames == nullptr ? 0 : descriptor->frames->opened_streams();
+  return {descriptor->receptions > 1, descriptor->received, open + opened, open};
 }
 
 namespace {
 
 // Returns: whether `fd` is a socket that EndInspection was called for.
 bool HasEnded(int fd) {
-  Slot* const slot = Find(fd);
-  if (slot == nullptr) return false;
-  MutexLock lock(&slot->mu);
-  return slot->cookie == 0 && slot->ended_cookie == CookieOf(fd);
+  Descriptor* const descriptor = Find(fd);
+  if (descriptor == nullptr) return false;
+  MutexLock lock(&descriptor->mu);
+  return descriptor->cookie == 0 && descriptor->ended_cookie == CookieOf(fd);
 }
 
 ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {

@@ -14,7 +14,7 @@ namespace sparseagg::service {
 namespace {
 
 // The most tasks that one List looks at, so that a filter that few tasks pass does not hold the lock for long.
-constexpr int kMostListed = 10'000;
+constexpr int kMaxListed = 10'000;
 
 // A task in a list, without its texts.
 constexpr uint64_t kListedBytes = 200;
@@ -85,7 +85,7 @@ absl::StatusOr<TaskRegistry::Page> TaskRegistry::List(const std::string& tenant,
   MutexLock lock(&mu_);
   // Returns: false if the page is full before this task.
   const auto add = [&](const TaskEntry& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (page.tasks.size() == page_size || bytes > max_bytes || ++num_seen > kMostListed) {
+    if (page.tasks.size() == page_size || bytes > max_bytes || ++num_seen > kMaxListed) {
       page.next_page_token = absl::StrCat(task.number);
       return false;
     }

@@ -10,7 +10,7 @@ namespace sparseagg::service {
 namespace {
 
 // The most that one RunDue does, so that calls get the lock in between.
-constexpr int kMostAtOnce = 1000;
+constexpr int kMaxAtOnce = 1000;
 
 }  // namespace
 
@@ -48,10 +48,10 @@ void TaskRegistry::RunDue() {
   {
     MutexLock lock(&mu_);
     const absl::Duration now = services_.clock.Monotonic();
-    for (int i = 0; i < kMostAtOnce && !due_.empty() && due_.begin()->first.first <= now; ++i) {
+    for (int i = 0; i < kMaxAtOnce && !due_.empty() && due_.begin()->first.first <= now; ++i) {
       OnDueLocked(*due_.begin()->second, now, answers);
     }
-    for (int i = 0; i < kMostAtOnce && !wait_ends_.empty() && wait_ends_.begin()->first <= now; ++i) {
+    for (int i = 0; i < kMaxAtOnce && !wait_ends_.empty() && wait_ends_.begin()->first <= now; ++i) {
       AnswerLocked(waits_.find(wait_ends_.begin()->second), std::nullopt, answers);
     }
     timer_at_ = absl::InfiniteDuration();

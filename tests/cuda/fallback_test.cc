@@ -271,7 +271,7 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
     spec.aggregation.max_submissions = 1000;
     cuda::DeviceEngineOptions options;
     options.tuning.min_pending_bytes = size_t{8} << 20;
-    options.tuning.staging_slot_bytes = size_t{1} << 20;
+    options.tuning.staging_buffer_bytes = size_t{1} << 20;
     // In fixed point it fails when it has merged some.
     const int num_good = numerics == Numerics::kFixedPoint ? 5 : 0;
     cuda::DeviceEngine engine(std::make_unique<DyingDevice>(num_good), options);

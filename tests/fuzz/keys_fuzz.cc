@@ -14,7 +14,7 @@ namespace {
 using sparseagg::service::Require;
 using sparseagg::wire::DecodedKeys;
 
-constexpr uint64_t kMostKeys = 100'000;
+constexpr uint64_t kMaxKeys = 100'000;
 
 template <typename Key>
 void CheckAscends(const std::vector<Key>& keys, const DecodedKeys& decoded, uint64_t largest) {
@@ -86,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (kind >= 2) return 0;
   const auto first = input.ConsumeIntegral<uint64_t>() >> input.ConsumeIntegralInRange(0, 63);
   const auto largest = input.ConsumeIntegral<uint64_t>() >> input.ConsumeIntegralInRange(0, 63);
-  const auto declared = input.ConsumeIntegralInRange<uint64_t>(0, kMostKeys);
+  const auto declared = input.ConsumeIntegralInRange<uint64_t>(0, kMaxKeys);
   const std::string bytes = input.ConsumeRemainingBytesAsString();
   if (kind == 0) {
     if (!sparseagg::wire::CheckDeltaKeys(bytes, declared).ok()) return 0;

@@ -13,8 +13,8 @@ namespace sparseagg::testing {
 
 cuda::Tuning TinyTuning() {
   cuda::Tuning tuning;
-  tuning.staging_slot_bytes = 256;
-  tuning.num_staging_slots = 2;
+  tuning.staging_buffer_bytes = 256;
+  tuning.num_staging_buffers = 2;
   tuning.copy_part_bytes = 64;
   tuning.min_pinned_bytes = 1;
   tuning.min_resident_bytes = 200;
@@ -82,7 +82,7 @@ std::vector<EngineCase> AvailableEngines() {
     // With little pinned memory, since that is slow to allocate and the contract suite makes a thousand engines.
     engines.push_back({"cuda", [] {
                          cuda::DeviceEngineOptions options;
-                         options.tuning.staging_slot_bytes = size_t{64} << 10;
+                         options.tuning.staging_buffer_bytes = size_t{64} << 10;
                          return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
                        }});
     // Small inputs reach long segments, parts of tiles and many batches only with tiny sizes.

@@ -27,7 +27,7 @@ inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engin
 // of a real device and, for each path, with tiny sizes.
 std::vector<EngineCase> AvailableEngines();
 
-// Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging slots, medium and long
+// Returns: sizes of the CUDA engine with which small inputs reach every boundary: staging buffers, medium and long
 // segments, checks, merges.
 cuda::Tuning TinyTuning();
 // Returns: the CUDA engine with tiny sizes over a host device in torture mode. With `tiles` it takes the tile path

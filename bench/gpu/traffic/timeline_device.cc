@@ -62,7 +62,7 @@ void TimelineDevice::Free(void* d_memory, Lane lane) {
 
 absl::Status TimelineDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
   Call(machine_.work_call_s);
-  if (device_->IsPinned(from_pinned, bytes)) {  // a slot
+  if (device_->IsPinned(from_pinned, bytes)) {  // a buffer
     timeline_.staged_bytes += bytes;
     timeline_.host = timeline_.copies = std::max(timeline_.host, timeline_.copies) + CopySeconds(bytes);
   }
@@ -77,8 +77,8 @@ absl::Status TimelineDevice::CopyOut(void* to_pinned, const void* d_from, size_t
   Call(machine_.work_call_s);
   timeline_.host = std::max(timeline_.host, free_at_[to_pinned]);
   timeline_.out_bytes += bytes;
-  slot_bytes_ = bytes;
-  slot_ = to_pinned;
+  buffer_bytes_ = bytes;
+  buffer_ = to_pinned;
   double& time = TimeOf(lane);
   time = timeline_.link_out = std::max({time, timeline_.host, timeline_.link_out}) + machine_.copy_s +
                               static_cast<double>(bytes) / machine_.link_bytes_per_s;
@@ -102,7 +102,7 @@ absl::StatusOr<cuda::EventId> TimelineDevice::CreateEvent() {
 }
 absl::Status TimelineDevice::Record(cuda::EventId event, Lane lane) {
   Call(machine_.call_s);
-  events_[event] = {TimeOf(lane), std::exchange(slot_bytes_, 0), slot_};
+  events_[event] = {TimeOf(lane), std::exchange(buffer_bytes_, 0), buffer_};
   return device_->Record(event, lane);
 }
 absl::Status TimelineDevice::Wait(Lane lane, cuda::EventId event) {
@@ -113,9 +113,9 @@ absl::Status TimelineDevice::Wait(Lane lane, cuda::EventId event) {
 absl::Status TimelineDevice::Await(cuda::EventId event) {
   Event& awaited = events_[event];
   Reach(awaited.time);
-  if (awaited.slot_bytes > 0) {
-    timeline_.copies = std::max(timeline_.host, timeline_.copies) + CopySeconds(std::exchange(awaited.slot_bytes, 0));
-    free_at_[awaited.slot] = timeline_.copies;
+  if (awaited.buffer_bytes > 0) {
+    timeline_.copies = std::max(timeline_.host, timeline_.copies) + CopySeconds(std::exchange(awaited.buffer_bytes, 0));
+    free_at_[awaited.buffer] = timeline_.copies;
   }
   return device_->Await(event);
 }

@@ -33,7 +33,7 @@ struct MachineModel {
 // The times at which lanes, link and host would be done, in seconds, and what was moved.
 struct Timeline {
   double host = 0;
-  double copies = 0;  // of the host's threads, out of slots
+  double copies = 0;  // of the host's threads, out of buffers
   uint64_t num_calls = 0;
   std::array<double, cuda::kLanes.size()> lanes = {};
   double link_in = 0;
@@ -45,8 +45,8 @@ struct Timeline {
 };
 
 // Works on a counting device and keeps the time. Every piece of work starts when its lane, what it waits for, what it
-// uses (a direction of the link) and the host that asks for it are ready. The host waits while slots are filled;
-// threads empty them in the meantime, but not while slots are filled. Other work of the host takes no time. Not
+// uses (a direction of the link) and the host that asks for it are ready. The host waits while buffers are filled;
+// threads empty them in the meantime, but not while buffers are filled. Other work of the host takes no time. Not
 // thread-safe.
 class TimelineDevice : public cuda::Device {
  public:
@@ -89,8 +89,8 @@ class TimelineDevice : public cuda::Device {
  private:
   struct Event {
     double time = 0;
-    uint64_t slot_bytes = 0;  // that the host's threads copy out of the slot once the event has happened
-    const void* slot = nullptr;
+    uint64_t buffer_bytes = 0;  // that the host's threads copy out of the buffer once the event has happened
+    const void* buffer = nullptr;
   };
 
   double& TimeOf(cuda::Lane lane) { return timeline_.lanes[static_cast<size_t>(lane)]; }
@@ -108,9 +108,9 @@ class TimelineDevice : public cuda::Device {
   const std::unique_ptr<cuda::Device> device_;
   std::map<const std::byte*, size_t> allocated_;  // on the device
   std::vector<Event> events_;
-  uint64_t slot_bytes_ = 0;  // copied out since the last Record
-  const void* slot_ = nullptr;
-  std::unordered_map<const void*, double> free_at_;  // when the slot's bytes have been copied out of it
+  uint64_t buffer_bytes_ = 0;  // copied out since the last Record
+  const void* buffer_ = nullptr;
+  std::unordered_map<const void*, double> free_at_;  // when the buffer's bytes have been copied out of it
 };
 
 }  // namespace sparseagg::bench

@@ -23,7 +23,7 @@ constexpr auto kLongestStall = std::chrono::seconds(20);
 constexpr int kNoAnswer = -1;
 // One upload in this many is much larger than those of good clients: the memory that it frees fits none of theirs.
 constexpr size_t kOneLargeIn = 8;
-constexpr size_t kMostChunks = 32;
+constexpr size_t kMaxChunks = 32;
 
 }  // namespace
 
@@ -85,7 +85,7 @@ class BadClients::Client {
 
   // Sends the ids of a submission and some chunks, but never the last.
   void BeginWell(grpc::ClientWriter<v1::UpdateChunk>& writer) {
-    const size_t count = Draw(kOneLargeIn) == 0 ? Draw(kMostChunks) : Draw(2);
+    const size_t count = Draw(kOneLargeIn) == 0 ? Draw(kMaxChunks) : Draw(2);
     bool goes_on = writer.Write(First());
     for (size_t i = 1; i <= count && goes_on; ++i) goes_on = writer.Write(AnyChunk(i));
   }

@@ -23,7 +23,7 @@
 namespace sparseagg::bench {
 namespace {
 
-constexpr int kMostSamples = 600;
+constexpr int kMaxSamples = 600;
 constexpr double kFirstRetrySeconds = 0.1;
 constexpr double kLongestRetrySeconds = 2;
 
@@ -220,7 +220,7 @@ SoakRun Soak(Plan& plan, const SoakFlags& flags) {
   GoodClients good(flags, flags.connections - bad_count);
   Rounds rounds(good.connections(), plan.workload().spec);
   BadClients bad(flags.target, plan.traffic(), bad_count, flags.pause_s, flags.seed);
-  Sampler sampler(flags.server_pid, std::max(0.1, flags.seconds / kMostSamples));
+  Sampler sampler(flags.server_pid, std::max(0.1, flags.seconds / kMaxSamples));
   SoakRun run;
   const double begin = Now();
   do {

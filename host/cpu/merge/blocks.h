@@ -45,7 +45,7 @@ struct Blocks {
   uint64_t num_tuples = 0;
   // A block is far larger than wanted, because blocks may begin only where the coarse order allows. The updates in
   // coarse order should be sorted completely, and the blocks chosen again.
-  bool is_crowded = false;
+  bool needs_full_sort = false;
 
   // Returns: an upper bound of the rows of the merge.
   uint64_t MaxRows() const {
@@ -226,7 +226,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   }
   add(begin, samples.size(), last);
   for (const Block<Key>& block : blocks.blocks) {
-    if (coarse_bits > 0 && block.tuples > tuning.max_block_values / columns) blocks.is_crowded = true;
+    if (coarse_bits > 0 && block.tuples > tuning.max_block_values / columns) blocks.needs_full_sort = true;
   }
   return blocks;
 }

@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
+#include "host/cpu/merge/bucket_sort.h"
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/row_sums.h"
-#include "host/cpu/merge/slot_sort.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/merge/tuple_collector.h"
 #include "host/cpu/prepare/radix_sort.h"
@@ -76,11 +76,11 @@ class SortFold {
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " tuples of sparse keys in one block"));
     }
-    if (fits_words_ && slot_sort_.ShouldTry(max_offset, tuples)) {
-      SlotSort::Writer writer = slot_sort_.Begin(max_offset, tuples);
+    if (fits_words_ && bucket_sort_.ShouldTry(max_offset, tuples)) {
+      BucketSort::Writer writer = bucket_sort_.Begin(max_offset, tuples);
       collector_.Collect([&writer](uint64_t offset, uint32_t payload) { writer.Put(offset, payload); });
       // A payload is the index of a term, and these ascend; or, for values of 4 bytes, the value itself.
-      slot_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);
+      bucket_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);
     } else if (fits_words_) {
       CollectAndSort(max_offset, tuples, words_, word_scratch_);
     } else {
@@ -253,7 +253,7 @@ class SortFold {
   const size_t columns_;
   TupleCollector<Key, Fold> collector_;
   std::optional<RowSums> row_sums_;  // for the folds and shapes that RowSums serves
-  SlotSort slot_sort_;
+  BucketSort bucket_sort_;
   // The current block: sorted tuples, in words (upper half: offset, lower: payload) if offsets have at most 32 bits.
   Key first_ = 0;
   bool fits_words_ = true;

@@ -211,7 +211,7 @@ TEST(HostDevice, AtItsWorst_WorkWaitsUntilSomeoneWaitsForIt) {
 }
 
 // Events stay with the device, so an attempt that gets no memory must not make any.
-TEST(PinnedSlots, NoPinnedMemory_NothingIsLeftBehind) {
+TEST(PinnedBuffers, NoPinnedMemory_NothingIsLeftBehind) {
   class NoPinnedMemory : public cuda::HostDevice {
    public:
     absl::StatusOr<void*> AllocatePinned(size_t) override { return absl::ResourceExhaustedError("made to have none"); }

@@ -41,7 +41,7 @@ TEST(RealDevice, CompiledKernels_RoundAsOnTheHost) {
     const Case c = RandomCase(seed);
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
-    options.tuning.staging_slot_bytes = 4096;
+    options.tuning.staging_buffer_bytes = 4096;
     auto device = cuda::CreateCudaDevice();
     ASSERT_TRUE(device.ok()) << device.status();
     cuda::DeviceEngine engine(*std::move(device), options);
@@ -75,7 +75,7 @@ TEST(RealDevice, Streams_OverlapWithoutRaces) {
   for (const size_t budget_mib : {64, 128, 1024}) {
     cuda::DeviceEngineOptions options;
     options.memory_budget_bytes = budget_mib << 20;
-    options.tuning.staging_slot_bytes = size_t{1} << 20;
+    options.tuning.staging_buffer_bytes = size_t{1} << 20;
     auto device = cuda::CreateCudaDevice();
     ASSERT_TRUE(device.ok()) << device.status();
     cuda::DeviceEngine engine(*std::move(device), options);

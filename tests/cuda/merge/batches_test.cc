@@ -344,9 +344,9 @@ std::vector<std::string> Cut(const std::vector<ValidatedUpdate>& updates, uint64
   std::vector<std::string> batches;
   while (!cursor.done()) {
     std::string text;
-    for (const cuda::Slice& slice : cursor.Next(max_tuples)) {
-      absl::StrAppend(&text, text.empty() ? "" : " ", slice.update - updates.data(), ":", slice.first, "+",
-                      slice.count);
+    for (const cuda::UpdateRange& range : cursor.Next(max_tuples)) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", range.update - updates.data(), ":", range.first, "+",
+                      range.count);
     }
     batches.push_back(text);
   }

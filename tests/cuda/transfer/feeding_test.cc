@@ -61,7 +61,7 @@ TEST(Feeding, FromTheWireToTheDevice_OneCopy) {
   ASSERT_TRUE(std::move(*aggregation).Finish().ok());
   const cuda::DeviceUse use = engine.use();
   EXPECT_EQ(use.direct_bytes + use.staged_bytes, wire_bytes) << "what was sent was not sent once";
-  EXPECT_LE(use.staged_bytes, wire_bytes / 50) << "copied once more, into slots";
+  EXPECT_LE(use.staged_bytes, wire_bytes / 50) << "copied once more, into buffers";
   EXPECT_EQ(use.num_fallbacks, 0u);
 }
 
@@ -178,7 +178,7 @@ TEST(Feeding, SmallRounds_OnTheCpuIfAskedFor) {
   }
 }
 
-TEST(Feeding, EnoughIsPinned_ThroughSlots) {
+TEST(Feeding, EnoughIsPinned_ThroughBuffers) {
   const TensorSpec spec = Sum(100'000);
   const auto submissions = Submissions(spec, 4, 40'000, KeyOrder::kSortedUnique);
   cuda::DeviceEngineOptions options;

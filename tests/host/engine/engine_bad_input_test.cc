@@ -184,9 +184,9 @@ TEST_P(BadInputContract, ZeroTotalWeight_KeyThatMinContributorsHides_IsNotNamed)
 TEST_P(BadInputContract, IntegerOverflow_KeyThatMinContributorsHides_IsNotNamed) {
   TensorSpec spec = MakeSpec(DType::kInt64, Op::kSum);
   spec.aggregation.min_contributors = 3;
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  const std::vector<RawSubmission> both = {IntegerClient(spec, "a", {4711}, {kMost}, 1.0),
-                                           IntegerClient(spec, "b", {4711}, {kMost}, 1.0)};
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const std::vector<RawSubmission> both = {IntegerClient(spec, "a", {4711}, {kMax}, 1.0),
+                                           IntegerClient(spec, "b", {4711}, {kMax}, 1.0)};
   const absl::Status hidden = MergeStatus(spec, both);
   EXPECT_EQ(hidden.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 3"), Not(HasSubstr("4711"))));
@@ -325,7 +325,7 @@ SPARSEAGG_ENGINE_SUITE(EngineFailures);
 TEST_P(EngineFailures, OfSeveral_TheSmallestKeyIsNamed) {
   TensorSpec spec = MakeSpec(DType::kInt64, Op::kCoordinateMean, 1'000'000'000);
   spec.aggregation.weighting = Weighting::kByWeight;
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   // Many keys for blocks of their own; engines for tests are slow on them.
   for (const uint64_t num_between : {0, 100'000}) {
     if (num_between > 0 && !GetParam().name.starts_with("cpu")) continue;
@@ -334,13 +334,13 @@ TEST_P(EngineFailures, OfSeveral_TheSmallestKeyIsNamed) {
       const uint64_t overflow = overflow_first ? 5 : 900'000'000;
       const uint64_t zero = overflow_first ? 900'000'000 : 5;
       std::vector<uint64_t> keys = {overflow};
-      std::vector<int64_t> values = {kMost};
+      std::vector<int64_t> values = {kMax};
       for (uint64_t i = 0; i < num_between; ++i) {
         keys.push_back(100 + 8000 * i);
         values.push_back(1);
       }
       const absl::Status status = MergeStatus(
-          spec, {IntegerClient(spec, "a", keys, values, 1.0), IntegerClient(spec, "b", {overflow}, {kMost}, 1.0),
+          spec, {IntegerClient(spec, "a", keys, values, 1.0), IntegerClient(spec, "b", {overflow}, {kMax}, 1.0),
                  IntegerClient(spec, "c", {zero}, {1}, 0.0)});
       EXPECT_EQ(status.code(), overflow_first ? absl::StatusCode::kOutOfRange : absl::StatusCode::kFailedPrecondition)
           << status;

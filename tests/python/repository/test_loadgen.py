@@ -128,7 +128,7 @@ def test_soak_counts_every_good_submission_once_and_stays_within_the_limit(start
     assert found["peak_bytes"] <= 1.1 * limit
     # What was made for the bad clients is gone: they have sent up to two megabytes each time.
     deadline = time.monotonic() + 60
-    while any(gauge(server.metrics_address, name) for name in ("sparseagg_inflight_bytes", "sparseagg_uploads")):
+    while any(gauge(server.metrics_address, name) for name in ("sparseagg_kept_bytes", "sparseagg_uploads")):
         assert time.monotonic() < deadline, "something of the bad clients is left"
         time.sleep(0.1)  # until the server has seen that they are gone
     assert resident_bytes(server.process.pid) <= before + (64 << 20)

@@ -57,7 +57,7 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     assert value(text, 'sparseagg_rounds{state="open"}') == 1
     assert value(text, 'sparseagg_stage_seconds_count{stage="merge"}') == 2  # the submission and the result
     assert value(text, "sparseagg_round_finish_seconds_count") == 1
-    assert 0 < value(text, "sparseagg_inflight_bytes") <= value(text, "sparseagg_memory_limit_bytes")
+    assert 0 < value(text, "sparseagg_kept_bytes") <= value(text, "sparseagg_memory_limit_bytes")
     assert value(text, "sparseagg_memory_limit_bytes") < value(text, "sparseagg_process_memory_limit_bytes") == 1 << 30
     assert 1 << 20 < value(text, "process_resident_memory_bytes") < 1 << 30
     # A series for every round or client would grow for ever.

@@ -49,9 +49,11 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"1e-05\"} 0\n"),
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"3e-05\"} 1\n"),
                     HasSubstr("sparseagg_connections 4\n"), HasSubstr("sparseagg_connections_ended_total 2\n"),
-                    HasSubstr("sparseagg_transit_bytes 13\n"), HasSubstr("sparseagg_transit_waiting 5\n"),
-                    HasSubstr("sparseagg_transit_refused_total 1\n"), HasSubstr("sparseagg_rounds{state=\"open\"} 3\n"),
-                    HasSubstr("sparseagg_inflight_bytes 12\n"),
+                    HasSubstr("sparseagg_in_flight_bytes 13\n"), HasSubstr("sparseagg_in_flight_waiting 5\n"),
+                    HasSubstr("sparseagg_in_flight_refused_total 1\n"), HasSubstr("sparseagg_transit_bytes 13\n"),
+                    HasSubstr("# TYPE sparseagg_transit_refused_total counter\nsparseagg_transit_refused_total 1\n"),
+                    HasSubstr("sparseagg_inflight_bytes 12\n"), HasSubstr("sparseagg_rounds{state=\"open\"} 3\n"),
+                    HasSubstr("sparseagg_kept_bytes 12\n"),
                     HasSubstr("sparseagg_engine_info{device=\"a device\",engine=\"cpu\"} 1\n")));
 }
 

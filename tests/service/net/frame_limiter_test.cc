@@ -45,8 +45,8 @@ class FrameLimiterTest : public ::testing::Test {
 
 TEST_F(FrameLimiterTest, Resets_HaveABudget_ThatRefillsWithTime) {
   const std::string reset = Frame(kResetFrame, 0, 1, std::string(4, '\0'));
-  constexpr int kMost = FrameLimiter::kResets.most;
-  EXPECT_EQ(Count(reset, kMost), kMost);
+  constexpr int kMax = FrameLimiter::kResets.most;
+  EXPECT_EQ(Count(reset, kMax), kMax);
   now_ += absl::Seconds(1);
   EXPECT_EQ(Count(reset, 10'000), FrameLimiter::kResets.per_second);
 }

@@ -23,8 +23,8 @@ _WIDE = 400  # where the output is no terminal: no line is cut
 # Of "memory", with --metrics: label, metric in use, metric of the limit.
 _MEMORY = (
     ("process", "process_resident_memory_bytes", "sparseagg_process_memory_limit_bytes"),
-    ("rounds", "sparseagg_inflight_bytes", "sparseagg_memory_limit_bytes"),
-    ("in flight", "sparseagg_transit_bytes", "sparseagg_transit_limit_bytes"),
+    ("rounds", "sparseagg_kept_bytes", "sparseagg_memory_limit_bytes"),
+    ("in flight", "sparseagg_in_flight_bytes", "sparseagg_in_flight_limit_bytes"),
 )
 
 

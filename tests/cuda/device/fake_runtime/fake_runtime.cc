@@ -188,8 +188,8 @@ cudaError_t Launch(const CopyWords& kernel, cudaStream_t) { return fake::Run(ker
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const GatherSegments& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const JudgeRows& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const JudgeValues& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const WriteResult& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }

@@ -1,7 +1,7 @@
-#include "host/cpu/simd/slot_kernels.h"
+#include "host/cpu/simd/bucket_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "host/cpu/simd/slot_kernels.cc"
+#define HWY_TARGET_INCLUDE "host/cpu/simd/bucket_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target, which includes it again for each target.
 #include "hwy/highway.h"
@@ -11,15 +11,15 @@ namespace sparseagg::cpu {
 namespace HWY_NAMESPACE {
 
 #if HWY_MAX_BYTES == 64 && !HWY_HAVE_SCALABLE
-bool HasSlotKernelOf() { return true; }
+bool HasBucketKernelOf() { return true; }
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One slot of each bucket of a group.
+// One cell of each bucket of a group.
 using Slots = hn::FixedTag<uint64_t, kGroupBuckets>;
 using SlotVec = hn::Vec<Slots>;
 
-// All slots of a group: v3 holds slot 3 of each of its eight buckets.
+// All cells of a group: v3 holds cell 3 of each of its eight buckets.
 struct Columns {
   SlotVec v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, v10, v11, v12, v13, v14, v15;
 };
@@ -66,11 +66,11 @@ HWY_INLINE bool HasTriple(const Columns& c) {
   return !hn::AllFalse(d, hn::Lt(least, hn::Set(d, uint64_t{1} << 32)));
 }
 
-// Transposes eight vectors, of one slot of eight buckets each, into eight vectors of one bucket each.
+// Transposes eight vectors, of one cell of eight buckets each, into eight vectors of one bucket each.
 HWY_INLINE void Transpose(SlotVec& r0, SlotVec& r1, SlotVec& r2, SlotVec& r3, SlotVec& r4, SlotVec& r5, SlotVec& r6,
                           SlotVec& r7) {
   const Slots d;
-  // Blocks of two slots of one bucket: bucket 2k is in block k of `even…`, bucket 2k + 1 in block k of `odd…`.
+  // Blocks of two cells of one bucket: bucket 2k is in block k of `even…`, bucket 2k + 1 in block k of `odd…`.
   const SlotVec even01 = hn::InterleaveLower(d, r0, r1), odd01 = hn::InterleaveUpper(d, r0, r1);
   const SlotVec even23 = hn::InterleaveLower(d, r2, r3), odd23 = hn::InterleaveUpper(d, r2, r3);
   const SlotVec even45 = hn::InterleaveLower(d, r4, r5), odd45 = hn::InterleaveUpper(d, r4, r5);
@@ -97,33 +97,33 @@ HWY_INLINE Columns LoadColumns(const uint64_t* from) {
 
 HWY_INLINE void FreeColumns(uint64_t* to) {
   const Slots d;
-  for (size_t s = 0; s < kBucketSlots; ++s) {
-    hn::Store(hn::Set(d, FreeSlot(s)), d, to + s * kGroupBuckets);
+  for (size_t s = 0; s < kBucketCells; ++s) {
+    hn::Store(hn::Set(d, FreeCell(s)), d, to + s * kGroupBuckets);
   }
 }
 
-size_t SortGroupsOf(const SlotGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written) {
+size_t SortGroupsOf(const BucketGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written) {
   const Slots d;
   uint64_t* to = out + written;
   size_t group = begin;
   for (; group < end; ++group) {
-    uint64_t* const slots = groups.slots + group * kGroupSlots;
+    uint64_t* const cells = groups.cells + group * kGroupCells;
     const uint32_t* const next = groups.next + group * kGroupBuckets;
     uint32_t flags = 0;
     size_t sizes[kGroupBuckets];
     for (size_t b = 0; b < kGroupBuckets; ++b) {
       flags |= next[b];
-      sizes[b] = (next[b] - group * kGroupSlots) / kGroupBuckets;
+      sizes[b] = (next[b] - group * kGroupCells) / kGroupBuckets;
     }
     if ((flags & kOverflowed) != 0) break;
     uint64_t* at = to;
-    Columns c = LoadColumns(slots);
+    Columns c = LoadColumns(cells);
     SortColumns(c);
     if (!groups.stable && HasTriple(c)) break;
-    FreeColumns(slots);
+    FreeColumns(cells);
     Transpose(c.v0, c.v1, c.v2, c.v3, c.v4, c.v5, c.v6, c.v7);
     Transpose(c.v8, c.v9, c.v10, c.v11, c.v12, c.v13, c.v14, c.v15);
-    // Stores whole vectors: the free slots behind a bucket's words are overwritten by the next bucket's words.
+    // Stores whole vectors: the free cells behind a bucket's words are overwritten by the next bucket's words.
     const auto put = [&](SlotVec low, SlotVec high, size_t size) {
       hn::StoreU(low, d, at);
       hn::StoreU(high, d, at + 8);
@@ -137,8 +137,8 @@ size_t SortGroupsOf(const SlotGroups& groups, size_t begin, size_t end, uint64_t
   return group;
 }
 #else
-bool HasSlotKernelOf() { return false; }
-size_t SortGroupsOf(const SlotGroups& /*groups*/, size_t begin, size_t /*end*/, uint64_t* /*out*/,
+bool HasBucketKernelOf() { return false; }
+size_t SortGroupsOf(const BucketGroups& /*groups*/, size_t begin, size_t /*end*/, uint64_t* /*out*/,
                     size_t& /*written*/) {
   return begin;
 }
@@ -151,12 +151,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sparseagg::cpu {
 
-HWY_EXPORT(HasSlotKernelOf);
+HWY_EXPORT(HasBucketKernelOf);
 HWY_EXPORT(SortGroupsOf);
 
-bool HasSlotKernel() { return HWY_DYNAMIC_DISPATCH(HasSlotKernelOf)(); }
+bool HasBucketKernel() { return HWY_DYNAMIC_DISPATCH(HasBucketKernelOf)(); }
 
-size_t SortGroups(const SlotGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written) {
+size_t SortGroups(const BucketGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written) {
   return HWY_DYNAMIC_DISPATCH(SortGroupsOf)(groups, begin, end, out, written);
 }
 

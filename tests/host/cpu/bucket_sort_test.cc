@@ -1,5 +1,5 @@
-// The slot sort against std::stable_sort.
-#include "host/cpu/merge/slot_sort.h"
+// The bucket sort against std::stable_sort.
+#include "host/cpu/merge/bucket_sort.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/column.h"
-#include "host/cpu/simd/slot_kernels.h"
+#include "host/cpu/simd/bucket_kernels.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
 
@@ -47,12 +47,12 @@ void PutPairsInOrder(Column<TupleWord>& words) {
   }
 }
 
-TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
-  if (!HasSlotKernel()) GTEST_SKIP() << "no 512-bit vectors";
+TEST(BucketSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
+  if (!HasBucketKernel()) GTEST_SKIP() << "no 512-bit vectors";
   const uint64_t seed = TestSeed(12);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  SlotSort sort;  // one for all cases, so that each finds the state that the one before left
+  BucketSort sort;  // one for all cases, so that each finds the state that the one before left
   Column<TupleWord> sorted;
   uint64_t tried = 0;
   for (const auto& [name, make_offset] : kDistributions) {
@@ -66,7 +66,7 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
           if (!wanted) continue;
           ++tried;
           Column<TupleWord> words;
-          SlotSort::Writer writer = sort.Begin(most, n);
+          BucketSort::Writer writer = sort.Begin(most, n);
           for (uint64_t i = 0; i < n; ++i) {
             const uint64_t offset = make_offset(rng, i, n, most);
             const auto payload = static_cast<uint32_t>(ascending ? i : rng.Bits());
@@ -89,14 +89,14 @@ TEST(SlotSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
   EXPECT_GT(tried, 100u);
 }
 
-TEST(SlotSort, AfterFailures_BlocksAreSkipped) {
-  if (!HasSlotKernel()) GTEST_SKIP() << "no 512-bit vectors";
-  SlotSort sort;
+TEST(BucketSort, AfterFailures_BlocksAreSkipped) {
+  if (!HasBucketKernel()) GTEST_SKIP() << "no 512-bit vectors";
+  BucketSort sort;
   Column<TupleWord> sorted;
   const uint64_t n = 5000;
   const uint64_t most = 1000 * n;
   const auto put = [&](bool spread) {
-    SlotSort::Writer writer = sort.Begin(most, n);
+    BucketSort::Writer writer = sort.Begin(most, n);
     for (uint64_t i = 0; i < n; ++i) writer.Put(spread ? i * 1000 : i, 0);
     sort.Finish(true, sorted);
   };
