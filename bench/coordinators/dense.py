@@ -77,28 +77,6 @@ NAMES = (
 )
 
 
-def plot(found: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Rates and memory, one row of bars for each size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    sizes = list(dict.fromkeys(each["size"] for each in found))
-    figure, axes = plt.subplots(len(sizes), 2, figsize=(10, 2.6 * len(sizes)), squeeze=False, constrained_layout=True)
-    for row, size in zip(axes, sizes):
-        present = [each for each in found if each["size"] == size and "absent" not in each][::-1]
-        names = [each["name"] for each in present]
-        colours = ["#c4502e" if name.startswith("sparseagg") else "#8a94a6" for name in names]
-        row[0].barh(names, [each["elements_per_s"] / 1e6 for each in present], color=colours)
-        title = f"{present[0]['clients']} clients of {size}, million elements a second, one thread"
-        row[0].set_title(title, fontsize=9)
-        row[1].barh(names, [(each["server_bytes"] or each["peak_bytes"]) / 1e9 for each in present], color=colours)
-        row[1].set_title("peak memory of the aggregating process, GB", fontsize=9)
-        row[1].tick_params(labelleft=False)
-    figure.savefig(path, dpi=110)
-
-
 def say(text: str) -> None:
     """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
@@ -108,7 +86,6 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--plot", type=pathlib.Path)
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--server", type=pathlib.Path)
     parser.add_argument("--only", action="append", choices=NAMES)
@@ -119,8 +96,6 @@ def main() -> int:
     head = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "cores": os.cpu_count(), "threads": 1}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json_lines.dumps({**head, "runs": found}) + "\n", encoding="utf-8")
-    if options.plot is not None:
-        plot(found, options.plot)
     return 0
 
 

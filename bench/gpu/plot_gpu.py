@@ -11,6 +11,8 @@ import pathlib
 import sys
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+
 OURS = ("resident", "kernels")
 NATIVE_PEERS = ("thrust", "cub")
 COLUMNS = (
@@ -122,13 +124,10 @@ def markdown(gpu: File, peers: File | None) -> str:
 
 def draw(gpu: File, peers: File | None, out: pathlib.Path) -> None:
     """The picture: a column for each plain workload, on a scale of powers of ten."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    import picture
 
     workloads = [workload for workload, variant in cases(gpu) if variant == "plain"]
-    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    figure, axes = picture.new(size=(9, 4.6))
     labelled = set()
 
     def point(x: float, row_rate: float, label: str, marker: str, colour: str) -> None:
@@ -139,7 +138,7 @@ def draw(gpu: File, peers: File | None, out: pathlib.Path) -> None:
 
     for x, workload in enumerate(workloads):
         for what, label, marker, colour in (
-            ("resident", "sparseagg, updates on the device", "D", "#c1272d"),
+            ("resident", "sparseagg, updates on the device", "D", picture.OURS),
             ("end_to_end", "sparseagg, from pinned host memory", "s", "#e08a3c"),
         ):
             memory = "pinned" if what == "end_to_end" else None
@@ -158,17 +157,16 @@ def draw(gpu: File, peers: File | None, out: pathlib.Path) -> None:
                     )
                     labelled.add(limit)
         for peer_rate, _ in peer_rates(gpu, peers, workload, "plain"):
-            point(x - 0.2, peer_rate, "peers, on the device, float32", "o", "#1f4e79")
+            point(x - 0.2, peer_rate, "peers, on the device, float32", "o", picture.PEER)
         for peer_rate, name in peer_rates(gpu, peers, workload, "plain")[:1]:
             axes.annotate(name, (x - 0.2, peer_rate / 1e6), xytext=(0, 6), textcoords="offset points", fontsize=6)
     axes.set_yscale("log")
     axes.set_xticks(range(len(workloads)), workloads)
     axes.set_ylabel("million tuples a second")
-    axes.grid(axis="y", which="both", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    picture.style(axes, "both")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False, fontsize=8)
     axes.set_title(f"{gpu['device']}, {gpu['date']}", fontsize=9)
-    figure.savefig(out, dpi=160)
+    picture.save(figure, out)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 Every library has a process of its own. For each workload every contestant first merges once, untimed, is held to a
 reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, with fresh memory and
 after that with warm, until each has its repetitions. How many those are goes by the first that is timed: slow ones have
-fewer, and the result says how many. Writes a JSON file, which table.py and ../plot.py read.
+fewer, and the result says how many. Writes a JSON file, which table.py and plot.py read.
 """
 
 from __future__ import annotations
@@ -248,8 +248,15 @@ def _result(facts: dict[str, Any], entry: Entry, memory: str) -> dict[str, Any]:
         "tuples_per_s": facts["tuples"] / median,
         "bytes_per_s": (facts["bytes_in"] + facts["bytes_out"]) / median,
         "peak_bytes": entry.peak_bytes,
-        "seconds": [round(s, 6) for s in entry.seconds[memory]],
     }
+
+
+def read_merge_bench(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The measurements of merge_bench that the race has, too: sums with a sparse answer."""
+    kept = ("workload", "numerics", "counts", "threads", "tuples_per_s")
+    rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+    raced = [row for row in rows if (row["op"], row["result"], row["weighting"]) == ("sum", "sparse", "uniform")]
+    return [{name: row[name] for name in kept} for row in raced]
 
 
 def _absent() -> list[dict[str, str]]:
@@ -307,7 +314,7 @@ def main() -> int:
         "left_out": comparison.left_out,
         "workloads": comparison.workloads,
         "results": comparison.results,
-        "merge_bench": json.loads(options.merge_bench.read_text()) if options.merge_bench else None,
+        "merge_bench": read_merge_bench(options.merge_bench) if options.merge_bench else [],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json_lines.dumps(out) + "\n", encoding="utf-8")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import pathlib
 import sys
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+import picture
 
 OURS = "sparseagg canonical"
-COLOURS = {"ours": "#c1272d", "sparse": "#1f4e79", "dense": "#8a8a8a"}
+COLOURS = {"ours": picture.OURS, "sparse": picture.PEER, "dense": picture.OTHER}
 LABELS = {
     "ours": "sparseagg, canonical float64, sparse answer",
     "sparse": "peers that give a sparse answer",
@@ -45,7 +41,7 @@ def points(file: dict[str, Any], workload: str) -> dict[str, list[tuple[float, s
 def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     """Writes the picture."""
     names = [facts["name"] for facts in file["workloads"]]
-    figure, axes = plt.subplots(figsize=(10, 5.2), layout="constrained")
+    figure, axes = picture.new(size=(10, 5.2))
     for x, name in enumerate(names):
         for kind, offset in (("dense", 0.24), ("sparse", -0.24), ("ours", 0.0)):
             found = sorted(points(file, name)[kind], reverse=True)
@@ -74,24 +70,13 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     for x, name in enumerate(names):
         axes.annotate(name, (x, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", weight="bold")
     axes.set_ylabel("million tuples a second")
-    axes.grid(axis="y", which="both", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    picture.style(axes, "both")
     axes.margins(y=0.12)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
     threads = max(file["machine"]["memory_bytes_per_s"], key=lambda text: int(text.split()[0]))
     axes.set_title(f"{file['machine']['cpu']}, up to {threads}, fresh memory, {file['date']}", fontsize=9, pad=18)
-    figure.savefig(out, dpi=160)
-
-
-def main() -> int:
-    """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=pathlib.Path, help="JSON of comparison.py")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="PNG to write")
-    options = parser.parse_args()
-    draw(json.loads(options.results.read_text(encoding="utf-8")), options.out)
-    return 0
+    picture.save(figure, out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(picture.main(draw, __doc__))

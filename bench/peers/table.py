@@ -1,4 +1,4 @@
-"""The result of comparison.py as Markdown: a summary, then every contestant of every workload."""
+"""Prints the result of comparison.py as Markdown: a summary, then every contestant of every workload."""
 
 from __future__ import annotations
 
@@ -58,10 +58,9 @@ class Results:
     def merge_bench(self, workload: str, mode: str, threads: int) -> float | None:
         """Tuples a second of merge_bench, which begins with validated updates."""
         numerics, _, counts = mode.partition("+")
-        for row in (self.file["merge_bench"] or {}).get("results", []):
-            what = (row.get("op", "sum"), row.get("result", "sparse"))
-            found = (row["workload"], row["numerics"], row["counts"], what, row["threads"])
-            if found == (workload, numerics, bool(counts), ("sum", "sparse"), threads):
+        for row in self.file["merge_bench"]:
+            found = (row["workload"], row["numerics"], row["counts"], row["threads"])
+            if found == (workload, numerics, bool(counts), threads):
                 return float(row["tuples_per_s"])
         return None
 
@@ -220,13 +219,10 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=pathlib.Path, help="JSON of comparison.py")
-    parser.add_argument("--out", type=pathlib.Path, help="file to write; by default standard output")
+    parser.add_argument("--summary", action="store_true", help="without the contestants of each workload")
     options = parser.parse_args()
-    text = markdown(json.loads(options.results.read_text(encoding="utf-8")))
-    if options.out is None:
-        print(text)
-    else:
-        options.out.write_text(text, encoding="utf-8")
+    file = json.loads(options.results.read_text(encoding="utf-8"))
+    print(summary(Results(file)) if options.summary else markdown(file))
     return 0
 
 

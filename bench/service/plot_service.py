@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import pathlib
 import sys
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-OURS = "#c1272d"
-SINK = "#8a8a8a"
-PARSED = "#1f4e79"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+import picture
+from picture import OTHER as SINK
+from picture import OURS
+from picture import PEER as PARSED
 
 
 def _count(number: int, thing: str) -> str:
@@ -143,32 +138,16 @@ def draw(file: dict[str, Any], out: pathlib.Path) -> None:
     """Writes the picture of what the file has."""
     parts = [(name, part) for name, part in PARTS if name in file]
     columns = min(2, len(parts))
-    figure, grid = plt.subplots(
-        -(-len(parts) // columns),
-        columns,
-        figsize=(10, 3.2 * -(-len(parts) // columns)),
-        layout="constrained",
-        squeeze=False,
-    )
+    rows = -(-len(parts) // columns)
+    figure, grid = picture.new(rows, columns, size=(10, 3.2 * rows), squeeze=False)
     for axes, (name, part) in zip(grid.flat, parts):
         part(axes, file[name])
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
+        picture.style(axes)
     for axes in list(grid.flat)[len(parts) :]:
         axes.set_visible(False)
     figure.suptitle(f"{file['cores']} cores, {file['date']}{', a quick look' if file['quick'] else ''}", fontsize=9)
-    figure.savefig(out, dpi=160)
-
-
-def main() -> int:
-    """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=pathlib.Path, help="JSON of service.py")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="PNG to write")
-    options = parser.parse_args()
-    draw(json.loads(options.results.read_text(encoding="utf-8")), options.out)
-    return 0
+    picture.save(figure, out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(picture.main(draw, __doc__))
