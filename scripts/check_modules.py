@@ -38,7 +38,7 @@ SKIPPED_FOLDERS = {".git", ".venv", "build", "out", "__pycache__"}
 STD = r"[a-z0-9_]+"
 CUDA = r"(cuda|cub|thrust|nv|cooperative_groups|driver_types|vector_types)[\w./+-]*"
 # What files of a module may include: full matches of the path between the quotes or brackets. A module without a row
-# may include everything but tests and benchmarks.
+# may include everything but OUTER_MODULES.
 MODULES = {
     "host": [
         STD,
@@ -54,6 +54,9 @@ MODULES = {
     "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", CUDA],
     "kernel": [STD, r"cuda/.*", CUDA],  # .cu files and every header of ours that they reach
 }
+
+# Modules that may include all others, and that no other may include.
+OUTER_MODULES = ("tests", "bench", "tools")
 
 PYTHON_PACKAGE = "python/src/sparseagg/"
 # What people import, and what starts the command. These modules may import all others.
@@ -233,7 +236,7 @@ def check_includes(sources: dict[str, str]) -> Iterator[Finding]:
                     yield Finding(path, line, "include", f"{row} files may not include {target}")
             elif module == "service" and path != "service/main.cc" and re.fullmatch(f"cuda/.*|{CUDA}", target):
                 yield Finding(path, line, "include", f"only service/main.cc may include {target}")
-            elif module not in ("tests", "bench") and target.startswith(("tests/", "bench/")):
+            elif module not in OUTER_MODULES and target.split("/")[0] in OUTER_MODULES:
                 yield Finding(path, line, "include", f"{module} files may not include {target}")
 
 

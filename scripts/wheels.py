@@ -26,7 +26,7 @@ LIBC = "manylinux_2_36"
 MAX_MB = 25
 PROGRAMS = {
     "sparseagg-server": "service/sparseagg-server",
-    "sparseagg-loadgen": "bench/service/loadgen/sparseagg-loadgen",
+    "sparseagg-loadgen": "tools/loadgen/sparseagg-loadgen",
 }
 # What was linked in comes with its licence, from these Debian packages.
 LICENCES = (

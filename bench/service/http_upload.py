@@ -2,7 +2,7 @@
 r"""How fast the HTTP gateway takes bulk uploads, next to gRPC, in turns on one machine.
 
     bench/service/http_upload.py --server build/dev/service/sparseagg-server \
-      --loadgen build/dev/bench/service/loadgen/sparseagg-loadgen
+      --loadgen build/dev/tools/loadgen/sparseagg-loadgen
 
 Both send workload B of bench/ in chunks of 512 KiB over as many connections, three rounds a turn, of which the median
 counts: from the first byte to the last commit. gRPC's turns are those of sparseagg-loadgen, with SubmitUpdate, the

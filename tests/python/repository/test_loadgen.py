@@ -21,7 +21,7 @@ BENCH = REPOSITORY / "bench" / "service"
 
 
 def loadgen_binary() -> str:
-    path = os.environ.get("SPARSEAGG_LOADGEN") or str(REPOSITORY / "build/dev/bench/service/loadgen/sparseagg-loadgen")
+    path = os.environ.get("SPARSEAGG_LOADGEN") or str(REPOSITORY / "build/dev/tools/loadgen/sparseagg-loadgen")
     assert os.access(path, os.X_OK), f"no load generator at {path}: build it (`make build`) or set SPARSEAGG_LOADGEN"
     return path
 

@@ -21,7 +21,7 @@ _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 # Wheels with the programs have them here.
 _BUNDLED = _PACKAGE / "bin"
 # Where `make` builds the programs, below the repository of a package that is installed in place (pip install -e).
-_BUILT = {SERVER: "build/dev/service/sparseagg-server", _LOADGEN: "build/dev/bench/service/loadgen/sparseagg-loadgen"}
+_BUILT = {SERVER: "build/dev/service/sparseagg-server", _LOADGEN: "build/dev/tools/loadgen/sparseagg-loadgen"}
 
 
 def find(name: str, *, on_path: bool = True) -> str:

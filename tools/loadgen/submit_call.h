@@ -1,6 +1,6 @@
 // SubmitUpdate calls that send serialized messages.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SUBMIT_CALL_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_SUBMIT_CALL_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_SUBMIT_CALL_H_
+#define SPARSEAGG_TOOLS_LOADGEN_SUBMIT_CALL_H_
 
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/service/loadgen/traffic.h"
+#include "tools/loadgen/traffic.h"
 
 namespace sparseagg::bench {
 
@@ -54,4 +54,4 @@ void Submit(grpc::GenericStub& stub, const Job& job, std::function<void(grpc::St
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_SUBMIT_CALL_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_SUBMIT_CALL_H_

@@ -1,14 +1,14 @@
 // Many submissions at once, at a given pace.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_LOAD_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_LOAD_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_LOAD_H_
+#define SPARSEAGG_TOOLS_LOADGEN_LOAD_H_
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "bench/service/loadgen/submit_call.h"
-#include "bench/service/loadgen/traffic.h"
+#include "tools/loadgen/submit_call.h"
+#include "tools/loadgen/traffic.h"
 
 namespace sparseagg::bench {
 
@@ -44,4 +44,4 @@ Outcome Run(Connections& connections, const std::vector<Job>& jobs, const Pacing
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_LOAD_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_LOAD_H_

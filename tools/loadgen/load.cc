@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/load.h"
+#include "tools/loadgen/load.h"
 
 #include <algorithm>
 #include <chrono>

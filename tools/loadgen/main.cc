@@ -10,14 +10,14 @@
 #include "absl/strings/str_format.h"
 #include "bench/common/machine.h"
 #include "bench/common/workloads.h"
-#include "bench/service/loadgen/flags.h"
-#include "bench/service/loadgen/ingest.h"
-#include "bench/service/loadgen/report.h"
-#include "bench/service/loadgen/scenarios.h"
-#include "bench/service/loadgen/sink.h"
-#include "bench/service/loadgen/soak.h"
 #include "service/grpc/grpc_options.h"
 #include "service/version.h"
+#include "tools/loadgen/flags.h"
+#include "tools/loadgen/ingest.h"
+#include "tools/loadgen/report.h"
+#include "tools/loadgen/scenarios.h"
+#include "tools/loadgen/sink.h"
+#include "tools/loadgen/soak.h"
 
 namespace sparseagg::bench {
 namespace {

@@ -1,6 +1,6 @@
 // The sink: a bare gRPC server with the settings of sparseagg-server, which drops the submissions that it receives.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SINK_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_SINK_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_SINK_H_
+#define SPARSEAGG_TOOLS_LOADGEN_SINK_H_
 
 #include <sys/types.h>
 
@@ -36,4 +36,4 @@ class SinkProcess {
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_SINK_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_SINK_H_

@@ -1,15 +1,15 @@
 // The part of the coordinator: creates, closes, reads and deletes rounds, and checks their results.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_ROUNDS_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_ROUNDS_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_ROUNDS_H_
+#define SPARSEAGG_TOOLS_LOADGEN_ROUNDS_H_
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/common/workloads.h"
-#include "bench/service/loadgen/submit_call.h"
 #include "host/result.h"
 #include "sparseagg/v1/aggregation.grpc.pb.h"
+#include "tools/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -39,4 +39,4 @@ std::string FindDifference(const Result& expected, const std::vector<v1::ResultP
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_ROUNDS_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_ROUNDS_H_

@@ -1,11 +1,11 @@
 // Percentiles and JSON.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_REPORT_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_REPORT_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_REPORT_H_
+#define SPARSEAGG_TOOLS_LOADGEN_REPORT_H_
 
 #include <string>
 #include <vector>
 
-#include "bench/service/loadgen/load.h"
+#include "tools/loadgen/load.h"
 
 namespace sparseagg::bench {
 
@@ -21,4 +21,4 @@ std::string StringJson(const std::string& text);
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_REPORT_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_REPORT_H_

@@ -1,6 +1,6 @@
 // A workload in serialized messages.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_TRAFFIC_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_TRAFFIC_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_TRAFFIC_H_
+#define SPARSEAGG_TOOLS_LOADGEN_TRAFFIC_H_
 
 #include <grpcpp/support/byte_buffer.h>
 
@@ -49,4 +49,4 @@ grpc::ByteBuffer WithIds(const Submission& submission, const std::string& round)
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_TRAFFIC_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_TRAFFIC_H_

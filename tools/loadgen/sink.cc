@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/sink.h"
+#include "tools/loadgen/sink.h"
 
 #include <fcntl.h>
 #include <grpcpp/security/server_credentials.h>

@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/bad_clients.h"
+#include "tools/loadgen/bad_clients.h"
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>

@@ -1,15 +1,15 @@
 // The soak test: good clients among many bad ones for a long time.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SOAK_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_SOAK_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_SOAK_H_
+#define SPARSEAGG_TOOLS_LOADGEN_SOAK_H_
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "bench/service/loadgen/load.h"
-#include "bench/service/loadgen/scenarios.h"
-#include "bench/service/loadgen/submit_call.h"
+#include "tools/loadgen/load.h"
+#include "tools/loadgen/scenarios.h"
+#include "tools/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -54,4 +54,4 @@ std::string SoakJson(const SoakRun& run, const SoakFlags& flags);
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_SOAK_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_SOAK_H_

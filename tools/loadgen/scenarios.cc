@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/scenarios.h"
+#include "tools/loadgen/scenarios.h"
 
 #include <stdexcept>
 #include <utility>

@@ -1,12 +1,12 @@
 // The ingest benchmark.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_INGEST_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_INGEST_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_INGEST_H_
+#define SPARSEAGG_TOOLS_LOADGEN_INGEST_H_
 
 #include <string>
 
-#include "bench/service/loadgen/flags.h"
-#include "bench/service/loadgen/scenarios.h"
-#include "bench/service/loadgen/submit_call.h"
+#include "tools/loadgen/flags.h"
+#include "tools/loadgen/scenarios.h"
+#include "tools/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -18,4 +18,4 @@ std::string MeasureIngestAndSinks(const Flags& flags, Plan& plan, Connections& s
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_INGEST_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_INGEST_H_

@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/traffic.h"
+#include "tools/loadgen/traffic.h"
 
 #include <grpcpp/support/slice.h>
 

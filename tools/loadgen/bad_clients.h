@@ -1,6 +1,6 @@
 // Clients that stall, disappear or send garbage.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_BAD_CLIENTS_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_BAD_CLIENTS_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_BAD_CLIENTS_H_
+#define SPARSEAGG_TOOLS_LOADGEN_BAD_CLIENTS_H_
 
 #include <condition_variable>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/service/loadgen/traffic.h"
+#include "tools/loadgen/traffic.h"
 
 namespace sparseagg::bench {
 
@@ -60,4 +60,4 @@ class BadClients {
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_BAD_CLIENTS_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_BAD_CLIENTS_H_

@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/soak.h"
+#include "tools/loadgen/soak.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/common/machine.h"
-#include "bench/service/loadgen/bad_clients.h"
-#include "bench/service/loadgen/report.h"
+#include "tools/loadgen/bad_clients.h"
+#include "tools/loadgen/report.h"
 
 namespace sparseagg::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/ingest.h"
+#include "tools/loadgen/ingest.h"
 
 #include <map>
 #include <memory>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "bench/service/loadgen/load.h"
-#include "bench/service/loadgen/report.h"
-#include "bench/service/loadgen/sink.h"
+#include "tools/loadgen/load.h"
+#include "tools/loadgen/report.h"
+#include "tools/loadgen/sink.h"
 
 namespace sparseagg::bench {
 namespace {

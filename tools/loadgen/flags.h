@@ -1,13 +1,13 @@
 // The flags of sparseagg-loadgen.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_FLAGS_H_
+#define SPARSEAGG_TOOLS_LOADGEN_FLAGS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "bench/service/loadgen/sink.h"
-#include "bench/service/loadgen/submit_call.h"
+#include "tools/loadgen/sink.h"
+#include "tools/loadgen/submit_call.h"
 
 namespace sparseagg::bench {
 
@@ -43,4 +43,4 @@ inline SinkKind KindOf(const std::string& name) { return name == "raw" ? SinkKin
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_FLAGS_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_FLAGS_H_

@@ -1,15 +1,15 @@
 // The measured scenarios: ingest, and whole rounds.
-#ifndef SPARSEAGG_BENCH_SERVICE_LOADGEN_SCENARIOS_H_
-#define SPARSEAGG_BENCH_SERVICE_LOADGEN_SCENARIOS_H_
+#ifndef SPARSEAGG_TOOLS_LOADGEN_SCENARIOS_H_
+#define SPARSEAGG_TOOLS_LOADGEN_SCENARIOS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "bench/common/workloads.h"
-#include "bench/service/loadgen/load.h"
-#include "bench/service/loadgen/rounds.h"
-#include "bench/service/loadgen/traffic.h"
+#include "tools/loadgen/load.h"
+#include "tools/loadgen/rounds.h"
+#include "tools/loadgen/traffic.h"
 
 namespace sparseagg::bench {
 
@@ -57,4 +57,4 @@ std::vector<double> MeasureRounds(Connections& connections, Plan& plan, int coun
 
 }  // namespace sparseagg::bench
 
-#endif  // SPARSEAGG_BENCH_SERVICE_LOADGEN_SCENARIOS_H_
+#endif  // SPARSEAGG_TOOLS_LOADGEN_SCENARIOS_H_

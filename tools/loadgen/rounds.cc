@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/rounds.h"
+#include "tools/loadgen/rounds.h"
 
 #include <grpcpp/client_context.h>
 

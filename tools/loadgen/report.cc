@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/report.h"
+#include "tools/loadgen/report.h"
 
 #include <algorithm>
 #include <cmath>

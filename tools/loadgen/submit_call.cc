@@ -1,4 +1,4 @@
-#include "bench/service/loadgen/submit_call.h"
+#include "tools/loadgen/submit_call.h"
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
