@@ -48,7 +48,7 @@ test-cpp: build ## the C++ tests
 .PHONY: test-python
 test-python: $(VENV)/.test deps-browser build ## the Python tests, against a real server
 	status=0; \
-	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/python $(PYTEST_ARGS) || status=1; \
+	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/python tests/system $(PYTEST_ARGS) || status=1; \
 	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
 	  exit $$status  # the latter skips, by name, the libraries that are not here
 
@@ -90,7 +90,7 @@ CYCLES ?= 200
 
 .PHONY: crash-test
 crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
-	$(BIN)/python scripts/crash_test.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
+	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
 
 ## Package
 
@@ -161,7 +161,7 @@ PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
 BENCH_ARGS ?=
 BENCH_LIBRARY := build/dev/bench/libsparseagg_bench_native.so
-SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/bench/service/loadgen/sparseagg-loadgen
+SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/tools/loadgen/sparseagg-loadgen
 # What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
 
@@ -171,7 +171,6 @@ bench: bench-build ## workloads A to G, compared with other libraries, into benc
 	build/dev/bench/merge_bench --repetitions 21 --out bench/results/merge.json
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
 	  --merge-bench bench/results/merge.json --out bench/results/comparison.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/table.py bench/results/comparison.json --out bench/results/comparison.md
 	$(PEERS_PYTHON) bench/peers/plot.py bench/results/comparison.json --out bench/results/comparison.png
 
 .PHONY: bench-quick
@@ -181,9 +180,8 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
 	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
 	  --merge-bench out/bench/merge.json --out out/bench/comparison.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --out out/bench/comparison.md
 	$(PEERS_PYTHON) bench/peers/plot.py out/bench/comparison.json --out out/bench/comparison.png
-	@sed -n '/^## Summary/,/^## A/p' out/bench/comparison.md | sed '$$d'
+	@$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --summary
 
 .PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
@@ -215,7 +213,7 @@ bench-coordinators: build ## beside the aggregation of Flower and NVFlare themse
 	$(call STAND_INS,flower) bench/coordinators/flower_side_by_side.py --out bench/results/flower.json
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_side_by_side.py --out bench/results/nvflare.json
 	$(call STAND_INS,nvflare) bench/coordinators/nvflare_wire.py --out bench/results/nvflare.json
-	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json --plot bench/results/dense.png \
+	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json \
 	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) \
 	  --python 'torch float32=$(call INTEGRATION,flower)' --server $(SERVER)
 
@@ -382,7 +380,7 @@ lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|python|bench|tests)/.*\.cc$$'
+	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|python|bench|tests|tools)/.*\.cc$$'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/

@@ -6,7 +6,7 @@ namespace sparseagg::service {
 
 // Ends the process by SIGKILL, if the environment's SPARSEAGG_FAIL_POINT is "NAME:N" with this name, and this is the
 // N-th call with it. Packages have no such places (CMake's SPARSEAGG_FAIL_POINTS): there the call is empty.
-// `name`: a literal, unique in the server; scripts/crash_test.py finds the names in the sources.
+// `name`: a literal, unique in the server; tests/system/crash finds the names in the sources.
 #ifdef SPARSEAGG_FAIL_POINTS
 void FailPoint(const char* name);
 #else

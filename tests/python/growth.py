@@ -12,6 +12,10 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sparseagg as sa
 
 FACTOR = 4
 LIMIT = 6
@@ -53,3 +57,41 @@ def check_linear(make: Callable[[int], Callable[[], object]], n: int, *clocks: C
             return
     told = ", ".join(f"{1e3 * small:.1f} ms and {1e3 * large:.1f} ms" for small, large in least)
     raise AssertionError(f"at {n} and {FACTOR * n}: {told}")
+
+
+KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
+
+
+def spec_of(num_tensors: int) -> sa.RoundSpec:
+    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)])
+
+
+def update_of(num_tensors: int) -> dict[str, Any]:
+    """An update in the form of the wire, which needs no conversion."""
+    return {f"t{i}": (KEYS, ROWS) for i in range(num_tensors)}
+
+
+ONE, UPDATE = spec_of(1), update_of(1)
+
+
+def round_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
+    spec, update = spec_of(n), update_of(n)
+
+    def run() -> None:
+        opened = client.create_round(spec)
+        opened.submit("a", update)
+        opened.close()
+        opened.delete()
+
+    return run
+
+
+def many_rounds(client: sa.Client, n: int) -> Callable[[], object]:
+    def run() -> None:
+        opened = [client.create_round(ONE) for _ in range(n)]
+        assert len(list(client.list_rounds())) >= n
+        for each in opened:
+            each.cancel("done")
+            each.delete()
+
+    return run

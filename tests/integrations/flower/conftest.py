@@ -5,4 +5,5 @@ from __future__ import annotations
 import pathlib
 import sys
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+TESTS = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(TESTS / "python"), str(TESTS / "support")]

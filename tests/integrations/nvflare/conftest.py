@@ -4,4 +4,5 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))  # helpers of the tests of the client
+TESTS = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(TESTS / "python"), str(TESTS / "support")]  # helpers of the tests of the client

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import sparseagg as sa
-from growth import check_linear, cpu_clock
+from growth import ONE, UPDATE, check_linear, cpu_clock, many_rounds, round_of_tensors, spec_of, update_of
 from real_server import ServerProcess
 
-KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
 FLAGS = ("--max-tensors", "0", "--max-open-rounds", "0")
 
 
@@ -34,32 +32,9 @@ def connected(roomy: ServerProcess) -> Iterator[sa.Client]:
         yield client
 
 
-def spec_of(num_tensors: int) -> sa.RoundSpec:
-    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)])
-
-
-def update_of(num_tensors: int) -> dict[str, Any]:
-    return {f"t{i}": (KEYS, ROWS) for i in range(num_tensors)}
-
-
-ONE, UPDATE = spec_of(1), update_of(1)
-
-
 def create_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
     spec = spec_of(n)
     return lambda: client.create_round(spec).delete()
-
-
-def round_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
-    spec, update = spec_of(n), update_of(n)
-
-    def run() -> None:
-        opened = client.create_round(spec)
-        opened.submit("a", update)
-        opened.close()
-        opened.delete()
-
-    return run
 
 
 def aggregate_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
@@ -97,17 +72,6 @@ def round_of_clients(client: sa.Client, n: int) -> Callable[[], object]:
 def aggregate_of_clients(client: sa.Client, n: int) -> Callable[[], object]:
     updates = [UPDATE] * n
     return lambda: client.aggregate(updates, ONE)
-
-
-def many_rounds(client: sa.Client, n: int) -> Callable[[], object]:
-    def run() -> None:
-        opened = [client.create_round(ONE) for _ in range(n)]
-        assert len(list(client.list_rounds())) >= n
-        for each in opened:
-            each.cancel("done")
-            each.delete()
-
-    return run
 
 
 def many_tasks(client: sa.Client, n: int) -> Callable[[], object]:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 import sparseagg as sa
-from growth import check_linear, cpu_clock
+from growth import ONE, check_linear, cpu_clock, spec_of
 from http_calls import LOCAL, request
 from real_server import ServerProcess
 
 
 def rounds(client: sa.Client, n: int) -> None:
     for _ in range(n):
-        client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+        client.create_round(ONE)
 
 
 def tensors(client: sa.Client, n: int) -> None:
-    client.create_round(sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(n)]))
+    client.create_round(spec_of(n))
 
 
 @pytest.mark.parametrize(("make", "n"), [(rounds, 200), (tensors, 1000)])

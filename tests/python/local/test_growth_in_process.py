@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from growth import check_linear
+from growth import ONE, ROWS, UPDATE, check_linear, many_rounds, round_of_tensors, spec_of, update_of
 from sparseagg.local.engine_spec import left_to_sums
-
-KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
-
-
-def spec_of(num_tensors: int, **options: Any) -> sa.RoundSpec:
-    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)], **options)
-
-
-def in_wire_form(num_tensors: int) -> dict[str, Any]:
-    return {f"t{i}": (KEYS, ROWS) for i in range(num_tensors)}
 
 
 def to_convert(num_tensors: int) -> dict[str, Any]:
@@ -48,12 +38,12 @@ def make_aggregator(n: int) -> Callable[[], object]:
 
 
 def aggregate(n: int) -> Callable[[], object]:
-    spec, update = spec_of(n), in_wire_form(n)
+    spec, update = spec_of(n), update_of(n)
     return lambda: sa.aggregate([update, update], spec)
 
 
 def aggregate_within_a_limit(n: int) -> Callable[[], object]:
-    spec, update = spec_of(n), in_wire_form(n)
+    spec, update = spec_of(n), update_of(n)
     return lambda: sa.aggregate([update, update], spec, memory_limit=1 << 30)
 
 
@@ -69,7 +59,7 @@ def merge_aggregators_of_many_tensors(n: int) -> Callable[[], object]:
 
 def use_a_result(n: int) -> Callable[[], object]:
     spec = spec_of(n)
-    result = sa.aggregate([in_wire_form(n)], spec)
+    result = sa.aggregate([update_of(n)], spec)
     model = {f"t{i}": np.zeros(10, np.float32) for i in range(n)}
 
     def use() -> None:
@@ -80,15 +70,7 @@ def use_a_result(n: int) -> Callable[[], object]:
 
 
 def round_in_memory(n: int) -> Callable[[], object]:
-    client, spec, update = sa.Client(":memory:"), spec_of(n), in_wire_form(n)
-
-    def run() -> None:
-        opened = client.create_round(spec)
-        opened.submit("a", update)
-        opened.close()
-        opened.delete()
-
-    return run
+    return round_of_tensors(sa.Client(":memory:"), n)
 
 
 OF_TENSORS = {
@@ -108,9 +90,6 @@ OF_TENSORS = {
 @pytest.mark.parametrize("make", OF_TENSORS, ids=lambda make: make.__name__)
 def test_cost_is_in_proportion_to_tensors(make):
     check_linear(make, OF_TENSORS[make])
-
-
-ONE, UPDATE = spec_of(1), in_wire_form(1)
 
 
 def aggregate_a_list(n: int) -> Callable[[], object]:
@@ -161,16 +140,7 @@ def withdraw_together(n: int) -> Callable[[], object]:
 
 
 def rounds_in_memory(n: int) -> Callable[[], object]:
-    client = sa.Client(":memory:")
-
-    def run() -> None:
-        opened = [client.create_round(ONE) for _ in range(n)]
-        assert len(list(client.list_rounds())) == n
-        for each in opened:
-            each.cancel("done")
-            each.delete()
-
-    return run
+    return many_rounds(sa.Client(":memory:"), n)
 
 
 OF_OTHERS = {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A load test of leases: many workers at one task store, a third of which abandon their lease in mid-task.
 
-    scripts/lease_load.py --server build/dev/service/sparseagg-server
-    scripts/lease_load.py --server … --open-tasks 100000 --waiting 10000
-    scripts/lease_load.py --server … --workers 64 --tasks 20000 --abandon-every 0 --work-ms 0    # the peak rate
+    tests/system/lease_load.py --server build/dev/service/sparseagg-server
+    tests/system/lease_load.py --server … --open-tasks 100000 --waiting 10000
+    tests/system/lease_load.py --server … --workers 64 --tasks 20000 --abandon-every 0 --work-ms 0    # the peak rate
 
 Starts a server and creates tasks. Each worker is one coroutine with calls of its own; workers share some connections.
 Every third worker (--abandon-every) leases a task, says nothing more and is gone, as if it were killed. The others
@@ -28,12 +28,12 @@ import json
 import os
 import pathlib
 import random
-import subprocess
 import sys
 import time
 from typing import Any
 
 import grpc
+import sparseagg as sa
 from google.protobuf import duration_pb2
 from sparseagg.v1 import tasks_pb2 as pb
 from sparseagg.v1 import tasks_pb2_grpc as pb_grpc
@@ -55,29 +55,15 @@ class Figures:
     leases: int = 0
 
 
-class Server:
-    """The server's process."""
+def resident_bytes(server: sa.Server) -> int:
+    """The resident memory of the server."""
+    return int(pathlib.Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
-    def __init__(self, binary: str, flags: list[str]) -> None:
-        command = [binary, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "none"]
-        command += ["--log-level", "error", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().partition("grpc=")[2].split()[0]
 
-    def resident_bytes(self) -> int:
-        """The resident memory."""
-        return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE_BYTES
-
-    def cpu_seconds(self) -> float:
-        """The processor time so far."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    def stop(self) -> None:
-        """Ends the process."""
-        self.process.terminate()
-        self.process.wait()
+def cpu_seconds(server: sa.Server) -> float:
+    """The processor time of the server so far."""
+    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def seconds(length: float) -> duration_pb2.Duration:
@@ -135,7 +121,7 @@ async def wait_idle(stub: Any, number: int) -> None:
         await stub.LeaseTask(pb.LeaseTaskRequest(client_id=f"idle-{number}", labels=["idle"], timeout=seconds(60)))
 
 
-async def run_load(server: Server, options: argparse.Namespace) -> dict[str, Any]:
+async def run_load(server: sa.Server, options: argparse.Namespace) -> dict[str, Any]:
     """Runs all; returns the figures and the problems."""
     channels = [
         grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
@@ -143,22 +129,22 @@ async def run_load(server: Server, options: argparse.Namespace) -> dict[str, Any
     stubs = [pb_grpc.TasksStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
     result: dict[str, Any] = {}
     await stubs[0].ListTasks(pb.ListTasksRequest())
-    empty = server.resident_bytes()
+    empty = resident_bytes(server)
     idle: list[asyncio.Task[None]] = []
     if options.open_tasks:
         took = await create(stubs[0], options.open_tasks, "nobody", "open")
         result["create_per_second"] = round(options.open_tasks / took)
-        result["bytes_per_open_task"] = round((server.resident_bytes() - empty) / options.open_tasks)
+        result["bytes_per_open_task"] = round((resident_bytes(server) - empty) / options.open_tasks)
     if options.waiting:
-        before = server.resident_bytes()
+        before = resident_bytes(server)
         idle = [asyncio.create_task(wait_idle(stubs[i % CHANNELS], i)) for i in range(options.waiting)]
         await asyncio.sleep(QUIET_S)
-        result["bytes_per_waiting_lease"] = round((server.resident_bytes() - before) / options.waiting)
-        cpu, begin = server.cpu_seconds(), time.monotonic()
+        result["bytes_per_waiting_lease"] = round((resident_bytes(server) - before) / options.waiting)
+        cpu, begin = cpu_seconds(server), time.monotonic()
         await asyncio.sleep(QUIET_S)
-        result["idle_cpu_percent"] = round(100 * (server.cpu_seconds() - cpu) / (time.monotonic() - begin), 1)
+        result["idle_cpu_percent"] = round(100 * (cpu_seconds(server) - cpu) / (time.monotonic() - begin), 1)
 
-    cpu = server.cpu_seconds()
+    cpu = cpu_seconds(server)
     await create(stubs[0], options.tasks, "load", "load")
     figures, begin = Figures(), time.monotonic()
     workers = [work(stubs[i % CHANNELS], i, options, figures) for i in range(options.workers)]
@@ -192,7 +178,7 @@ async def run_load(server: Server, options: argparse.Namespace) -> dict[str, Any
         "leases": figures.leases,
         "seconds": round(elapsed, 2),
         "tasks_per_second": round(options.tasks / elapsed),
-        "server_cpu_us_per_task": round(1e6 * (server.cpu_seconds() - cpu) / options.tasks),
+        "server_cpu_us_per_task": round(1e6 * (cpu_seconds(server) - cpu) / options.tasks),
         "handed_on_median_s": round(sorted(figures.handed_on)[len(figures.handed_on) // 2], 3) if latest else None,
         "handed_on_latest_s": round(latest, 3),
         "lease_s": options.lease,
@@ -222,11 +208,8 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="flags of the server, behind --")
     options = parser.parse_args()
     print(f"lease_load: seed {options.seed}", flush=True)
-    server = Server(options.server, options.flags)
-    try:
+    with sa.Server(program=options.server, options=["--log-level", "error", *options.flags]) as server:
         figures = asyncio.run(run_load(server, options))
-    finally:
-        server.stop()
     print(json.dumps(figures))
     return 1 if figures["problems"] else 0
 

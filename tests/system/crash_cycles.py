@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills a server with a data directory again and again, and checks that nothing acknowledged is lost.
 
-    python scripts/crash_test.py [--cycles N] [--seed N] [--server PATH] [--durability sync]
+    python tests/system/crash_cycles.py [--cycles N] [--seed N] [--server PATH] [--durability sync]
 
 Cycles are a round and a batch of tasks in turn. The server is killed in every other of each at one of its named fail
 points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same directory, and the
@@ -59,13 +59,13 @@ from crash.torn_files import TornFiles
 from crash.updates import make_client
 from crash.volume import Volume
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs all cycles; returns the exit status."""
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
-    print(f"crash_test: seed {seed}, {options.cycles} cycles", flush=True)
+    print(f"crash_cycles: seed {seed}, {options.cycles} cycles", flush=True)
     points = fail_points(REPOSITORY)
     points_of = [points_of_rounds(points), points_of_tasks(points)]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crash-", dir=options.folder))
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
                 else:
                     completed += cycle.run()
             except BaseException:
-                print(f"crash_test: cycle {number} at '{point or 'a random time'}', seed {seed}; see {folder}")
+                print(f"crash_cycles: cycle {number} at '{point or 'a random time'}', seed {seed}; see {folder}")
                 raise
             finally:
                 kills += cycle.num_kills
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
                 kind = "round" if is_round else "tasks"
                 print(f"cycle {number}: {kind}, {point or 'random'}, {cycle.num_kills} kills", flush=True)
     except Failure as failure:
-        print(f"crash_test: FAILED: {failure}")
+        print(f"crash_cycles: FAILED: {failure}")
         return 1
     finally:
         server.close()

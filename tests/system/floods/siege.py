@@ -14,7 +14,7 @@ from collections.abc import Callable
 from real_server import START_TIMEOUT_S, ServerProcess
 
 LIMIT = 256 << 20
-# Longer to see whether memory grows on: `FLOOD_SECONDS=20 make test-python PYTEST_ARGS='-n 0 -s tests/python/floods'`.
+# Longer to see whether memory grows on: `FLOOD_SECONDS=20 .venv/bin/python -m pytest -s tests/system/floods`.
 SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
 # Of a server that has served: what the C library keeps of memory in use is different each time.
 IDLE_SLACK = LIMIT // 8

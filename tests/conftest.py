@@ -1,4 +1,4 @@
-"""Fixtures of all tests: real servers, clients of them, and modules of the benchmarks."""
+"""Fixtures of tests/python and tests/system: real servers, clients of them, and modules of the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from types import ModuleType
 
 import pytest
 import sparseagg as sa
-from flaky_proxy import FlakyProxy
-from real_server import BENCH, REPOSITORY, ServerProcess
 
-sys.path[:0] = [str(REPOSITORY / "tests" / "data"), str(REPOSITORY / "tests" / "support")]
+TESTS = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS / name) for name in ("data", "python", "support")]
+
+from flaky_proxy import FlakyProxy  # noqa: E402
+from real_server import BENCH, ServerProcess  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""A short run of scripts/crash_test.py; ``make crash-test`` has the long one."""
+"""A short run of crash_cycles.py; ``make crash-test`` has the long one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from real_server import REPOSITORY, START_TIMEOUT_S, server_binary
 
-SCRIPT = REPOSITORY / "scripts" / "crash_test.py"
+SCRIPT = REPOSITORY / "tests/system/crash_cycles.py"
 CYCLES = 16
 
 
