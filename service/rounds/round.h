@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,10 +26,15 @@
 #include "service/rounds/recent_refusals.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
+#include "service/rounds/round_life.h"
 #include "service/rounds/round_services.h"
 #include "service/rounds/round_snapshot.h"
+#include "service/rounds/round_sum.h"
+#include "service/rounds/round_waits.h"
+#include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
 #include "service/rounds/upload_handle.h"
+#include "service/rounds/upload_table.h"
 
 namespace sparseagg::service {
 
@@ -62,6 +66,9 @@ namespace sparseagg::service {
 //
 // Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
 // posted tasks keep it while they use it.
+//
+// Its parts can each be read alone: RoundLife, UploadTable, SubmissionTable, RoundSum (under merge_mu_) and RoundWaits.
+// What is here concerns several parts.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
 // their input is small. The round makes chunks and commit of one upload run one after another. Calls that wait say so
@@ -163,7 +170,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // before: the reason of the discard, and nothing is counted.
   absl::StatusOr<Receipt> Commit(UploadHandle& handle);
   // Returns: true if a commit may also merge pending updates of other submissions, so that a small one may take long.
-  bool MergesOnArrival() const;
+  bool MergesOnArrival() const { return service::MergesOnArrival(*config_); }
   // Ends the upload, if it has not ended, and does not count it as refused: its client has given it up. Does not
   // stop a commit that runs.
   void Discard(UploadHandle& upload);
@@ -237,7 +244,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
 
-  using WaitId = uint64_t;
+  using WaitId = RoundWaits::Id;
   // Calls `done` once: within Wait if the round has ended; else when the round ends, after `timeout`, or on
   // ReleaseWaiters; never after StopWaiting has returned true or the round is gone. `done` learns from state() whether
   // the round has ended. It runs on the thread that ended or released the wait, perhaps under merge_mu_: so it must be
@@ -245,9 +252,9 @@ class Round : public std::enable_shared_from_this<Round> {
   // until the wait has ended.
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
-  bool StopWaiting(WaitId id);
+  bool StopWaiting(WaitId id) { return waits_.Remove(id); }
   // Ends all waits, because the server stops: calls their `done` on this thread.
-  void ReleaseWaiters();
+  void ReleaseWaiters() { waits_.Release(); }
 
   // ---- timeline ----
 
@@ -264,33 +271,10 @@ class Round : public std::enable_shared_from_this<Round> {
   }
 
  private:
-  // The committed submission of a client, for answers to retries.
-  struct Committed {
-    ContentHash hash;
-    Receipt receipt;
-    uint64_t num_chunks = 0;
-    std::string tag;
-    uint64_t upload = 0;   // number in the store of the upload that was committed
-    std::string retry_id;  // the latest other submission id with the same content, and its tag
-    std::string retry_tag;
-  };
-  struct Waiter {
-    std::function<void()> done;
-    Timer::Id timer = 0;
-  };
-  // By client id. A std::map, because a node is allocated before the state changes and inserted without an allocation.
-  // absl::flat_hash_map of Abseil 20220623 is broken by an allocation that fails while it grows.
-  using CommittedMap = std::map<std::string, Committed, std::less<>>;
-  // Client id and submission id. As a key of uploads_by_name_, a view of the ids in the upload's handle.
-  using UploadName = std::pair<absl::string_view, absl::string_view>;
-  using UploadMap = std::map<uint64_t, std::shared_ptr<UploadHandle>>;  // by UploadHandle::id_
-  using NamedUploadMap = std::map<UploadName, std::shared_ptr<UploadHandle>>;
-
   Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
         std::optional<absl::Time> create_time);
 
   // round_uploads.cc: uploads, from the first chunk to the last
-  std::shared_ptr<UploadHandle> FindNamedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Errors: RESOURCE_EXHAUSTED of RetryLater: the tenant has begun too many uploads in the last second.
   absl::Status CheckRateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(UploadName name, bool is_named, const std::string& tag,
@@ -298,18 +282,13 @@ class Round : public std::enable_shared_from_this<Round> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
   // Makes the name free for a chunk 0 with `tag`. Returns: the upload that was removed, to be freed after mu_.
-  UploadMap::node_type RemoveOtherTagLocked(UploadName name, const std::string& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes the upload from all maps, if it is still there. Allocates nothing. Returns: the map's entry, to be freed
-  // after mu_; empty if the upload had ended.
-  UploadMap::node_type RemoveLocked(UploadHandle& upload, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  UploadTable::Map::node_type RemoveOtherTagLocked(UploadName name, const std::string& tag)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes the upload and hands it to NotifyDiscarded. Requires: NotifyDiscarded is posted. Allocates nothing.
   void DiscardLocked(UploadHandle& upload, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PostNotifyDiscarded();
   // Counts discarded uploads, calls their callbacks, and frees them and what Cancel has dropped.
   void NotifyDiscarded();
-  // Returns: true if an upload of this name and tag, or with the same content, has been committed.
-  bool IsCommittedLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  UploadProgress CommittedProgressLocked(absl::string_view client_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
   static absl::Status ReplacedError(UploadName name);
@@ -335,37 +314,23 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
                               PreparedSubmission prepared, TuplesPerTensor tuples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // Reserves memory for the submission and for the result with it, and merges pending updates if that is needed.
-  absl::Status ReserveForAdd(uint64_t committed_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // Returns: the memory that the round needs to remember a committed submission.
-  static uint64_t CommittedBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag);
-  // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
-  // aggregation has at least doubled since the latest MergePending.
-  void MergeIfMemoryIsShort() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // The aggregation, for Prepare only. Finish, which destroys the aggregation, waits until num_committing_ is 0.
-  const Aggregation& AggregationForPrepare() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *aggregation_; }
-  // Sets reservation_ to what the round holds now.
-  void UpdateReservation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  absl::Status MergePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // The aggregation, for Prepare only. Finish, which destroys the aggregation, waits until no commit runs.
+  const Aggregation& AggregationForPrepare() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *sum_.aggregation(); }
   // Returns: the answer to a commit of an upload that has been committed before, and perhaps withdrawn since.
   absl::StatusOr<Receipt> AnswerRepeatLocked(const UploadHandle& handle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns: the receipt of the client's committed submission, as a duplicate. Requires: there is one.
-  Receipt CountDuplicateLocked(absl::string_view client_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns: the receipt of the client's committed submission, as a duplicate.
+  Receipt CountDuplicate(const CommittedSubmission& submission) const;
   // Records a submission that is in the sum, and closes the round at max_submissions.
-  absl::StatusOr<Receipt> RecordLocked(CommittedMap::node_type record, Receipt receipt)
+  absl::StatusOr<Receipt> RecordLocked(SubmissionTable::Map::node_type record, Receipt receipt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds one operation of a stage to the round's timeline and to the metrics.
   void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
 
   // round_submissions.cc: the committed submissions, listed and taken out
-  // Returns: committed_.end() if the client has no submission with this id.
-  CommittedMap::const_iterator FindSubmissionLocked(absl::string_view client_id, absl::string_view submission_id) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
-  void WithdrawLocked(CommittedMap::const_iterator record, CommittedMap& withdrawn)
+  void WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& withdrawn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
   // Errors: FAILED_PRECONDITION: a client has no committed submission; or the round is closed and others count, too.
   absl::Status CheckCountedLocked(absl::Span<const absl::string_view> clients) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -374,7 +339,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status Start(Permit permit);
   // Returns: the error for a submission to a round that is not open.
   absl::Status NotOpenErrorLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return NotOpenErrorLocked(snapshot_.state, snapshot_.reason);
+    return NotOpenErrorLocked(life_.state(), life_.reason());
   }
   absl::Status NotOpenErrorLocked(RoundState state, absl::string_view reason) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Closing a round has two steps, so that all allocations come first. Returns: the error that the discarded uploads
@@ -382,8 +347,6 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status PrepareToFinalizeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `refusal`: the error for the uploads that the close discards. Allocates nothing.
   void FinalizeLocked(const absl::Status& refusal, const Moment& now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sets the time of the close and cancels the deadline.
-  void SetClosedLocked(const Moment& now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Discards all uploads but those being committed and those of committed clients, which may be retries.
   void DiscardUploadsLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the round. The caller calls AnnounceEnd after it has released mu_.
@@ -398,12 +361,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: true if the round has ended by this call.
   bool Finish();
   // Returns: what the store is to keep of the round's state. Requires: the round is not open.
-  StateRecord StateToStore() const;
-  // Returns: the state that a close makes, or a cancel.
-  StateRecord NextStateLocked(StateRecord::Name name, absl::string_view reason, absl::Time now) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  StateRecord RecordState() const;
   void OnDeadline();
-  void OnWaitTimeout(WaitId id);
 
   const std::shared_ptr<const RoundConfig> config_;
   const RoundServices services_;
@@ -416,34 +375,20 @@ class Round : public std::enable_shared_from_this<Round> {
   mutable StageTotals stages_;
   std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
 
+  RoundWaits waits_;
+
   Mutex merge_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  std::unique_ptr<Aggregation> aggregation_ ABSL_GUARDED_BY(merge_mu_);
-  // For committed submissions and for the result that they make: whatever is accepted can be finished.
-  Reservation reservation_ ABSL_GUARDED_BY(merge_mu_);
-  uint64_t fixed_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;      // of reservation_: the round and its spec
-  uint64_t committed_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;  // of reservation_: committed_
-  uint64_t merged_bytes_ ABSL_GUARDED_BY(merge_mu_) = 0;     // size of aggregation_ after the latest MergePending
+  RoundSum sum_ ABSL_GUARDED_BY(merge_mu_);
 
   mutable Mutex mu_;
   Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of tenant_.open_rounds
+  uint64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;
   RecentRefusals recent_refusals_ ABSL_GUARDED_BY(mu_);
-  // Without num_uploads, recent_refusals and the timeline, except the `finish` of an ended round: Snapshot() fills
-  // these in.
-  RoundSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
-  absl::Duration closed_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // Clock::Monotonic
-  // Commits that have found the round open and have not returned from Add. Finish waits for them.
-  uint64_t num_committing_ ABSL_GUARDED_BY(mu_) = 0;
-  bool finish_started_ ABSL_GUARDED_BY(mu_) = false;
-  CommittedMap committed_ ABSL_GUARDED_BY(mu_);  // by client id
-  // committed_ of a cancelled round, to be freed on the pool: a million entries take time.
-  CommittedMap dropped_committed_ ABSL_GUARDED_BY(mu_);
+  SubmissionTable committed_ ABSL_GUARDED_BY(mu_);
+  UploadTable uploads_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_upload_ ABSL_GUARDED_BY(mu_) = 1;       // UploadHandle::id_
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
-  uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;           // of uploads and waits
-  UploadMap uploads_ ABSL_GUARDED_BY(mu_);
-  UploadMap discarded_ ABSL_GUARDED_BY(mu_);  // waiting for NotifyDiscarded
-  NamedUploadMap uploads_by_name_ ABSL_GUARDED_BY(mu_);
-  std::map<WaitId, Waiter> waiters_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Time> restored_end_ ABSL_GUARDED_BY(mu_);  // when an earlier run ended the round
+  RoundLife life_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -1,27 +1,15 @@
 // Round: commits, from the last chunk to the merge.
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
-namespace {
-
-// Upper estimate of the memory of a committed client, in the round and in the aggregation, without its ids.
-constexpr uint64_t kSubmissionOverheadBytes = 1024;
-
-}  // namespace
-
-bool Round::MergesOnArrival() const {
-  return !std::all_of(config_->tensors.begin(), config_->tensors.end(), OrderMatters);
-}
 
 void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const UploadHandle::OnCommit& done) {
@@ -30,7 +18,7 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
   std::optional<absl::StatusOr<Receipt>> answer;
   {
     MutexLock lock(&mu_);
-    upload = FindNamedLocked(name);
+    upload = uploads_.FindNamed(name);
     if (upload == nullptr || upload->tag != tag) {
       answer = AnswerCommitWithoutUploadLocked(name, tag);
     } else {
@@ -53,28 +41,28 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
 }
 
 absl::StatusOr<Receipt> Round::AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag) {
-  if (IsCommittedLocked(name, tag)) return CountDuplicateLocked(name.first);
-  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
-  if (FindNamedLocked(name) != nullptr) return ReplacedError(name);
+  if (committed_.HasUpload(name, tag)) return CountDuplicate(*committed_.Find(name.first));
+  if (!life_.is_open()) return NotOpenErrorLocked();
+  if (uploads_.FindNamed(name) != nullptr) return ReplacedError(name);
   return NoUploadError(name);
 }
 
 absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
-  UploadMap::node_type removed;  // freed after both locks are released
+  UploadTable::Map::node_type removed;  // freed after both locks are released
   MutexLock one_at_a_time(&handle.mu_);
   Upload& upload = handle.upload_;
   {
     MutexLock lock(&mu_);
-    if (!uploads_.contains(handle.id_)) {
+    if (!uploads_.Contains(handle)) {
       // Discarded, or committed by another call in the meantime.
       RETURN_IF_ERROR(handle.discard_status_);
       return AnswerRepeatLocked(handle);
     }
     if (!upload.complete()) {
-      if (handle.is_named_ && IsCommittedLocked({handle.client_id, handle.submission_id}, handle.tag)) {
+      if (handle.is_named_ && committed_.HasUpload({handle.client_id, handle.submission_id}, handle.tag)) {
         // Late or repeated chunks have opened an upload of the committed submission again.
-        removed = RemoveLocked(handle, absl::CancelledError("the submission is committed"));
-        return CountDuplicateLocked(handle.client_id);
+        removed = uploads_.Remove(handle, absl::CancelledError("the submission is committed"));
+        return CountDuplicate(*committed_.Find(handle.client_id));
       }
       return absl::FailedPreconditionError(
           absl::StrCat("commit before the chunk marked last; chunk ", upload.next_sequence(), " is expected next"));
@@ -83,7 +71,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
   }
   absl::StatusOr<Receipt> receipt = ToStatus([&, committed = &upload] { return CommitComplete(handle, *committed); });
   MutexLock lock(&mu_);
-  removed = RemoveLocked(handle, receipt.status());
+  removed = uploads_.Remove(handle, receipt.status());
   if (!receipt.ok()) CountRefusedLocked(handle.client_id, receipt.status());
   return receipt;
 }
@@ -96,24 +84,23 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& uplo
     MutexLock lock(&mu_);
     handle.hash_ = hash;
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
-    ++num_committing_;
+    life_.BeginCommit();
   }
   absl::StatusOr<Receipt> receipt = ToStatus([&] { return PrepareAndAdd(handle, upload, hash); });
   MutexLock lock(&mu_);
-  --num_committing_;
-  if (num_committing_ == 0 && snapshot_.state != RoundState::kOpen && !finish_started_) PostFinish();
+  if (life_.EndCommit()) PostFinish();
   return receipt;
 }
 
 absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
-  const auto found = committed_.find(handle.client_id);
-  if (found != committed_.end() && found->second.hash == handle.hash_) return CountDuplicateLocked(handle.client_id);
-  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+  const CommittedSubmission* const found = committed_.Find(handle.client_id);
+  if (found != nullptr && found->hash == handle.hash_) return CountDuplicate(*found);
+  if (!life_.is_open()) return NotOpenErrorLocked();
   return NoUploadError({handle.client_id, handle.submission_id});
 }
 
-Receipt Round::CountDuplicateLocked(absl::string_view client_id) {
-  Receipt receipt = committed_.find(client_id)->second.receipt;
+Receipt Round::CountDuplicate(const CommittedSubmission& submission) const {
+  Receipt receipt = submission.receipt;
   receipt.duplicate = true;
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   return receipt;
@@ -121,17 +108,15 @@ Receipt Round::CountDuplicateLocked(absl::string_view client_id) {
 
 std::optional<absl::StatusOr<Receipt>> Round::AnswerWithoutAddLocked(const UploadHandle& handle,
                                                                      const ContentHash& hash) {
-  const auto found = committed_.find(handle.client_id);
-  if (found != committed_.end()) {
-    if (found->second.hash != hash) {
+  if (const CommittedSubmission* const found = committed_.Find(handle.client_id); found != nullptr) {
+    if (found->hash != hash) {
       return absl::AlreadyExistsError(absl::StrCat("client '", handle.client_id, "' has committed submission '",
-                                                   found->second.receipt.submission_id, "' with other content"));
+                                                   found->receipt.submission_id, "' with other content"));
     }
-    found->second.retry_id = handle.submission_id;
-    found->second.retry_tag = handle.tag;
-    return CountDuplicateLocked(handle.client_id);
+    committed_.SetRetry(handle.client_id, handle.submission_id, handle.tag);
+    return CountDuplicate(*found);
   }
-  if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+  if (!life_.is_open()) return NotOpenErrorLocked();
   if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return status;
   return std::nullopt;
 }
@@ -166,28 +151,27 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
-  CommittedMap records;
-  records.emplace(handle.client_id, Committed{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", ""});
+  SubmissionTable::Map records;
+  records.emplace(handle.client_id,
+                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", ""});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
   }
-  const uint64_t committed_bytes =
-      committed_bytes_ + CommittedBytes(handle.client_id, handle.submission_id, handle.tag);
-  RETURN_IF_ERROR(ReserveForAdd(committed_bytes, prepared, upload.reservation().bytes()));
+  const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag);
+  RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
   absl::Status recorded =
       journal_->PutSubmission(handle.client_id, {handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
                                                  receipt.num_tuples, receipt.num_bytes, hash});
   if (!recorded.ok()) {
-    UpdateReservation();
+    sum_.UpdateReservation();
     return recorded;
   }
-  const uint64_t num_before = aggregation_->num_submissions();
-  absl::Status added = ToStatus(
-      [&, aggregation = aggregation_.get()] { return aggregation->Add(handle.client_id, std::move(prepared)); });
-  if (!added.ok() && aggregation_->num_submissions() == num_before) {
-    UpdateReservation();  // no part of the submission was added
+  bool is_partial = false;
+  absl::Status added =
+      sum_.Add(handle.client_id, std::move(prepared), submission_bytes, upload.reservation(), is_partial);
+  if (!added.ok() && !is_partial) {
     journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
     return added;
   }
@@ -196,73 +180,31 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
     journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
     return FailAfterPartialAdd(added);
   }
-  committed_bytes_ = committed_bytes;
-  reservation_.Absorb(upload.reservation());
-  UpdateReservation();
-  MergeIfMemoryIsShort();
   MutexLock lock(&mu_);
   latest_tuples_.swap(tuples);
   handle.is_submission_ = true;
   return RecordLocked(records.extract(records.begin()), std::move(receipt));
 }
 
-absl::Status Round::ReserveForAdd(uint64_t committed_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes) {
-  const auto reserve = [&](const Aggregation& aggregation, Reservation& reservation, uint64_t kept_bytes) {
-    const uint64_t wanted = SaturatingAdd(kept_bytes, aggregation.BytesWith(&prepared));
-    const uint64_t reserved = reservation.bytes() + upload_bytes;
-    if (wanted <= reserved) return absl::OkStatus();
-    return reservation.Grow(wanted - reserved, "a submission, with the result's growth,");
-  };
-  absl::Status reserved = reserve(*aggregation_, reservation_, fixed_bytes_ + committed_bytes);
-  if (reserved.ok() || !MergesOnArrival()) return reserved;
-  RETURN_IF_ERROR(MergePending());
-  return reserve(*aggregation_, reservation_, fixed_bytes_ + committed_bytes);
-}
-
 absl::Status Round::FailAfterPartialAdd(const absl::Status& error) {
   absl::Status failure = absl::InternalError(absl::StrCat("adding a submission failed: ", error.message()));
   {
     MutexLock lock(&mu_);
-    if (HasEnded(snapshot_.state)) return failure;
+    if (life_.has_ended()) return failure;
     EndLocked(RoundState::kFailed, failure, failure.ToString(), services_.clock.Now());
   }
-  journal_->PutState(StateToStore()).IgnoreError();  // a restart would fail again, or not: both are right
+  journal_->PutState(RecordState()).IgnoreError();  // a restart would fail again, or not: both are right
   AnnounceEnd();
   return failure;
 }
 
-uint64_t Round::CommittedBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag) {
-  // The client id is twice in committed_ and twice in the aggregation; retries bring another submission id and tag.
-  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size());
-}
-
-void Round::UpdateReservation() {
-  reservation_.SetTo(fixed_bytes_ + committed_bytes_ + aggregation_->BytesWith(nullptr));
-}
-
-void Round::MergeIfMemoryIsShort() {
-  const bool halves = aggregation_->memory_bytes() / 2 >= merged_bytes_;
-  // An error is not the submission's, and leaves the aggregation as it was.
-  if (tenant_.budget.IsShort() && halves && MergesOnArrival()) MergePending().IgnoreError();
-}
-
-absl::Status Round::MergePending() {
-  absl::Status merged = ToStatus([aggregation = aggregation_.get()] { return aggregation->MergePending(); });
-  if (merged.ok()) merged_bytes_ = aggregation_->memory_bytes();
-  UpdateReservation();
-  return merged;
-}
-
-absl::StatusOr<Receipt> Round::RecordLocked(CommittedMap::node_type record, Receipt receipt) {
+absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type record, Receipt receipt) {
   // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
   // Finish waits for its commit.
-  if (HasEnded(snapshot_.state)) return NotOpenErrorLocked();
-  ++snapshot_.num_submissions;
-  snapshot_.num_tuples += receipt.num_tuples;
-  snapshot_.num_bytes += receipt.num_bytes;
+  if (life_.has_ended()) return NotOpenErrorLocked();
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
-  committed_.insert(std::move(record));
-  if (snapshot_.state == RoundState::kOpen && snapshot_.num_submissions == config_->max_submissions) {
+  committed_.Insert(std::move(record));
+  if (life_.is_open() && committed_.num_submissions() == config_->max_submissions) {
     FinalizeLocked(PrepareToFinalizeLocked(), services_.clock.Now());
   }
   return receipt;

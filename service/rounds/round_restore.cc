@@ -19,7 +19,7 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
   std::shared_ptr<UploadHandle> upload;
   {
     MutexLock lock(&mu_);
-    next_id_ = record.upload;
+    next_upload_ = record.upload;
     ASSIGN_OR_RETURN(upload, OpenUploadLocked({client_id, record.submission_id}, /*is_named=*/false, record.tag, {}));
   }
   const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
@@ -33,12 +33,12 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
 }
 
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
-  MutexLock lock(&mu_);
   const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
-  committed_.emplace(client_id, Committed{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
-  ++snapshot_.num_submissions;
-  snapshot_.num_tuples += receipt.num_tuples;
-  snapshot_.num_bytes += receipt.num_bytes;
+  SubmissionTable::Map records;
+  records.emplace(client_id,
+                  CommittedSubmission{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
+  MutexLock lock(&mu_);
+  committed_.Insert(records.extract(records.begin()));
 }
 
 absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, const ChunkSource& chunks,
@@ -46,7 +46,7 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
   std::shared_ptr<UploadHandle> upload;
   {
     MutexLock lock(&mu_);
-    next_id_ = number;
+    next_upload_ = number;
     ASSIGN_OR_RETURN(upload,
                      OpenUploadLocked({record.client_id, record.submission_id}, /*is_named=*/true, record.tag, {}));
   }
@@ -69,8 +69,8 @@ void Round::RestoreState(const StateRecord& record) {
     MutexLock lock(&mu_);
     // The time of day may have been set back since: nothing has ended in the future.
     const Moment now = services_.clock.Now();
-    if (record.name != StateRecord::Name::kClosed) restored_end_ = std::min(record.end_time, now.wall);
-    if (is_undone && snapshot_.state == RoundState::kOpen) FinalizeLocked(PrepareToFinalizeLocked(), now);
+    if (record.name != StateRecord::Name::kClosed) life_.RestoreEndTime(std::min(record.end_time, now.wall));
+    if (is_undone && life_.is_open()) FinalizeLocked(PrepareToFinalizeLocked(), now);
     if (record.name == StateRecord::Name::kFailed) {
       EndLocked(RoundState::kFailed, absl::FailedPreconditionError(record.reason), record.reason, now);
     }
@@ -78,7 +78,7 @@ void Round::RestoreState(const StateRecord& record) {
       EndLocked(RoundState::kCancelled, absl::CancelledError(absl::StrCat("the round was cancelled: ", record.reason)),
                 record.reason, now);
     }
-    snapshot_.close_time = std::min(record.close_time, now.wall);
+    life_.RestoreCloseTime(std::min(record.close_time, now.wall));
   }
   if (!is_undone) AnnounceEnd();
 }
@@ -86,7 +86,7 @@ void Round::RestoreState(const StateRecord& record) {
 void Round::ResumeJournal(uint64_t number, uint64_t latest_upload) {
   {
     MutexLock lock(&mu_);
-    next_id_ = std::max(next_id_, latest_upload + 1);
+    next_upload_ = std::max(next_upload_, latest_upload + 1);
   }
   journal_->Start(number);
 }

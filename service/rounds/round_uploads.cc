@@ -30,14 +30,6 @@ absl::Status Round::CheckSubmissionLimitLocked() const {
       absl::StrCat("the round has the server's max_submissions ", config_->submission_limit, " already"));
 }
 
-bool Round::IsCommittedLocked(UploadName name, absl::string_view tag) const {
-  const auto found = committed_.find(name.first);
-  if (found == committed_.end()) return false;
-  const Committed& committed = found->second;
-  return (committed.receipt.submission_id == name.second && committed.tag == tag) ||
-         (committed.retry_id == name.second && committed.retry_tag == tag);
-}
-
 absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenStreamUpload(const std::string& client_id,
                                                                       const std::string& submission_id,
                                                                       UploadHandle::OnDiscard on_discard) {
@@ -58,8 +50,8 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
                                                                       const std::string& tag,
                                                                       UploadHandle::OnDiscard on_discard) {
   // A client with a committed submission may upload anything: the commit compares the content.
-  if (!committed_.contains(name.first)) {
-    if (snapshot_.state != RoundState::kOpen) return RefuseLocked(name.first, NotOpenErrorLocked());
+  if (committed_.Find(name.first) == nullptr) {
+    if (!life_.is_open()) return RefuseLocked(name.first, NotOpenErrorLocked());
     if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) {
       return RefuseLocked(name.first, std::move(status));
     }
@@ -74,18 +66,12 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     MutexLock upload_lock(&upload->mu_);
     upload->upload_.ExpectTuples(latest_tuples_);
   }
-  upload->id_ = next_id_++;
+  upload->id_ = next_upload_++;
   upload->is_named_ = is_named;
   upload->last_chunk_at_ = services_.clock.Monotonic();
   upload->on_discard_ = std::move(on_discard);
-  // All allocations come before the upload is in both maps: an upload that is in one of them would keep its permit.
-  NamedUploadMap new_named;
-  if (is_named) {
-    StartUploadTimerLocked(upload);
-    new_named.emplace(UploadName(upload->client_id, upload->submission_id), upload);
-  }
-  uploads_.emplace(upload->id_, upload);
-  uploads_by_name_.merge(new_named);
+  if (is_named) StartUploadTimerLocked(upload);
+  uploads_.Insert(upload);
   return upload;
 }
 
@@ -102,7 +88,7 @@ void Round::StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) 
 
 void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
   MutexLock lock(&mu_);
-  if (!uploads_.contains(upload->id_) || upload->is_committing_) return;
+  if (!uploads_.Contains(*upload) || upload->is_committing_) return;
   const absl::Duration timeout = services_.limits.upload_timeout;
   if (services_.clock.Monotonic() - upload->last_chunk_at_ < timeout) {
     StartUploadTimerLocked(upload);  // a chunk has come since
@@ -114,27 +100,13 @@ void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
   DiscardLocked(*upload, status);
 }
 
-Round::UploadMap::node_type Round::RemoveLocked(UploadHandle& upload, absl::Status status) {
-  UploadMap::node_type removed = uploads_.extract(upload.id_);
-  if (removed.empty()) return removed;
-  if (upload.is_named_) {
-    uploads_by_name_.erase(UploadName(upload.client_id, upload.submission_id));
-    services_.timer.Cancel(upload.timer_);
-  }
-  upload.discard_status_ = std::move(status);
-  upload.is_removed_ = true;
-  return removed;
-}
-
 void Round::DiscardLocked(UploadHandle& upload, absl::Status status) {
-  UploadMap::node_type removed = RemoveLocked(upload, std::move(status));
-  if (removed.empty()) return;
+  if (!uploads_.Discard(upload, std::move(status))) return;
   // Two kinds of uploads are no loss: those of a one-shot call, which end with the call, and those that late chunks of
   // a committed submission have opened again.
   upload.counts_as_refused_ =
-      !config_->id.empty() && !IsCommittedLocked({upload.client_id, upload.submission_id}, upload.tag);
-  if (upload.counts_as_refused_) ++snapshot_.num_refused;
-  discarded_.insert(std::move(removed));
+      !config_->id.empty() && !committed_.HasUpload({upload.client_id, upload.submission_id}, upload.tag);
+  if (upload.counts_as_refused_) ++num_refused_;
 }
 
 void Round::PostNotifyDiscarded() {
@@ -142,12 +114,12 @@ void Round::PostNotifyDiscarded() {
 }
 
 void Round::NotifyDiscarded() {
-  UploadMap discarded;
-  CommittedMap dropped;
+  UploadTable::Map discarded;
+  SubmissionTable::Map dropped;
   {
     MutexLock lock(&mu_);
-    discarded.swap(discarded_);
-    dropped.swap(dropped_committed_);
+    discarded = uploads_.TakeDiscarded();
+    dropped = committed_.TakeDropped();
   }
   for (const auto& [id, upload] : discarded) {
     if (upload->counts_as_refused_) {
@@ -160,7 +132,7 @@ void Round::NotifyDiscarded() {
 }
 
 void Round::CountRefusedLocked(absl::string_view client_id, const absl::Status& status) {
-  ++snapshot_.num_refused;
+  ++num_refused_;
   services_.metrics.CountRefused(status);
   RecordRefusalLocked(client_id, status);
 }
@@ -193,15 +165,15 @@ void Round::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration 
 }
 
 void Round::Discard(UploadHandle& upload) {
-  UploadMap::node_type removed;  // freed after mu_ is released
+  UploadTable::Map::node_type removed;  // freed after mu_ is released
   MutexLock lock(&mu_);
-  removed = RemoveLocked(upload, absl::CancelledError("the upload was discarded"));
+  removed = uploads_.Remove(upload, absl::CancelledError("the upload was discarded"));
 }
 
 void Round::Refuse(UploadHandle& upload, const absl::Status& status) {
-  UploadMap::node_type removed;  // freed after mu_ is released
+  UploadTable::Map::node_type removed;  // freed after mu_ is released
   MutexLock lock(&mu_);
-  removed = RemoveLocked(upload, status);
+  removed = uploads_.Remove(upload, status);
   if (!removed.empty()) CountRefusedLocked(upload.client_id, status);
 }
 
@@ -242,23 +214,16 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
   return status;
 }
 
-std::shared_ptr<UploadHandle> Round::FindNamedLocked(UploadName name) const {
-  const auto found = uploads_by_name_.find(name);
-  return found == uploads_by_name_.end() ? nullptr : found->second;
-}
-
-Round::UploadMap::node_type Round::RemoveOtherTagLocked(UploadName name, const std::string& tag) {
-  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
-  if (upload == nullptr || upload->tag == tag || IsCommittedLocked(name, tag)) return {};
+UploadTable::Map::node_type Round::RemoveOtherTagLocked(UploadName name, const std::string& tag) {
+  const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
+  if (upload == nullptr || upload->tag == tag || committed_.HasUpload(name, tag)) return {};
   if (upload->is_committing_) {
     // The commit goes on without the name. Whichever upload is committed last is compared with the other.
-    uploads_by_name_.erase(name);
-    upload->is_named_ = false;
-    services_.timer.Cancel(upload->timer_);
+    uploads_.RemoveName(*upload);
     return {};
   }
   const absl::Status status = ReplacedError(name);
-  UploadMap::node_type removed = RemoveLocked(*upload, status);
+  UploadTable::Map::node_type removed = uploads_.Remove(*upload, status);
   CountRefusedLocked(name.first, status);
   upload->permit_.Release();  // now: a thread that appends a chunk may keep the handle for a while
   return removed;
@@ -267,22 +232,22 @@ Round::UploadMap::node_type Round::RemoveOtherTagLocked(UploadName name, const s
 absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
                                                const Chunk& chunk, const std::string& tag) {
   const UploadName name(client_id, submission_id);
-  UploadMap::node_type replaced;
+  UploadTable::Map::node_type replaced;
   std::shared_ptr<UploadHandle> upload;
   {
     MutexLock lock(&mu_);
     if (chunk.sequence == 0) replaced = RemoveOtherTagLocked(name, tag);
-    upload = FindNamedLocked(name);
+    upload = uploads_.FindNamed(name);
     if (upload == nullptr || upload->tag != tag) {
       // A late chunk of the committed submission. A chunk 0 without a tag may also begin something else, which only the
       // commit can tell.
       const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
-      if (may_be_late && IsCommittedLocked(name, tag)) return CommittedProgressLocked(client_id);
+      if (may_be_late && committed_.HasUpload(name, tag)) return committed_.Find(client_id)->progress();
     }
     if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
       // Not counted as refused: the upload of this chunk was counted when the round discarded it.
-      if (snapshot_.state != RoundState::kOpen) return NotOpenErrorLocked();
+      if (!life_.is_open()) return NotOpenErrorLocked();
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", chunk.sequence, " came where chunk 0 is expected next: the round has no chunk of this upload, or ",
           "has discarded the upload because no chunk came for upload_timeout ",
@@ -306,29 +271,19 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
 
 void Round::RefuseNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const absl::Status& status) {
-  UploadMap::node_type removed;  // freed after mu_ is released
+  UploadTable::Map::node_type removed;  // freed after mu_ is released
   MutexLock lock(&mu_);
   CountRefusedLocked(client_id, status);
-  const std::shared_ptr<UploadHandle> upload = FindNamedLocked({client_id, submission_id});
-  if (upload != nullptr && upload->tag == tag && !upload->is_committing_) removed = RemoveLocked(*upload, status);
-}
-
-UploadProgress Round::CommittedProgressLocked(absl::string_view client_id) const {
-  const Committed& committed = committed_.find(client_id)->second;
-  UploadProgress progress;
-  progress.next_sequence = committed.num_chunks;
-  progress.received_tuples = committed.receipt.num_tuples;
-  progress.complete = true;
-  progress.committed = true;
-  return progress;
+  const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed({client_id, submission_id});
+  if (upload != nullptr && upload->tag == tag && !upload->is_committing_) removed = uploads_.Remove(*upload, status);
 }
 
 absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, const std::string& submission_id,
                                                   const std::string& tag) {
   const UploadName name(client_id, submission_id);
   MutexLock lock(&mu_);
-  if (IsCommittedLocked(name, tag)) return CommittedProgressLocked(client_id);
-  const std::shared_ptr<UploadHandle> upload = FindNamedLocked(name);
+  if (committed_.HasUpload(name, tag)) return committed_.Find(client_id)->progress();
+  const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
   if (upload == nullptr) return NoUploadError(name);
   return upload->tag == tag ? upload->progress_ : UploadProgress{};
 }

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/content_hash.h"
 #include "host/base/mutex.h"
@@ -25,6 +26,9 @@
 #include "service/rounds/upload.h"
 
 namespace sparseagg::service {
+
+// Client id and submission id.
+using UploadName = std::pair<absl::string_view, absl::string_view>;
 
 // How far an upload has come.
 struct UploadProgress {
@@ -65,6 +69,7 @@ class UploadHandle {
 
  private:
   friend class Round;
+  friend class UploadTable;
 
   // Held while one chunk is appended or the upload is committed, which may take long.
   Mutex mu_;
@@ -74,7 +79,7 @@ class UploadHandle {
   // All members below are guarded by Round::mu_.
   Permit permit_;
   const std::shared_ptr<RoundJournal> journal_;
-  uint64_t id_ = 0;             // key in Round::uploads_, and number in the store
+  uint64_t id_ = 0;             // key in the UploadTable, and number in the store
   bool is_removed_ = false;     // from the round, rather than destroyed with it
   bool is_submission_ = false;  // the stored chunks are those of a committed submission
   bool is_named_ = false;

@@ -1,0 +1,73 @@
+#include "service/rounds/round_life.h"
+
+#include <algorithm>
+
+namespace sparseagg::service {
+
+void RoundLife::Fill(RoundSnapshot& snapshot, absl::Duration now) const {
+  snapshot.state = state_;
+  snapshot.reason = reason_;
+  snapshot.failure = failure_;
+  snapshot.create_time = create_time_;
+  snapshot.close_time = close_time_;
+  snapshot.end_time = end_time_;
+  snapshot.expire_time = expire_time_;
+  snapshot.timeline.open = (is_open() ? now : closed_at_) - created_at_;
+  snapshot.timeline.finish = state_ == RoundState::kFinalizing ? now - closed_at_ : finish_;
+  snapshot.results = results_;
+}
+
+void RoundLife::Close(const Moment& now) {
+  state_ = RoundState::kFinalizing;
+  close_time_ = now.wall;
+  closed_at_ = now.monotonic;
+}
+
+absl::Time RoundLife::EndTime(const Moment& now) const {
+  // A time of day that was set back does not end the round before its close.
+  const absl::Time close_time = is_open() ? now.wall : close_time_;
+  return restored_end_.value_or(std::max(now.wall, close_time));
+}
+
+absl::Duration RoundLife::TimeToExpiry(absl::Duration result_ttl, const Moment& now) const {
+  // Nor does such a time keep the round for longer than result_ttl.
+  return result_ttl - std::max(now.wall - EndTime(now), absl::ZeroDuration());
+}
+
+absl::Duration RoundLife::End(RoundState state, absl::Status failure, std::string reason, absl::Duration time_to_expiry,
+                              const Moment& now) {
+  end_time_ = EndTime(now);
+  if (is_open()) Close(now);
+  state_ = state;
+  failure_ = std::move(failure);
+  reason_ = std::move(reason);
+  expire_time_ = now.wall + time_to_expiry;
+  finish_ = now.monotonic - closed_at_;
+  return finish_;
+}
+
+bool RoundLife::EndCommit() {
+  --num_committing_;
+  return CanFinish();
+}
+
+bool RoundLife::TryStartFinish() {
+  if (!CanFinish()) return false;
+  finish_started_ = true;
+  return true;
+}
+
+StateRecord RoundLife::NextRecord(StateRecord::Name name, absl::string_view reason, absl::Time now) const {
+  const absl::Time close_time = is_open() ? now : close_time_;
+  return {name, std::string(reason), close_time, std::max(now, close_time)};
+}
+
+StateRecord RoundLife::Record() const {
+  const StateRecord::Name name = state_ == RoundState::kDone        ? StateRecord::Name::kDone
+                                 : state_ == RoundState::kFailed    ? StateRecord::Name::kFailed
+                                 : state_ == RoundState::kCancelled ? StateRecord::Name::kCancelled
+                                                                    : StateRecord::Name::kClosed;
+  return {name, reason_, close_time_, end_time_};
+}
+
+}  // namespace sparseagg::service

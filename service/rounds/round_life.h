@@ -1,0 +1,84 @@
+// RoundLife: the state of a round, and the times of its changes.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_LIFE_H_
+#define SPARSEAGG_SERVICE_ROUNDS_ROUND_LIFE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "service/base/clock.h"
+#include "service/rounds/round_snapshot.h"
+#include "service/store/records.h"
+
+namespace sparseagg::service {
+
+// OPEN, then Close to FINALIZING, then End to DONE, FAILED or CANCELLED; End may also come first. No method that
+// changes the state allocates. Not thread-safe: Round guards it.
+class RoundLife {
+ public:
+  // `created_at`: Clock::Monotonic; before the start of the clock for a round of an earlier run.
+  RoundLife(absl::Time create_time, absl::Duration created_at) : create_time_(create_time), created_at_(created_at) {}
+
+  RoundState state() const { return state_; }
+  bool is_open() const { return state_ == RoundState::kOpen; }
+  bool has_ended() const { return HasEnded(state_); }
+  const std::string& reason() const { return reason_; }
+  absl::Duration closed_at() const { return closed_at_; }  // Clock::Monotonic
+  const Results& results() const { return results_; }
+  // Sets the members of the snapshot that this object knows. `now`: Clock::Monotonic.
+  void Fill(RoundSnapshot& snapshot, absl::Duration now) const;
+
+  // Requires: the round is open.
+  void Close(const Moment& now);
+  // Returns: the time from `now` to the expiry of a round that ends now.
+  absl::Duration TimeToExpiry(absl::Duration result_ttl, const Moment& now) const;
+  // `time_to_expiry`: of TimeToExpiry. Returns: the time since the close.
+  absl::Duration End(RoundState state, absl::Status failure, std::string reason, absl::Duration time_to_expiry,
+                     const Moment& now);
+  void SetResults(Results results) { results_ = std::move(results); }
+
+  // Commits that have found the round open and have not returned from Add. The finish waits for them.
+  void BeginCommit() { ++num_committing_; }
+  // Returns: true if nothing else holds the finish up.
+  bool EndCommit();
+  bool is_committing() const { return num_committing_ > 0; }
+  // Returns: true once: when the round is closed and no commit runs.
+  bool TryStartFinish();
+  bool has_started_finish() const { return finish_started_; }
+
+  // What the store is to keep: of the next state, which a close or cancel makes at `now`; of the present one.
+  StateRecord NextRecord(StateRecord::Name name, absl::string_view reason, absl::Time now) const;
+  // Requires: the round is not open.
+  StateRecord Record() const;
+  // For a restart: the times at which an earlier run ended and closed the round.
+  void RestoreEndTime(absl::Time time) { restored_end_ = time; }
+  void RestoreCloseTime(absl::Time time) { close_time_ = time; }
+
+ private:
+  bool CanFinish() const { return !is_open() && num_committing_ == 0 && !finish_started_; }
+  // Returns: the end time of a round that ends now.
+  absl::Time EndTime(const Moment& now) const;
+
+  const absl::Time create_time_;
+  const absl::Duration created_at_;
+  RoundState state_ = RoundState::kOpen;
+  std::string reason_;
+  absl::Status failure_;
+  absl::Time close_time_ = absl::InfinitePast();
+  absl::Time end_time_ = absl::InfinitePast();
+  absl::Time expire_time_ = absl::InfinitePast();
+  absl::Duration closed_at_ = absl::ZeroDuration();
+  absl::Duration finish_ = absl::ZeroDuration();  // from the close to the end
+  Results results_;
+  uint64_t num_committing_ = 0;
+  bool finish_started_ = false;
+  std::optional<absl::Time> restored_end_;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_LIFE_H_

@@ -1,0 +1,111 @@
+#include "service/rounds/round_sum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "service/base/to_status.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Upper estimate of the memory of a round, and of each of its tensors, without spec, submissions and result.
+constexpr uint64_t kRoundOverheadBytes = 4096;
+// Upper estimate of the memory of a committed client, in the round and in the aggregation, without its ids.
+constexpr uint64_t kSubmissionOverheadBytes = 1024;
+
+}  // namespace
+
+bool MergesOnArrival(const RoundConfig& config) {
+  return !std::all_of(config.tensors.begin(), config.tensors.end(), OrderMatters);
+}
+
+absl::Status RoundSum::Create(Engine& engine) {
+  fixed_bytes_ = kRoundOverheadBytes * (1 + config_.tensors.size()) + config_.wire_spec.size();
+  ASSIGN_OR_RETURN(aggregation_, ToStatus([&] { return Aggregation::Create(engine, config_.tensors); }));
+  const uint64_t bytes = aggregation_->BytesWith(nullptr);
+  const bool is_dense = bytes > aggregation_->memory_bytes();
+  return reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",
+                           is_dense ? "ask for sparse results, which hold only the keys of submissions" : "");
+}
+
+uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_view submission_id,
+                                   absl::string_view tag) {
+  // The client id is twice in the table of submissions and twice in the aggregation; retries bring another submission
+  // id and tag.
+  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size());
+}
+
+absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared,
+                                     uint64_t upload_bytes) {
+  const auto reserve = [&] {
+    const uint64_t kept_bytes = fixed_bytes_ + submissions_bytes_ + submission_bytes;
+    const uint64_t wanted = SaturatingAdd(kept_bytes, aggregation_->BytesWith(&prepared));
+    const uint64_t reserved = reservation_.bytes() + upload_bytes;
+    if (wanted <= reserved) return absl::OkStatus();
+    return reservation_.Grow(wanted - reserved, "a submission, with the result's growth,");
+  };
+  absl::Status reserved = reserve();
+  if (reserved.ok() || !MergesOnArrival(config_)) return reserved;
+  RETURN_IF_ERROR(MergePending());
+  return reserve();
+}
+
+void RoundSum::UpdateReservation() {
+  reservation_.SetTo(fixed_bytes_ + submissions_bytes_ + aggregation_->BytesWith(nullptr));
+}
+
+absl::Status RoundSum::Add(const std::string& client_id, PreparedSubmission prepared, uint64_t submission_bytes,
+                           Reservation& upload, bool& is_partial) {
+  const uint64_t num_before = aggregation_->num_submissions();
+  absl::Status added = ToStatus([&] { return aggregation_->Add(client_id, std::move(prepared)); });
+  if (!added.ok()) {
+    is_partial = aggregation_->num_submissions() != num_before;
+    if (!is_partial) UpdateReservation();
+    return added;
+  }
+  submissions_bytes_ += submission_bytes;
+  reservation_.Absorb(upload);
+  UpdateReservation();
+  MergeIfMemoryIsShort();
+  return absl::OkStatus();
+}
+
+void RoundSum::MergeIfMemoryIsShort() {
+  const bool halves = aggregation_->memory_bytes() / 2 >= merged_bytes_;
+  // An error is not the submission's, and leaves the aggregation as it was.
+  if (budget_.IsShort() && halves && MergesOnArrival(config_)) MergePending().IgnoreError();
+}
+
+absl::Status RoundSum::MergePending() {
+  absl::Status merged = ToStatus([&] { return aggregation_->MergePending(); });
+  if (merged.ok()) merged_bytes_ = aggregation_->memory_bytes();
+  UpdateReservation();
+  return merged;
+}
+
+void RoundSum::Remove(absl::Span<const uint32_t> indices) {
+  aggregation_->Remove(indices);
+  UpdateReservation();
+}
+
+absl::StatusOr<Results> RoundSum::Finish() {
+  absl::StatusOr<Results> results = ToStatus([&]() -> absl::StatusOr<Results> {
+    ASSIGN_OR_RETURN(std::vector<Result> finished, std::move(*aggregation_).Finish());
+    return std::make_shared<const std::vector<Result>>(std::move(finished));
+  });
+  Free();
+  return results;
+}
+
+void RoundSum::ReserveResults(const Results& results, bool keeps_submissions) {
+  if (!keeps_submissions) submissions_bytes_ = 0;
+  uint64_t bytes = fixed_bytes_ + submissions_bytes_;
+  if (results != nullptr) {
+    for (const Result& result : *results) bytes += result.memory_bytes();
+  }
+  reservation_.SetTo(bytes);
+}
+
+}  // namespace sparseagg::service

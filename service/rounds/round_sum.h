@@ -1,0 +1,79 @@
+// RoundSum: the sum of a round, and the memory that it and the committed submissions take.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_SUM_H_
+#define SPARSEAGG_SERVICE_ROUNDS_ROUND_SUM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "host/aggregation.h"
+#include "host/engine.h"
+#include "service/admission/memory_budget.h"
+#include "service/rounds/round_config.h"
+#include "service/rounds/round_snapshot.h"
+
+namespace sparseagg::service {
+
+// An Aggregation with a reservation, which always covers the committed submissions and the result that they make:
+// whatever is accepted can be finished. Owned by a Round: Create; for each submission ReserveForAdd and Add; Finish or
+// Free; ReserveResults. Not thread-safe: Round guards it with a mutex that is held while the engine works.
+class RoundSum {
+ public:
+  // `budget`: of the round's tenant, borrowed, as `config` is.
+  RoundSum(const RoundConfig& config, MemoryBudget* budget)
+      : config_(config), budget_(*budget), reservation_(budget, config.KeepsSubmissions()) {}
+
+  // Errors: INVALID_ARGUMENT: of Aggregation::Create. RESOURCE_EXHAUSTED: no memory for the round and its dense
+  // results.
+  absl::Status Create(Engine& engine);
+  // Null after Finish and Free.
+  const Aggregation* aggregation() const { return aggregation_.get(); }
+
+  // Returns: the memory that the round needs to remember a committed submission.
+  static uint64_t SubmissionBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag);
+  // Reserves memory for the submission and for the result with it, and merges pending updates if that is needed.
+  // `upload_bytes`: that the submission has reserved itself.
+  absl::Status ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes);
+  // Undoes ReserveForAdd.
+  void UpdateReservation();
+  // Adds the submission, takes over `upload`, and merges pending updates if memory is short. Errors: as of
+  // Aggregation::Add. `is_partial` is then set if some tensors have changed, after which the round cannot go on.
+  absl::Status Add(const std::string& client_id, PreparedSubmission prepared, uint64_t submission_bytes,
+                   Reservation& upload, bool& is_partial);
+  // Takes submissions out, by their indices in aggregation()->client_ids(). Requires: CheckKeepsAll.
+  void Remove(absl::Span<const uint32_t> indices);
+  // Forgets what a committed submission took besides the sum. The caller calls Remove afterwards.
+  void ForgetSubmission(uint64_t submission_bytes) { submissions_bytes_ -= submission_bytes; }
+
+  // Computes the results, and frees the aggregation.
+  absl::StatusOr<Results> Finish();
+  void Free() { aggregation_.reset(); }
+  // Reserves what the ended round keeps. `results`: may be null. `keeps_submissions`: false if they are dropped.
+  void ReserveResults(const Results& results, bool keeps_submissions);
+
+ private:
+  absl::Status MergePending();
+  // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
+  // aggregation has at least doubled since the latest MergePending.
+  void MergeIfMemoryIsShort();
+
+  const RoundConfig& config_;
+  const MemoryBudget& budget_;
+  std::unique_ptr<Aggregation> aggregation_;
+  Reservation reservation_;
+  uint64_t fixed_bytes_ = 0;        // of reservation_: the round and its spec
+  uint64_t submissions_bytes_ = 0;  // of reservation_: the records of committed submissions
+  uint64_t merged_bytes_ = 0;       // size of aggregation_ after the latest MergePending
+};
+
+// Returns: true if Add may also merge pending updates of other submissions.
+bool MergesOnArrival(const RoundConfig& config);
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_SUM_H_

@@ -1,0 +1,52 @@
+#include "service/rounds/submission_table.h"
+
+namespace sparseagg::service {
+
+const CommittedSubmission* SubmissionTable::Find(absl::string_view client_id, absl::string_view submission_id) const {
+  const auto found = submissions_.find(client_id);
+  if (found == submissions_.end()) return nullptr;
+  const CommittedSubmission& submission = found->second;
+  const bool is_same = submission_id.empty() || submission_id == submission.receipt.submission_id ||
+                       submission_id == submission.retry_id;
+  return is_same ? &submission : nullptr;
+}
+
+bool SubmissionTable::HasUpload(UploadName name, absl::string_view tag) const {
+  const CommittedSubmission* const found = Find(name.first);
+  if (found == nullptr) return false;
+  return (found->receipt.submission_id == name.second && found->tag == tag) ||
+         (found->retry_id == name.second && found->retry_tag == tag);
+}
+
+void SubmissionTable::SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag) {
+  CommittedSubmission& submission = submissions_.find(client_id)->second;
+  submission.retry_id = submission_id;
+  submission.retry_tag = tag;
+}
+
+std::vector<Receipt> SubmissionTable::List(const absl::string_view* client_id, size_t max_size) const {
+  std::vector<Receipt> receipts;
+  auto it = client_id == nullptr ? submissions_.begin() : submissions_.upper_bound(*client_id);
+  for (; it != submissions_.end() && receipts.size() < max_size; ++it) receipts.push_back(it->second.receipt);
+  return receipts;
+}
+
+void SubmissionTable::Insert(Map::node_type submission) {
+  const Receipt& receipt = submission.mapped().receipt;
+  ++num_submissions_;
+  num_tuples_ += receipt.num_tuples;
+  num_bytes_ += receipt.num_bytes;
+  submissions_.insert(std::move(submission));
+}
+
+void SubmissionTable::Withdraw(absl::string_view client_id, Map& withdrawn) {
+  Map::node_type submission = submissions_.extract(submissions_.find(client_id));
+  const Receipt& receipt = submission.mapped().receipt;
+  --num_submissions_;
+  num_tuples_ -= receipt.num_tuples;
+  num_bytes_ -= receipt.num_bytes;
+  ++num_withdrawn_;
+  withdrawn.insert(std::move(submission));
+}
+
+}  // namespace sparseagg::service

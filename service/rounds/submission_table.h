@@ -1,0 +1,79 @@
+// SubmissionTable: the committed submissions of a round, by client.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_SUBMISSION_TABLE_H_
+#define SPARSEAGG_SERVICE_ROUNDS_SUBMISSION_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "host/base/content_hash.h"
+#include "service/rounds/receipt.h"
+#include "service/rounds/upload_handle.h"
+
+namespace sparseagg::service {
+
+// The committed submission of a client, for answers to retries.
+struct CommittedSubmission {
+  ContentHash hash;
+  Receipt receipt;
+  uint64_t num_chunks = 0;
+  std::string tag;
+  uint64_t upload = 0;   // number in the store of the upload that was committed
+  std::string retry_id;  // the latest other submission id with the same content, and its tag
+  std::string retry_tag;
+
+  UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
+};
+
+// One submission per client at most, and the figures of those that count. Not thread-safe: Round guards it.
+class SubmissionTable {
+ public:
+  // A std::map, because a node is allocated before the round changes and inserted without an allocation.
+  // absl::flat_hash_map of Abseil 20220623 is broken by an allocation that fails while it grows.
+  using Map = std::map<std::string, CommittedSubmission, std::less<>>;
+
+  size_t size() const { return submissions_.size(); }
+  // Submissions inserted and not withdrawn, and their tuples and bytes; also after DropAll.
+  uint64_t num_submissions() const { return num_submissions_; }
+  uint64_t num_tuples() const { return num_tuples_; }
+  uint64_t num_bytes() const { return num_bytes_; }
+  uint64_t num_withdrawn() const { return num_withdrawn_; }
+
+  // Returns: the client's submission, or null. `submission_id`: that of its first commit or of its latest retry; empty:
+  // any.
+  const CommittedSubmission* Find(absl::string_view client_id, absl::string_view submission_id = "") const;
+  // Returns: whether an upload of this name and tag, or with the same content, has been committed.
+  bool HasUpload(UploadName name, absl::string_view tag) const;
+  // Notes the ids of a repeated commit of the client's submission. Requires: there is one.
+  void SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag);
+  // Returns: up to `max_size` receipts in ascending order of client ids, from the first one after `client_id` on; from
+  // the first of all on if that is null. Cost: O(max_size).
+  std::vector<Receipt> List(const absl::string_view* client_id, size_t max_size) const;
+
+  // Counts a submission. Requires: its client has none. Allocates nothing.
+  void Insert(Map::node_type submission);
+  // Takes the client's submission out of the figures and moves it to `withdrawn`. Requires: there is one. Allocates
+  // nothing.
+  void Withdraw(absl::string_view client_id, Map& withdrawn);
+  // Forgets all submissions, but not the figures, until TakeDropped returns them: to free a million takes time.
+  // Allocates nothing.
+  void DropAll() { dropped_.swap(submissions_); }
+  Map TakeDropped() { return std::exchange(dropped_, {}); }
+
+ private:
+  Map submissions_;
+  Map dropped_;
+  uint64_t num_submissions_ = 0;
+  uint64_t num_tuples_ = 0;
+  uint64_t num_bytes_ = 0;
+  uint64_t num_withdrawn_ = 0;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_SUBMISSION_TABLE_H_
