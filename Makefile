@@ -52,6 +52,9 @@ test-python: $(VENV)/.test deps-browser build ## the Python tests, against a rea
 	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
 	  exit $$status  # the latter skips, by name, the libraries that are not here
 
+# OFF: without the C++ tests of the service, where `make asan` runs them, too.
+SERVICE_TESTS ?= ON
+
 INTEGRATIONS ?=
 
 .PHONY: test-integrations
@@ -60,9 +63,9 @@ test-integrations: build ## the adapters inside the real frameworks from PyPI (I
 	  $(BIN)/python scripts/test_integrations.py $(INTEGRATIONS) -- $(PYTEST_ARGS)
 
 .PHONY: cuda-engine
-cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture where there is an nvcc, its stub where not
+cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture, where there is an nvcc
 	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
-	cmake --build --preset cuda --target sparseagg_cuda
+	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || cmake --build --preset cuda --target sparseagg_cuda
 
 .PHONY: cuda
 cuda: build/cuda/build.ninja ## the CUDA engine for one architecture, and the tests of the engines; needs nvcc
@@ -96,6 +99,8 @@ crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=2
 
 VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
+# The preset of the bundle without CUDA and of the wheels. check-bundle has less to compile, and nothing to give away.
+BUNDLE ?= cpu-bundle
 BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
 
 .PHONY: wheel
@@ -104,9 +109,9 @@ wheel: $(WHEEL) ## the Python client in one file, for machines that have neither
 
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
-wheels: $(VENV)/.wheels build/cpu-bundle/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
-	cmake --build --preset cpu-bundle --target sparseagg-server sparseagg-loadgen
-	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/cpu-bundle --out build/wheels $(WHEELS_ARGS)
+wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
+	cmake --build --preset $(BUNDLE) --target sparseagg-server sparseagg-loadgen
+	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --out build/wheels $(WHEELS_ARGS)
 
 .PHONY: wheel-check
 wheel-check: ## install such a wheel where there is no network, compiler or root, and merge a round
@@ -120,13 +125,13 @@ gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmar
 	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL) $(if $(ARCHITECTURES),40)
 
 .PHONY: cpu-bundle
-cpu-bundle: build/cpu-bundle/build.ninja $(WHEEL) ## the same without the CUDA engine
-	cmake --build --preset cpu-bundle --target bundle
-	scripts/bundle.sh build/cpu-bundle $(BUNDLE_NAME)-cpu $(WHEEL)
+cpu-bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA engine
+	cmake --build --preset $(BUNDLE) --target bundle
+	scripts/bundle.sh build/$(BUNDLE) $(BUNDLE_NAME)-cpu $(WHEEL)
 
 .PHONY: bundle-check
 bundle-check: $(VENV)/.test cpu-bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
-	$(BIN)/python scripts/check_bundle.py build/cpu-bundle/$(BUNDLE_NAME)-cpu.tar.xz
+	$(BIN)/python scripts/check_bundle.py build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
 
 MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
@@ -136,14 +141,14 @@ test-matrix: $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf,
 	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
 	  --server $(CURDIR)/$(SERVER) $(MATRIX_ARGS)
 
-build/gpu-bundle/build.ninja build/cpu-bundle/build.ninja: build/%/build.ninja: \
-  CMakePresets.json build/static-libs/.done-3 | deps-build deps-test
+$(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/build.ninja: \
+  CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
 	cmake --preset $*
 
 # Of the GPU bundle: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows.
 ARCHITECTURES ?=
 
-build/static-libs/.done-3: scripts/static_libs.sh | deps-build deps-bundle
+build/static-libs/.done-4: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs
 
 # With their folders, which are younger than the wheel when a file has gone.
@@ -237,6 +242,7 @@ deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian 
 
 .PHONY: build
 build: build/dev/.with-tests ## everything, with tests, in build/dev
+	cmake build/dev -DSPARSEAGG_SERVICE_TESTS=$(SERVICE_TESTS) >/dev/null
 	cmake --build --preset dev
 
 .PHONY: server
@@ -322,7 +328,7 @@ $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-ex
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
 PYTHON_DIRS := python tests scripts bench examples
 # What clang-tidy reads: a regular expression of paths, as run-clang-tidy takes it.
-TIDY ?= ^$(CURDIR)/(host|service|python)/.*\.cc$$
+TIDY ?= ^$(CURDIR)/(build/tidy/)?(host|service|python)/.*\.(cc|cxx)$$
 
 .PHONY: lint
 lint: lint-format lint-shell lint-modules lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
@@ -330,7 +336,7 @@ lint: lint-format lint-shell lint-modules lint-proto lint-python lint-deploy lin
 .PHONY: lint-format
 lint-format: deps-lint
 	@echo 'clang-format-14 --dry-run -Werror, $(words $(CXX_FILES)) files'
-	@clang-format-14 --dry-run -Werror $(CXX_FILES)
+	@printf '%s\n' $(CXX_FILES) | xargs -n 40 -P $$(nproc) clang-format-14 --dry-run -Werror
 
 .PHONY: lint-shell
 lint-shell: deps-lint
@@ -369,10 +375,12 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	$(BIN)/python scripts/check_deploy.py
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
+TIDY_GENERATED = $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
+  generated/service/store/records.pb.h
+
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target proto/sparseagg/v1/aggregation.grpc.pb.h proto/sparseagg/v1/tasks.grpc.pb.h \
-	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
+	cmake --build build/tidy --target $(TIDY_GENERATED)
 	@echo "run-clang-tidy '$(TIDY)'"
 	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \
 	  -extra-arg=-Wno-deprecated-declarations '$(TIDY)' 2>&1 \
@@ -380,7 +388,8 @@ lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(host|cuda|service|python|bench|tests|tools)/.*\.cc$$'
+	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(build/tidy/)?(host|cuda|service|python|bench|tests|tools)/.*\.(cc|cxx)$$' \
+	  TIDY_GENERATED='$(TIDY_GENERATED) tests/service/golden/golden.pb.h'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/

@@ -13,7 +13,7 @@ if [[ $# -ne 1 ]]; then
 fi
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-done_file=$prefix/.done-3 # count up when what is built here changes
+done_file=$prefix/.done-4 # count up when what is built here changes
 if [[ -e $done_file ]]; then exit 0; fi
 
 work=$(mktemp -d)
@@ -42,8 +42,9 @@ cmake -S "$work"/src/onetbb-*/ -B "$work/tbb" "${common[@]}" -DTBB_TEST=OFF -DTB
 cmake --build "$work/tbb"
 cmake --install "$work/tbb" >/dev/null
 
-cmake -S "$work"/src/highway-*/ -B "$work/hwy" "${common[@]}" -DBUILD_TESTING=OFF -DHWY_FORCE_STATIC_LIBS=ON
-cmake --build "$work/hwy" --target hwy hwy_contrib hwy_test
+cmake -S "$work"/src/highway-*/ -B "$work/hwy" "${common[@]}" -DBUILD_TESTING=OFF -DHWY_FORCE_STATIC_LIBS=ON \
+  -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF
+cmake --build "$work/hwy"
 cmake --install "$work/hwy" >/dev/null
 
 cmake -S "$work"/src/abseil-*/ -B "$work/absl" "${common[@]}" -DBUILD_TESTING=OFF -DCMAKE_CXX_STANDARD=17

@@ -3,7 +3,7 @@
 
   scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
 
-CLIENT.whl is the wheel of the client alone (`make wheel`). BUILD is a build folder of the preset cpu-bundle, whose
+CLIENT.whl is the wheel of the client alone (`make wheel`). BUILD is a build folder, named as its preset, whose
 programs need no library but libc's. For each Python the engine is built in BUILD, too: pybind11 has no stable ABI, and
 nanobind's begins with Python 3.12. Without --python: each of Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or
 below ~/.pyenv/versions, and has its headers. Prints the wheels, with their sizes.
@@ -72,7 +72,7 @@ def build_engine(python: Path, build: Path, output: Path) -> Path:
     """Builds the extension for one Python; returns the file."""
     # --fresh: CMake keeps what it has found of another Python.
     said(
-        *("cmake", "--fresh", "--preset", "cpu-bundle", "-B", build, "-DSPARSEAGG_PYTHON=ON"),
+        *("cmake", "--fresh", "--preset", build.name, "-B", build, "-DSPARSEAGG_PYTHON=ON"),
         *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DPython_EXECUTABLE={python}"),
         f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
         cwd=REPOSITORY,
