@@ -116,10 +116,26 @@ def read_kernels(report: str) -> list[Kernel]:
 
 
 def kernel_table(kernels: list[Kernel]) -> list[str]:
-    """The lines of the table of kernels."""
-    lines = ["| kernel | registers | spilled bytes | shared bytes | occupancy |", "|---|---|---|---|---|"]
-    lines += [f"| `{k.name}` | {k.registers} | {k.spilled} | {k.shared} | {k.occupancy():.0%} |" for k in kernels]
+    """The lines of the table of kernels: the most and the least of all instantiations of each."""
+    lines = [
+        "| kernel | instances | registers | spilled bytes | shared bytes | occupancy |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(k.name.partition("<")[0] for k in kernels):
+        same = [k for k in kernels if k.name.partition("<")[0] == name]
+        figures = [
+            spread([k.registers for k in same]),
+            spread([k.spilled for k in same]),
+            spread([k.shared for k in same]),
+            spread([round(100 * k.occupancy()) for k in same]) + "%",
+        ]
+        lines.append(f"| `{name}` | {len(same)} | " + " | ".join(figures) + " |")
     return lines
+
+
+def spread(numbers: list[int]) -> str:
+    """The least and the most, as "8–24", or the one number."""
+    return str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)}–{max(numbers)}"
 
 
 def traffic_table(traffic: dict[str, Any]) -> list[str]:
