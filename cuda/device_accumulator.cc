@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
   if (NeedsRangeCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
-    if (update.num_keys() * spec_.width >= engine_.tuning().min_check_values) {
+    if (update.num_keys() * spec_.row_width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
         absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
         // An update is checked in one batch, so another attempt would need the same memory.
@@ -164,7 +164,7 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
 
 bool DeviceAccumulator::IsSmall() const {
   return bases_.empty() &&
-         SaturatingMultiply(pending_size_.num_keys(), spec_.width) < engine_.tuning().min_merge_values;
+         SaturatingMultiply(pending_size_.num_keys(), spec_.row_width) < engine_.tuning().min_merge_values;
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
@@ -227,7 +227,7 @@ FallbackInput DeviceAccumulator::FallbackInputWith(const PreparedUpdate* next) c
   for (const HostRows& base : bases_) input.num_rows += base.num_rows;
   input.num_tuples = SaturatingAdd(pending_size_.num_keys(), next == nullptr ? 0 : UpdateOf(next)->num_keys());
   input.max_rows = SaturatingAdd(input.num_rows, input.num_tuples);
-  if (spec_.dimension != 0) input.max_rows = std::min(input.max_rows, spec_.dimension);
+  if (spec_.num_rows != 0) input.max_rows = std::min(input.max_rows, spec_.num_rows);
   return input;
 }
 

@@ -34,11 +34,14 @@ def merge(way: str, factors: list[Factors], weights: list[float]) -> Factors:
     rank = max(len(a) for a, _ in factors)
     (inputs, outputs) = (part.shape[1] for part in factors[0])
     if way == "product":
-        spec = sa.RoundSpec([sa.TensorSpec("BA", "float64", outputs, inputs)], op="mean", weighting="by_weight")
+        spec = sa.RoundSpec([sa.TensorSpec("BA", "float64", shape=(outputs, inputs))], op="mean", weighting="by_weight")
         merged = sa.aggregate([({"BA": b.T @ a}, weight) for (a, b), weight in zip(factors, weights)], spec)
         u, s, v = np.linalg.svd(merged["BA"].values)
         return s[:rank, None] * v[:rank], u.T[:rank]
-    tensors = [sa.TensorSpec("A", "float64", rank, inputs), sa.TensorSpec("B", "float64", rank, outputs)]
+    tensors = [
+        sa.TensorSpec("A", "float64", shape=(rank, inputs)),
+        sa.TensorSpec("B", "float64", shape=(rank, outputs)),
+    ]
     spec = sa.RoundSpec(tensors, op=way, weighting="by_weight")
     updates = [
         ({"A": (np.arange(len(a)), a), "B": (np.arange(len(b)), b)}, weight) for (a, b), weight in zip(factors, weights)

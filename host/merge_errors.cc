@@ -25,7 +25,7 @@ absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row) {
 
 absl::Status OverflowError(const TensorSpec& spec, const FailedRow& row, uint64_t column) {
   std::string name = RowName(spec, row);
-  if (spec.width > 1) absl::StrAppend(&name, ", column ", column);
+  if (spec.row_width > 1) absl::StrAppend(&name, ", column ", column);
   return absl::OutOfRangeError(absl::StrCat(name, ": the ", Name(spec.aggregation.op), " overflows int64"));
 }
 

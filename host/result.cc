@@ -16,8 +16,8 @@ Result EmptyResult(const TensorSpec& spec) {
   Result result;
   result.has_values = spec.aggregation.op != Op::kUnion;
   result.dtype = ResultDType(spec);
-  result.width = spec.width;
-  result.dimension = spec.dimension;
+  result.row_width = spec.row_width;
+  result.num_rows = spec.num_rows;
   if (UsesFixedPoint(spec)) result.fixed_point_shift = ValueShift(spec.aggregation);
   if (HasNarrowKeys(spec)) {
     result.keys.emplace<Column<uint32_t>>();
@@ -30,19 +30,19 @@ Result EmptyResult(const TensorSpec& spec) {
 bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys) {
   const AggregationSpec& a = spec.aggregation;
   if (a.result_layout != ResultLayout::kAuto) return a.result_layout == ResultLayout::kDense;
-  if (spec.dimension == 0) return false;
-  const uint64_t row_bytes = a.op == Op::kUnion ? sizeof(uint32_t) : SizeOf(ResultDType(spec)) * spec.width;
+  if (spec.num_rows == 0) return false;
+  const uint64_t row_bytes = a.op == Op::kUnion ? sizeof(uint32_t) : SizeOf(ResultDType(spec)) * spec.row_width;
   using Wide = unsigned __int128;
-  if (Wide{num_keys} * (KeyBytes(spec) + row_bytes) >= Wide{spec.dimension} * row_bytes) return true;
+  if (Wide{num_keys} * (KeyBytes(spec) + row_bytes) >= Wide{spec.num_rows} * row_bytes) return true;
   return a.dense_threshold.has_value() &&
-         static_cast<double>(num_keys) / static_cast<double>(spec.dimension) >= *a.dense_threshold;
+         static_cast<double>(num_keys) / static_cast<double>(spec.num_rows) >= *a.dense_threshold;
 }
 
 namespace {
 
 // Bytes of one row without its key.
 uint64_t RowBytes(const TensorSpec& spec) {
-  uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.width} * SizeOf(ResultDType(spec));
+  uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.row_width} * SizeOf(ResultDType(spec));
   if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);
   if (spec.aggregation.return_weights) bytes += sizeof(double);
   return bytes;
@@ -50,10 +50,10 @@ uint64_t RowBytes(const TensorSpec& spec) {
 
 }  // namespace
 
-uint64_t DenseResultBytes(const TensorSpec& spec) { return SaturatingMultiply(spec.dimension, RowBytes(spec)); }
+uint64_t DenseResultBytes(const TensorSpec& spec) { return SaturatingMultiply(spec.num_rows, RowBytes(spec)); }
 
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys) {
-  const uint64_t rows = spec.dimension == 0 ? max_keys : std::min(max_keys, spec.dimension);
+  const uint64_t rows = spec.num_rows == 0 ? max_keys : std::min(max_keys, spec.num_rows);
   const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(KeyBytes(spec), RowBytes(spec)));
   return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, DenseResultBytes(spec)) : sparse;
 }

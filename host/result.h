@@ -14,7 +14,7 @@
 
 namespace sparseagg {
 
-// Keys as stored: 32 bits where the dimension allows (HasNarrowKeys), else 64.
+// Keys as stored: 32 bits where num_rows allows (HasNarrowKeys), else 64.
 using KeyVector = std::variant<Column<uint32_t>, Column<uint64_t>>;
 
 // The merged rows of one tensor.
@@ -23,14 +23,14 @@ struct Result {
   Layout layout = Layout::kSparse;
   DType dtype = DType::kFloat32;
   bool has_values = true;  // false for kUnion
-  uint32_t width = 1;
-  uint64_t dimension = 0;
-  uint64_t num_rows = 0;  // sparse: number of keys; dense: `dimension`
+  uint32_t row_width = 1;
+  uint64_t num_rows = 0;
+  uint64_t num_keys = 0;  // sparse: number of keys; dense: `num_rows`
 
   KeyVector keys;                        // sparse: ascending, unique; dense: empty
-  Column<std::byte> values;              // num_rows × width of `dtype`, row-major
-  Column<uint32_t> counts;               // num_rows, or empty when not asked for
-  Column<double> weights;                // num_rows, or empty when not asked for
+  Column<std::byte> values;              // num_keys × row_width of `dtype`, row-major
+  Column<uint32_t> counts;               // num_keys, or empty when not asked for
+  Column<double> weights;                // num_keys, or empty when not asked for
   std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
 
   // How the last merge was done and why, for people to read; may be empty. Depends on the machine.
@@ -43,7 +43,7 @@ struct Result {
     return std::get<Column<uint64_t>>(keys)[row];
   }
   // Bytes of one row's values.
-  size_t row_bytes() const { return has_values ? SizeOf(dtype) * width : 0; }
+  size_t row_bytes() const { return has_values ? SizeOf(dtype) * row_width : 0; }
   size_t memory_bytes() const;
 };
 

@@ -3,7 +3,7 @@
  *
  *   import { Client } from "./sparseagg.js";
  *   const client = new Client("http://127.0.0.1:8003");
- *   const round = await client.createRound({ tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", dimension: 50_000 }] });
+ *   const round = await client.createRound({ tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 50_000 }] });
  *   await client.submit(round.name, "browser-7", { w: { keys: new Uint32Array([3, 9]), values: new Float32Array([1, 2]) } });
  *   await client.closeRound(round.name);
  *   await client.waitRound(round.name);
@@ -23,7 +23,7 @@
 /**
  * @typedef {object} TensorUpdate
  * @property {Keys} [keys] of the rows, in any order; left out for a dense tensor
- * @property {Values | null} [values] row-major, `width` values for each key; null for a UNION
+ * @property {Values | null} [values] row-major, `rowWidth` values for each key; null for a UNION
  * @property {string} [valueEncoding] such as "BFLOAT16", if the values are packed already. Default: by the array's type
  */
 /**
@@ -32,7 +32,7 @@
  * @property {Values | Uint8Array | null} values row-major; Uint16Array for float16 and bfloat16; null for a UNION
  * @property {Uint32Array | null} counts submissions for each key, if the round returns them
  * @property {Float64Array | null} weights sum of weights for each key, if the round returns them
- * @property {number} width values of a row
+ * @property {number} rowWidth values of a row
  * @property {object} summary the server's TensorSummary
  */
 /** @typedef {{signal?: AbortSignal}} CallOptions */
@@ -610,14 +610,14 @@ function decodePage(buffer) {
   };
 }
 
-function keysOf({ slice, keyBytes, values, counts }, width) {
+function keysOf({ slice, keyBytes, values, counts }, rowWidth) {
   switch (slice.keyEncoding) {
     case "KEY_ENCODING_U64":
       return new BigUint64Array(keyBytes);
     case "KEY_ENCODING_DELTA_BITPACKED":
       return unpackKeys(new Uint8Array(keyBytes), Number(slice.firstKey), Number(slice.numKeys));
     case "KEY_ENCODING_IMPLICIT": {
-      const rows = Number(slice.numKeys) || (values ? values.length / width : (counts?.length ?? 0));
+      const rows = Number(slice.numKeys) || (values ? values.length / rowWidth : (counts?.length ?? 0));
       return Array.from({ length: rows }, (_, i) => Number(slice.firstKey) + i);
     }
     default:
@@ -627,8 +627,8 @@ function keysOf({ slice, keyBytes, values, counts }, width) {
 
 function joinPages(pages) {
   const summary = pages[0].summary;
-  const width = summary.width;
-  const keys = pages.map((page) => keysOf(page, width));
+  const rowWidth = summary.rowWidth;
+  const keys = pages.map((page) => keysOf(page, rowWidth));
   const isWide = keys.some((part) => part instanceof BigUint64Array || (part.length && part[part.length - 1] >= 2 ** 32));
   return {
     keys: isWide
@@ -637,7 +637,7 @@ function joinPages(pages) {
     values: summary.hasValues ? concat(pages.map((page) => page.values)) : null,
     counts: summary.hasCounts ? concat(pages.map((page) => page.counts ?? new Uint32Array())) : null,
     weights: summary.hasWeights ? concat(pages.map((page) => page.weights ?? new Float64Array())) : null,
-    width,
+    rowWidth,
     summary,
   };
 }

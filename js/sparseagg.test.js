@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 import { Client, SparseaggError, hasEnded, packKeys, unpackKeys } from "./sparseagg.js";
 
 const SPEC = {
-  tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", dimension: 100_000, width: 2 }],
+  tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 100_000, rowWidth: 2 }],
   aggregation: { returnCounts: true },
 };
 
@@ -65,9 +65,9 @@ test("a round from creation to result", async () => {
 test("dense tensors, wide keys and other types", async () => {
   const round = await client.createRound({
     tensors: [
-      { name: "dense", dtype: "DTYPE_FLOAT64", dimension: 3, layout: "TENSOR_LAYOUT_DENSE" },
-      { name: "hashed", dtype: "DTYPE_INT64", dimension: 0 },
-      { name: "seen", dtype: "DTYPE_FLOAT32", dimension: 9, aggregation: { op: "OP_UNION" } },
+      { name: "dense", dtype: "DTYPE_FLOAT64", numRows: 3, layout: "TENSOR_LAYOUT_DENSE" },
+      { name: "hashed", dtype: "DTYPE_INT64", numRows: 0 },
+      { name: "seen", dtype: "DTYPE_FLOAT32", numRows: 9, aggregation: { op: "OP_UNION" } },
     ],
   });
   const update = {

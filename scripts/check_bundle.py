@@ -64,7 +64,7 @@ def check_round(folder: Path) -> None:
         if not line.startswith("listening grpc="):
             fail(f"the server said {line!r}")
         with sa.Client(line.split()[1].removeprefix("grpc=")) as client:
-            spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10, width=2)], op="sum")
+            spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", num_rows=10, row_width=2)], op="sum")
             opened = client.create_round(spec)
             opened.submit("a", {"t": (np.array([7, 9]), np.array([[1, 2], [3, 4]], np.float32))})
             opened.submit("b", {"t": (np.array([9]), np.array([[5, 8]], np.float32))})

@@ -31,7 +31,7 @@ FIRST_ROUND = """
 import numpy as np
 import sparseagg as sa
 
-spec = sa.RoundSpec([sa.TensorSpec("t", dtype="float32", dimension=10, width=2)], op="sum")
+spec = sa.RoundSpec([sa.TensorSpec("t", dtype="float32", num_rows=10, row_width=2)], op="sum")
 updates = {"a": (np.array([7, 9]), np.float32([[1, 2], [3, 4]])), "b": (np.array([9]), np.float32([[5, 8]]))}
 wanted = [[1, 2], [8, 12]]
 

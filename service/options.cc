@@ -163,7 +163,7 @@ void AddLimits(Adder& add, Limits& limits) {
   add.AddBytes("max-page-bytes", limits.max_page_bytes, "largest result page; 0: no limit");
   add.AddCount("max-open-rounds", limits.max_open_rounds, "rounds open at once; 0: no limit");
   add.AddCount("max-tensors", limits.max_tensors, "tensors in a round; 0: no limit");
-  add.AddCount("max-width", limits.max_width, "values per row of a tensor; 0: no limit");
+  add.AddCount("max-row-width", limits.max_row_width, "values per row of a tensor; 0: no limit");
   add.AddCount("max-submissions", limits.max_submissions, "submissions in a round; 0: no limit");
   add.AddCount("max-tuples-per-submission", limits.max_tuples_per_submission,
                "tuples in a submission, over all tensors; 0: no limit");

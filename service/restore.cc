@@ -26,7 +26,7 @@ using StateName = StateRecord::Name;
 // What was accepted under other limits stays accepted.
 Limits WithoutSizes(Limits limits) {
   limits.max_tensors = 0;
-  limits.max_width = 0;
+  limits.max_row_width = 0;
   limits.max_submissions = std::numeric_limits<uint32_t>::max();
   limits.max_tuples_per_submission = 0;
   limits.max_bytes_per_submission = 0;

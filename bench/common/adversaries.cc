@@ -13,11 +13,11 @@ using Random = std::mt19937_64;
 using Keys = std::vector<uint64_t>;
 
 constexpr int kKeyBits = 30;
-constexpr uint64_t kDimension = uint64_t{1} << kKeyBits;
+constexpr uint64_t kNumRows = uint64_t{1} << kKeyBits;
 constexpr size_t kTuples = 100'000;
 
 // About `count` distinct ascending keys.
-Keys Uniform(Random& random, size_t count, uint64_t bound = kDimension) {
+Keys Uniform(Random& random, size_t count, uint64_t bound = kNumRows) {
   Keys keys(count);
   for (uint64_t& key : keys) key = random() % bound;
   std::sort(keys.begin(), keys.end());
@@ -33,7 +33,7 @@ Keys Shuffled(Keys keys, Random& random) {
 // Runs of 256 keys at random places.
 Keys Clustered(Random& random, size_t count) {
   Keys keys;
-  for (const uint64_t run : Uniform(random, count / 256, kDimension / 256)) {
+  for (const uint64_t run : Uniform(random, count / 256, kNumRows / 256)) {
     for (uint64_t i = 0; i < 256; ++i) keys.push_back(run * 256 + i);
   }
   return keys;
@@ -104,7 +104,7 @@ Workload MakeAdversary(const std::string& name, uint64_t seed, int scale) {
   workload.name = name;
   workload.description = name;
   workload.spec.name = "tensor";
-  workload.spec.dimension = kDimension;
+  workload.spec.num_rows = kNumRows;
   Random random(seed);
   const auto clients = static_cast<size_t>(std::max(1, 100 / scale));
   for (size_t c = 0; c < clients; ++c) {

@@ -40,14 +40,14 @@ bool IsUntouched(const Result& result, uint64_t row) {
 CanonicalSums::CanonicalSums(const Workload& workload) : workload_(workload), tuples_(SortedTuples(workload)) {}
 
 std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, const Result& result) const {
-  const size_t width = workload_.spec.width;
+  const size_t row_width = workload_.spec.row_width;
   const auto weight_of = [&](const ClientArrays& client) {
     return aggregation.weighting == Weighting::kByWeight ? client.weight : 1.0;
   };
   double total_weight = 0.0;
   for (const ClientArrays& client : workload_.clients) total_weight += weight_of(client);
-  std::vector<double> sum(width);
-  std::vector<double> own(width);
+  std::vector<double> sum(row_width);
+  std::vector<double> own(row_width);
   uint64_t row = 0;
   for (size_t i = 0; i < tuples_.size(); ++row) {
     const uint64_t key = tuples_[i].key;
@@ -59,11 +59,11 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
       const uint32_t client = tuples_[i].client;
       std::fill(own.begin(), own.end(), 0.0);
       for (; i < tuples_.size() && tuples_[i].key == key && tuples_[i].client == client; ++i) {
-        const float* values = workload_.clients[client].values.data() + tuples_[i].row * width;
-        for (size_t c = 0; c < width; ++c) own[c] += values[c];
+        const float* values = workload_.clients[client].values.data() + tuples_[i].row * row_width;
+        for (size_t c = 0; c < row_width; ++c) own[c] += values[c];
       }
       const double weight = weight_of(workload_.clients[client]);
-      for (size_t c = 0; c < width; ++c) sum[c] += weight * own[c];
+      for (size_t c = 0; c < row_width; ++c) sum[c] += weight * own[c];
       ++count;
       key_weight += weight;
     }
@@ -71,16 +71,16 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
                            : aggregation.op == Op::kCoordinateMean ? key_weight
                                                                    : 1.0;
     for (double& value : sum) value /= divisor;
-    for (; result.layout == Layout::kDense && row < std::min(key, result.num_rows); ++row) {
+    for (; result.layout == Layout::kDense && row < std::min(key, result.num_keys); ++row) {
       if (!IsUntouched(result, row)) return absl::StrCat("key ", row, " has a row that nobody sent");
     }
-    if (row >= result.num_rows || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
+    if (row >= result.num_keys || result.KeyAt(row) != key) return absl::StrCat("row ", row, " is not key ", key);
     if (!result.counts.empty() && result.counts[row] != count) {
       return absl::StrCat("key ", key, ": count ", result.counts[row], ", not ", count);
     }
-    for (size_t c = 0; c < width; ++c) {
+    for (size_t c = 0; c < row_width; ++c) {
       float value;
-      std::memcpy(&value, result.values.data() + (row * width + c) * sizeof(value), sizeof(value));
+      std::memcpy(&value, result.values.data() + (row * row_width + c) * sizeof(value), sizeof(value));
       const auto expected = static_cast<float>(sum[c]);
       if (result.fixed_point_shift.has_value()) {
         const double tolerance = count * std::ldexp(1.0, -*result.fixed_point_shift) + std::abs(sum[c]) * 0x1p-24;
@@ -91,10 +91,10 @@ std::string CanonicalSums::FindDifference(const AggregationSpec& aggregation, co
       return absl::StrCat("key ", key, ", column ", c, ": ", value, ", not ", expected);
     }
   }
-  for (; result.layout == Layout::kDense && row < result.num_rows; ++row) {
+  for (; result.layout == Layout::kDense && row < result.num_keys; ++row) {
     if (!IsUntouched(result, row)) return absl::StrCat("key ", row, " has a row that nobody sent");
   }
-  if (row != result.num_rows) return absl::StrCat(result.num_rows, " rows, not ", row);
+  if (row != result.num_keys) return absl::StrCat(result.num_keys, " rows, not ", row);
   return "";
 }
 

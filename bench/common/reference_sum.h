@@ -36,7 +36,7 @@ class CanonicalSums {
   const std::vector<WorkloadTuple> tuples_;  // by key, client and row
 };
 
-// Expected sums of a workload of width 1, for peers that add in float32 in any order. Immutable.
+// Expected sums of a workload of row_width 1, for peers that add in float32 in any order. Immutable.
 class PlainSums {
  public:
   explicit PlainSums(const Workload& workload);

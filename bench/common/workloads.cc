@@ -70,9 +70,9 @@ void DropSurplus(std::vector<uint64_t>& keys, size_t count, Random& random) {
 }
 
 // Returns: keys of Variant::kSkewed, in ascending order.
-std::vector<uint64_t> SkewedKeys(size_t count, uint64_t dimension, Random& random) {
+std::vector<uint64_t> SkewedKeys(size_t count, uint64_t num_rows, Random& random) {
   const size_t shared = count / 2;
-  std::vector<uint64_t> rest = Distinct(count - shared, [&] { return shared + random() % (dimension - shared); });
+  std::vector<uint64_t> rest = Distinct(count - shared, [&] { return shared + random() % (num_rows - shared); });
   DropSurplus(rest, count - shared, random);
   std::vector<uint64_t> keys(shared);
   std::iota(keys.begin(), keys.end(), uint64_t{0});
@@ -85,8 +85,8 @@ struct Shape {
   const char* description;
   int clients;
   size_t tuples;
-  uint64_t dimension;
-  uint32_t width;
+  uint64_t num_rows;
+  uint32_t row_width;
   double zipf;  // 0: uniform
   bool shuffled;
   Layout layout = Layout::kSparse;
@@ -120,7 +120,7 @@ const char* Name(Variant variant) {
 UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) {
   UpdateColumns columns;
   if (spec.layout == Layout::kDense) {
-    columns.keys = KeyRun{0, spec.dimension};
+    columns.keys = KeyRun{0, spec.num_rows};
   } else if (HasNarrowKeys(spec)) {
     columns.keys = absl::MakeConstSpan(client.narrow_keys);
   } else {
@@ -132,7 +132,7 @@ UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client) 
 
 uint64_t InputBytes(const Workload& workload) {
   const uint64_t key_bytes = workload.spec.layout == Layout::kDense ? 0 : HasNarrowKeys(workload.spec) ? 4 : 8;
-  return workload.num_tuples * (key_bytes + workload.spec.width * sizeof(float));
+  return workload.num_tuples * (key_bytes + workload.spec.row_width * sizeof(float));
 }
 
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
@@ -144,10 +144,10 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
   workload.variant = variant;
   workload.description = shape->description;
   workload.spec.name = "tensor";
-  workload.spec.dimension = shape->dimension;
-  workload.spec.width = shape->width;
+  workload.spec.num_rows = shape->num_rows;
+  workload.spec.row_width = shape->row_width;
   workload.spec.layout = shape->layout;
-  const Zipf zipf(shape->dimension, shape->zipf > 0 ? shape->zipf : 1.1);
+  const Zipf zipf(shape->num_rows, shape->zipf > 0 ? shape->zipf : 1.1);
   Random random(seed);
   Random weights(~seed);
   for (int c = 0; c < std::max(1, shape->clients / scale); ++c) {
@@ -156,9 +156,9 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
       keys.resize(shape->tuples);
       std::iota(keys.begin(), keys.end(), uint64_t{0});
     } else if (variant == Variant::kSkewed) {
-      keys = SkewedKeys(shape->tuples, shape->dimension, random);
+      keys = SkewedKeys(shape->tuples, shape->num_rows, random);
     } else {
-      keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->dimension; });
+      keys = Distinct(shape->tuples, [&] { return shape->zipf > 0 ? zipf(random) : random() % shape->num_rows; });
       DropSurplus(keys, shape->tuples, random);
     }
     if (shape->shuffled || variant == Variant::kShuffled) std::shuffle(keys.begin(), keys.end(), random);
@@ -168,7 +168,7 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
     } else {
       client.wide_keys = std::move(keys);
     }
-    client.values.resize(shape->tuples * shape->width);
+    client.values.resize(shape->tuples * shape->row_width);
     for (float& value : client.values) value = static_cast<float>(Uniform01(random) - 0.5);
     client.weight = static_cast<double>(1 + weights() % 1000);
     workload.num_tuples += shape->tuples;

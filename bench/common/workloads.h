@@ -11,7 +11,7 @@
 
 namespace sparseagg::bench {
 
-// One client's keys (narrow if the dimension allows), float32 rows, and its weight under BY_WEIGHT, 1 to 1000.
+// One client's keys (narrow if num_rows allows), float32 rows, and its weight under BY_WEIGHT, 1 to 1000.
 struct ClientArrays {
   std::vector<uint32_t> narrow_keys;
   std::vector<uint64_t> wide_keys;

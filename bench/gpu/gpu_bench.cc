@@ -94,12 +94,12 @@ class Report {
     }
     records_.push_back(absl::StrFormat(
         R"({"workload": "%s", "variant": "%s", "what": "%s", "memory": "%s", "path": "%s", "tuples": %d, )"
-        R"("width": %d, "rows_out": %d, "bytes_in": %d, "bytes_out": %d, "verified": true, )"
+        R"("row_width": %d, "rows_out": %d, "bytes_in": %d, "bytes_out": %d, "verified": true, )"
         R"("median_seconds": %.9f, "tuples_per_s": %.0f, "bytes_per_s": %.0f, "share_of_limit": %.4f, "limit": "%s", )"
         R"("device_peak_bytes": %d, "kernels": {%s}, "seconds": [%s]})",
         workload.name, Name(workload.variant), timing.what, memory, settings_.path, workload.num_tuples,
-        workload.spec.width, timing.num_rows, InputBytes(workload), timing.bytes_out, seconds, rate, bytes / seconds,
-        share, limit, timing.device_peak_bytes,
+        workload.spec.row_width, timing.num_rows, InputBytes(workload), timing.bytes_out, seconds, rate,
+        bytes / seconds, share, limit, timing.device_peak_bytes,
         absl::StrJoin(timing.kernels, ", ",
                       [](std::string* out, const auto& each) {
                         absl::StrAppendFormat(out, R"("%s": %.9f)", each.first, each.second);
@@ -161,7 +161,7 @@ void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Devic
     report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, settings.repetitions));
     report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, settings.repetitions));
   }
-  if (!settings.on_gpu() || workload.spec.width != 1) return;
+  if (!settings.on_gpu() || workload.spec.row_width != 1) return;
   for (const Timing& timing : TimeNativePeers(workload, settings.repetitions)) {
     if (timing.failure.empty()) {
       report.Add(workload, "device", timing);
@@ -219,8 +219,8 @@ void Export(const Settings& settings, const std::string& folder) {
       Append(values, client.values);
     }
     std::ofstream facts(path + ".json");
-    facts << absl::StrFormat(R"({"dimension": %d, "width": %d, "key_bytes": %d, "tuples": %d})",
-                             workload.spec.dimension, workload.spec.width, HasNarrowKeys(workload.spec) ? 4 : 8,
+    facts << absl::StrFormat(R"({"num_rows": %d, "row_width": %d, "key_bytes": %d, "tuples": %d})",
+                             workload.spec.num_rows, workload.spec.row_width, HasNarrowKeys(workload.spec) ? 4 : 8,
                              workload.num_tuples);
     for (std::ofstream* out : {&keys, &values, &facts}) {
       out->close();

@@ -178,7 +178,7 @@ Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& b
   {
     const Result result = run(/*is_timed=*/false);
     Verify(workload, expected, timing.what, result);
-    timing.num_rows = result.num_rows;
+    timing.num_rows = result.num_keys;
     timing.bytes_out = result.memory_bytes();
   }
   watch.poison = false;
@@ -248,7 +248,7 @@ std::vector<Timing> TimeNativePeers(const Workload& workload, int repetitions) {
     wide_keys.insert(wide_keys.end(), client.wide_keys.begin(), client.wide_keys.end());
     values.insert(values.end(), client.values.begin(), client.values.end());
   }
-  const int key_bits = std::bit_width(workload.spec.dimension - 1);
+  const int key_bits = std::bit_width(workload.spec.num_rows - 1);
   const PlainSums expected(workload);
   const auto check = [&](const auto& keys, const auto& sums) { return expected.FindDifference(keys, sums); };
   const std::vector<PeerRun> runs = HasNarrowKeys(workload.spec)

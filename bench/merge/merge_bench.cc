@@ -127,7 +127,7 @@ Figures Measure(const Workload& workload, const CanonicalSums& expected, const M
     const bool reset = ResetPeakMemory();
     const uint64_t before = PeakMemoryBytes();
     const Result result = Merge(*engine, arena, spec, updates);
-    figures.num_rows = result.num_rows;
+    figures.num_rows = result.num_keys;
     figures.result_bytes = result.memory_bytes();
     figures.plan = result.plan;
     const uint64_t grown = std::max(PeakMemoryBytes(), before) - before;
@@ -152,12 +152,12 @@ std::string ToJson(const Workload& workload, const Figures& f) {
   return absl::StrFormat(
       R"({"workload": "%s", "numerics": "%s", "counts": %s, "op": "%s", "weighting": "%s", "result": "%s", )"
       R"("threads": %d, )"
-      R"("tuples": %d, "width": %d, "rows_out": %d, )"
+      R"("tuples": %d, "row_width": %d, "rows_out": %d, )"
       R"("bytes_in": %d, "bytes_out": %d, "extra_peak_bytes": %d, "verified": true, "median_seconds": %.6f, )"
       R"("tuples_per_s": %.0f, "seconds": [%s]})",
       workload.name, f.mode.NumericsName(), f.mode.counts ? "true" : "false", Name(f.mode.op), f.mode.WeightingName(),
       f.mode.result == ResultLayout::kDense ? "dense" : "sparse", f.mode.threads, workload.num_tuples,
-      workload.spec.width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes, f.median_seconds,
+      workload.spec.row_width, f.num_rows, InputBytes(workload), f.result_bytes, f.extra_bytes, f.median_seconds,
       workload.num_tuples / f.median_seconds,
       absl::StrJoin(f.seconds, ", ", [](std::string* out, double s) { absl::StrAppendFormat(out, "%.6f", s); }));
 }
@@ -193,8 +193,8 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
   for (const char name : names) {
     const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
     const CanonicalSums expected(workload);
-    const uint64_t dimension = workload.spec.dimension;
-    const bool may_be_dense = dimension != 0 && dimension <= kMaxDenseBytes / workload.spec.width / sizeof(float);
+    const uint64_t num_rows = workload.spec.num_rows;
+    const bool may_be_dense = num_rows != 0 && num_rows <= kMaxDenseBytes / workload.spec.row_width / sizeof(float);
     for (Mode mode : kModes) {
       if (mode.result == ResultLayout::kDense && !may_be_dense) continue;
       for (mode.threads = 1; mode.threads <= max_threads; mode.threads *= 2) {

@@ -122,7 +122,7 @@ Workload MakeSparse(size_t clients, double density) {
     workload.clients.push_back(std::move(client));
   }
   if (last >= uint64_t{1} << 32) throw std::logic_error("keys beyond 32 bits");
-  workload.spec.dimension = last + 1;
+  workload.spec.num_rows = last + 1;
   return workload;
 }
 

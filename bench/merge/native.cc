@@ -91,40 +91,41 @@ void SortAndReduce(const Workload& workload, Output& out) {
   };
   std::vector<Pair> pairs;
   pairs.reserve(workload.num_tuples);
-  const size_t width = workload.spec.width;
+  const size_t row_width = workload.spec.row_width;
   for (const ClientArrays& client : workload.clients) {
     const size_t size = ClientSize(workload, client);
-    for (size_t i = 0; i < size; ++i) pairs.push_back({KeyAt(workload, client, i), client.values.data() + i * width});
+    for (size_t i = 0; i < size; ++i)
+      pairs.push_back({KeyAt(workload, client, i), client.values.data() + i * row_width});
   }
   std::sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.key < b.key; });
   for (const Pair& pair : pairs) {
     if (out.keys.empty() || out.keys.back() != pair.key) {
       out.keys.push_back(pair.key);
-      out.values.insert(out.values.end(), pair.row, pair.row + width);
+      out.values.insert(out.values.end(), pair.row, pair.row + row_width);
       continue;
     }
-    float* row = out.values.data() + out.values.size() - width;
-    for (size_t c = 0; c < width; ++c) row[c] += pair.row[c];
+    float* row = out.values.data() + out.values.size() - row_width;
+    for (size_t c = 0; c < row_width; ++c) row[c] += pair.row[c];
   }
 }
 
 // absl::flat_hash_map from key to row number, and rows added in float32. Keys come out in the order they were met.
 void Hash(const Workload& workload, Output& out) {
   absl::flat_hash_map<uint64_t, uint32_t> rows;
-  const size_t width = workload.spec.width;
+  const size_t row_width = workload.spec.row_width;
   for (const ClientArrays& client : workload.clients) {
     const size_t size = ClientSize(workload, client);
     for (size_t i = 0; i < size; ++i) {
       const uint64_t key = KeyAt(workload, client, i);
-      const float* from = client.values.data() + i * width;
+      const float* from = client.values.data() + i * row_width;
       const auto [found, added] = rows.try_emplace(key, static_cast<uint32_t>(out.keys.size()));
       if (added) {
         out.keys.push_back(key);
-        out.values.insert(out.values.end(), from, from + width);
+        out.values.insert(out.values.end(), from, from + row_width);
         continue;
       }
-      float* row = out.values.data() + size_t{found->second} * width;
-      for (size_t c = 0; c < width; ++c) row[c] += from[c];
+      float* row = out.values.data() + size_t{found->second} * row_width;
+      for (size_t c = 0; c < row_width; ++c) row[c] += from[c];
     }
   }
 }
@@ -177,8 +178,8 @@ Workload* sab_workload(const char* name, uint64_t seed, int divide_clients) {
 }
 void sab_free_workload(Workload* workload) { delete workload; }
 const char* sab_description(const Workload* workload) { return workload->description.c_str(); }
-uint64_t sab_dimension(const Workload* workload) { return workload->spec.dimension; }
-uint32_t sab_width(const Workload* workload) { return workload->spec.width; }
+uint64_t sab_num_rows(const Workload* workload) { return workload->spec.num_rows; }
+uint32_t sab_row_width(const Workload* workload) { return workload->spec.row_width; }
 uint64_t sab_clients(const Workload* workload) { return workload->clients.size(); }
 // One client's arrays; returns the number of keys, of sab_key_bytes each.
 int sab_key_bytes(const Workload* workload) { return sparseagg::bench::IsNarrow(*workload) ? 4 : 8; }

@@ -21,15 +21,15 @@ class Data:
 
     Attributes:
         keys: shape (n,), as the clients have them.
-        values: float32, shape (n, width).
+        values: float32, shape (n, row_width).
         offsets: where each client's tuples begin, and n.
     """
 
     name: str
     seed: int
     divide_clients: int
-    dimension: int
-    width: int
+    num_rows: int
+    row_width: int
     keys: np.ndarray
     values: np.ndarray
     offsets: np.ndarray
@@ -47,12 +47,12 @@ class Data:
     @property
     def narrow(self) -> bool:
         """Whether keys fit int32."""
-        return self.dimension < 1 << 31
+        return self.num_rows < 1 << 31
 
     @functools.cached_property
     def flat(self) -> np.ndarray:
-        """Values of shape (n,) where the width is 1, else of shape (n, width)."""
-        return self.values.reshape(-1) if self.width == 1 else self.values
+        """Values of shape (n,) where row_width is 1, else of shape (n, row_width)."""
+        return self.values.reshape(-1) if self.row_width == 1 else self.values
 
     def client(self, index: int) -> slice:
         """Where one client's tuples are."""
@@ -69,12 +69,12 @@ class Data:
 
     def no_dense(self) -> str | None:
         """Why there is no dense answer, if so."""
-        size = self.dimension * self.width * 4
+        size = self.num_rows * self.row_width * 4
         return f"a dense float32 answer would take {size / 1e9:.1f} GB" if size > MAX_DENSE_BYTES else None
 
     def no_rows(self) -> str | None:
         """Why a peer that sums single values cannot do it, if so."""
-        return f"it sums single values, and rows have {self.width}" if self.width > 1 else None
+        return f"it sums single values, and rows have {self.row_width}" if self.row_width > 1 else None
 
 
 @dataclasses.dataclass
@@ -99,9 +99,9 @@ class Reference:
                 return "other keys"
         return self._value_error(values)
 
-    def dense_error(self, values: Any, dimension: int) -> str | None:
+    def dense_error(self, values: Any, num_rows: int) -> str | None:
         """The same for a dense answer."""
-        values = np.asarray(values).reshape(dimension, -1)
+        values = np.asarray(values).reshape(num_rows, -1)
         keys = self.keys.astype(np.int64)
         error = self._value_error(values[keys])
         if error is None and np.count_nonzero(values) != np.count_nonzero(values[keys]):
@@ -122,7 +122,7 @@ def write(workload: Workload, seed: int, divide_clients: int, folder: pathlib.Pa
     """Writes a workload and its reference; returns what the tables need to know of it."""
     folder.mkdir(parents=True, exist_ok=True)
     keys = np.concatenate([keys for keys, _ in workload.clients])
-    values = np.concatenate([rows for _, rows in workload.clients]).reshape(len(keys), workload.width)
+    values = np.concatenate([rows for _, rows in workload.clients]).reshape(len(keys), workload.row_width)
     sizes = [len(keys) for keys, _ in workload.clients]
     np.save(folder / "keys.npy", keys)
     np.save(folder / "values.npy", values)
@@ -141,8 +141,8 @@ def write(workload: Workload, seed: int, divide_clients: int, folder: pathlib.Pa
         "name": workload.name,
         "seed": seed,
         "divide_clients": divide_clients,
-        "dimension": workload.dimension,
-        "width": workload.width,
+        "num_rows": workload.num_rows,
+        "row_width": workload.row_width,
     }
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     key_bytes = keys.dtype.itemsize
@@ -152,8 +152,8 @@ def write(workload: Workload, seed: int, divide_clients: int, folder: pathlib.Pa
         "clients": len(sizes),
         "tuples": len(keys),
         "rows_out": len(starts),
-        "bytes_in": len(keys) * (key_bytes + workload.width * 4),
-        "bytes_out": len(starts) * (key_bytes + workload.width * 4),
+        "bytes_in": len(keys) * (key_bytes + workload.row_width * 4),
+        "bytes_out": len(starts) * (key_bytes + workload.row_width * 4),
     }
 
 

@@ -41,10 +41,10 @@ def torch_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Calla
         raise Absent("it sees no device")
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
-    def ways(keys: Any, values: Any, dimension: int) -> Iterator[Way]:
+    def ways(keys: Any, values: Any, num_rows: int) -> Iterator[Way]:
         d_keys = torch.from_numpy(keys.astype("int64")).cuda()
         d_values = torch.from_numpy(values).cuda()
-        shape = (dimension, *values.shape[1:])
+        shape = (num_rows, *values.shape[1:])
 
         def coalesce() -> Any:
             return torch.sparse_coo_tensor(d_keys[None, :], d_values, shape, check_invariants=False).coalesce()
@@ -53,7 +53,7 @@ def torch_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Calla
             return answer.indices()[0].cpu().numpy(), answer.values().cpu().numpy()
 
         yield "torch coalesce", coalesce, rows
-        if dimension * values[0].nbytes <= 8 << 30:
+        if num_rows * values[0].nbytes <= 8 << 30:
             yield (
                 "torch index_add_",
                 lambda: torch.zeros(shape, device="cuda").index_add_(0, d_keys, d_values),
@@ -83,7 +83,7 @@ def cupy_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callab
         raise Absent(str(error)) from None
     flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
 
-    def ways(keys: Any, values: Any, dimension: int) -> Iterator[Way]:
+    def ways(keys: Any, values: Any, num_rows: int) -> Iterator[Way]:
         d_keys, d_values = cupy.asarray(keys), cupy.asarray(values)
 
         def add_at() -> Any:
@@ -93,12 +93,12 @@ def cupy_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callab
             return found, sums
 
         yield "CuPy unique, add.at", add_at, lambda answer: tuple(each.get() for each in answer)
-        if values.ndim == 1 and dimension < 1 << 31:
+        if values.ndim == 1 and num_rows < 1 << 31:
             column = d_keys.astype(cupy.int32)
             row = cupy.zeros_like(column)
 
             def sum_duplicates() -> Any:
-                matrix = cupyx.scipy.sparse.coo_matrix((d_values, (row, column)), shape=(1, dimension))
+                matrix = cupyx.scipy.sparse.coo_matrix((d_values, (row, column)), shape=(1, num_rows))
                 matrix.sum_duplicates()
                 return matrix
 
@@ -127,12 +127,12 @@ def jax_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callabl
     if not devices:
         raise Absent("it sees no device")
 
-    def ways(keys: Any, values: Any, dimension: int) -> Iterator[Way]:
-        if dimension >= 1 << 31 or dimension * values[0].nbytes > 8 << 30:
+    def ways(keys: Any, values: Any, num_rows: int) -> Iterator[Way]:
+        if num_rows >= 1 << 31 or num_rows * values[0].nbytes > 8 << 30:
             return
         d_keys = jax.device_put(keys.astype(np.int32), devices[0])
         d_values = jax.device_put(values, devices[0])
-        sums = jax.jit(lambda v, k: jax.ops.segment_sum(v, k, num_segments=dimension))
+        sums = jax.jit(lambda v, k: jax.ops.segment_sum(v, k, num_segments=num_rows))
         yield "jax segment_sum", lambda: sums(d_values, d_keys).block_until_ready(), np.asarray
 
     def timed(run: Callable[[], Any]) -> float:
@@ -147,7 +147,7 @@ LIBRARIES = {"torch": torch_library, "cupy": cupy_library, "jax": jax_library}
 
 
 def read_workload(gpu_bench: pathlib.Path, letter: str, divide_clients: int) -> tuple[Any, Any, int]:
-    """Keys, rows of values, and the dimension, as gpu_bench writes them."""
+    """Keys, rows of values, and num_rows, as gpu_bench writes them."""
     import numpy as np
 
     with tempfile.TemporaryDirectory() as folder:
@@ -157,8 +157,8 @@ def read_workload(gpu_bench: pathlib.Path, letter: str, divide_clients: int) -> 
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         keys = np.fromfile(path.with_suffix(".keys"), np.uint32 if facts["key_bytes"] == 4 else np.uint64)
         values = np.fromfile(path.with_suffix(".values"), np.float32)
-    width = facts["width"]
-    return keys, values if width == 1 else values.reshape(-1, width), facts["dimension"]
+    row_width = facts["row_width"]
+    return keys, values if row_width == 1 else values.reshape(-1, row_width), facts["num_rows"]
 
 
 def difference(answer: Any, keys: Any, sums: Any, magnitudes: Any) -> str | None:
@@ -219,10 +219,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "results": results,
     }
     for letter in options.workloads if loaded else "":
-        keys, values, dimension = read_workload(options.gpu_bench, letter, options.divide_clients)
+        keys, values, num_rows = read_workload(options.gpu_bench, letter, options.divide_clients)
         expected = reference(keys, values)
         for name, (ways, timed) in loaded.items():
-            for title, run, fetch in ways(keys, values, dimension):
+            for title, run, fetch in ways(keys, values, num_rows):
                 try:
                     wrong = difference(fetch(run()), *expected)
                     seconds = [timed(run) for _ in range(options.repetitions)]

@@ -17,8 +17,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sab_workload": (P, [TEXT, U64, ctypes.c_int]),
     "sab_free_workload": (None, [P]),
     "sab_description": (TEXT, [P]),
-    "sab_dimension": (U64, [P]),
-    "sab_width": (ctypes.c_uint32, [P]),
+    "sab_num_rows": (U64, [P]),
+    "sab_row_width": (ctypes.c_uint32, [P]),
     "sab_clients": (U64, [P]),
     "sab_key_bytes": (ctypes.c_int, [P]),
     "sab_client": (U64, [P, U64, ctypes.POINTER(P), ctypes.POINTER(P)]),
@@ -62,8 +62,8 @@ class Workload:
             raise RuntimeError(library.sab_error().decode())
         self.name = name
         self.description = library.sab_description(self.handle).decode()
-        self.dimension = int(library.sab_dimension(self.handle))
-        self.width = int(library.sab_width(self.handle))
+        self.num_rows = int(library.sab_num_rows(self.handle))
+        self.row_width = int(library.sab_row_width(self.handle))
         self.clients = [self._client(i) for i in range(library.sab_clients(self.handle))]
 
     def __del__(self) -> None:
@@ -74,8 +74,8 @@ class Workload:
         keys, values = P(), P()
         count = self._library.sab_client(self.handle, index, ctypes.byref(keys), ctypes.byref(values))
         dtype = np.uint32 if self._library.sab_key_bytes(self.handle) == 4 else np.uint64
-        rows = view(values.value, count * self.width, np.float32)
-        return view(keys.value, count, dtype), rows if self.width == 1 else rows.reshape(count, self.width)
+        rows = view(values.value, count * self.row_width, np.float32)
+        return view(keys.value, count, dtype), rows if self.row_width == 1 else rows.reshape(count, self.row_width)
 
 
 def memory_speed(library: ctypes.CDLL, threads: int) -> dict[str, float]:

@@ -31,7 +31,7 @@ from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
 CLIENTS = 50
 TUPLES = 250_000  # of a client
-DIMENSION = 25_000_000
+NUM_ROWS = 25_000_000
 CHUNK = 65_536  # tuples
 ROUNDS = 3
 
@@ -39,7 +39,7 @@ ROUNDS = 3
 def chunks_of(client: int) -> list[tuple[int, bytes]]:
     """Returns the number of tuples and the body of each chunk of a client."""
     rng = np.random.default_rng(client)
-    keys = np.unique(rng.integers(0, DIMENSION, TUPLES + TUPLES // 50, dtype=np.uint32))[:TUPLES]
+    keys = np.unique(rng.integers(0, NUM_ROWS, TUPLES + TUPLES // 50, dtype=np.uint32))[:TUPLES]
     values = rng.standard_normal(len(keys)).astype("<f4")
     found = []
     for begin in range(0, len(keys), CHUNK):
@@ -78,7 +78,7 @@ def send(address: str, rounds: list[str], clients: list[int], barrier: Any, time
 
 def measure_http(address: str, stub: rpc.AggregationStub, streams: int) -> float:
     """Returns the bytes a second of one turn of HTTP."""
-    tensor = pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, dimension=DIMENSION)
+    tensor = pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, num_rows=NUM_ROWS)
     request = pb.CreateRoundRequest(spec=pb.RoundSpec(tensors=[tensor]))
     rounds = [stub.CreateRound(request).name for _ in range(ROUNDS)]
     context = multiprocessing.get_context("spawn")

@@ -22,7 +22,7 @@ Update = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float32]]
 
 SEED = 1
 TUPLES = 100_000
-DIMENSION = 10_000_000
+NUM_ROWS = 10_000_000
 EXPONENT = 1.1
 
 
@@ -31,15 +31,15 @@ def make_update(rng: np.random.Generator) -> Update:
     keys = np.empty(0, np.uint32)
     while len(keys) < TUPLES:
         uniform = rng.random(2 * TUPLES)
-        ranks = (1 - uniform * (1 - DIMENSION ** (1 - EXPONENT))) ** (1 / (1 - EXPONENT))
-        keys = np.union1d(keys, np.minimum(ranks, DIMENSION).astype(np.uint32) - 1)
+        ranks = (1 - uniform * (1 - NUM_ROWS ** (1 - EXPONENT))) ** (1 / (1 - EXPONENT))
+        keys = np.union1d(keys, np.minimum(ranks, NUM_ROWS).astype(np.uint32) - 1)
     keys = np.sort(rng.choice(keys, TUPLES, replace=False)).astype(np.uint32)
     return keys, rng.random(TUPLES, np.float32) - np.float32(0.5)
 
 
 def check(result: Any, updates: list[Update]) -> None:
     """Ends the program unless the result has the bits of float64 sums in the order of the clients."""
-    sums = np.zeros(DIMENSION)
+    sums = np.zeros(NUM_ROWS)
     for keys, values in updates:
         sums[keys] += values
     expected = np.unique(np.concatenate([keys for keys, _ in updates]))
@@ -51,7 +51,7 @@ def check(result: Any, updates: list[Update]) -> None:
 
 def send(client: sa.Client, updates: list[Update], threads: int) -> tuple[float, Any]:
     """Submits all updates to a new round; returns the seconds that took, and the round's result."""
-    spec = sa.RoundSpec(tensors=[sa.TensorSpec("tensor", dtype="float32", dimension=DIMENSION)], op="sum")
+    spec = sa.RoundSpec(tensors=[sa.TensorSpec("tensor", dtype="float32", num_rows=NUM_ROWS)], op="sum")
     current = client.create_round(spec)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         begin = time.perf_counter()

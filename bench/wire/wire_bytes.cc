@@ -40,7 +40,7 @@ void Count(const std::vector<Key>& keys, size_t slice_keys, KeyBytes& bytes) {
 void PrintRow(const std::string& name) {
   constexpr size_t kChunkBytes = 768 * 1024;
   const Workload workload = MakeWorkload(name, kSeed);
-  const uint64_t row_bytes = workload.spec.width * sizeof(float);
+  const uint64_t row_bytes = workload.spec.row_width * sizeof(float);
   KeyBytes keys;
   uint64_t int8_bytes = 0;
   for (const ClientArrays& client : workload.clients) {
@@ -50,13 +50,13 @@ void PrintRow(const std::string& name) {
     int8_bytes += num_values + (num_values + wire::kScaleBlock - 1) / wire::kScaleBlock * sizeof(float);
   }
   const auto tuples = static_cast<double>(workload.num_tuples);
-  const auto width = static_cast<double>(workload.spec.width);
-  const double plain = static_cast<double>(keys.plain) / tuples + 4 * width;
+  const auto row_width = static_cast<double>(workload.spec.row_width);
+  const double plain = static_cast<double>(keys.plain) / tuples + 4 * row_width;
   const double packed_keys = static_cast<double>(keys.packed) / tuples;
-  const double half = packed_keys + 2 * width;
+  const double half = packed_keys + 2 * row_width;
   const double int8 = packed_keys + static_cast<double>(int8_bytes) / tuples;
   std::printf("| %s, %s | %.2f | %.2f | %.2f | %.2f (%.1f×) | %.2f (%.1f×) |\n", workload.name.c_str(),
-              workload.description.c_str(), plain, packed_keys, packed_keys + 4 * width, half, plain / half, int8,
+              workload.description.c_str(), plain, packed_keys, packed_keys + 4 * row_width, half, plain / half, int8,
               plain / int8);
 }
 

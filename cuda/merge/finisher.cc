@@ -195,11 +195,11 @@ class Finisher {
 
   absl::StatusOr<Result> AssembleDense() {
     placement_.dense = true;
-    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(spec_.dimension));
+    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(spec_.num_rows));
     if (columns.d_values.get() != nullptr) {  // a union has none, and its `fill` need not fit an integer
       FillValues fill;
       fill.d_values = columns.d_values.get();
-      fill.count = spec_.dimension * shape_.columns;
+      fill.count = spec_.num_rows * shape_.columns;
       fill.type = rows_.type;
       fill.bits = FillBits(spec_);
       RETURN_IF_ERROR(device_.Launch(fill));
@@ -210,17 +210,17 @@ class Finisher {
     RETURN_IF_ERROR(Write(columns));
     Result result = cpu::MakeSparse(spec_, 0);
     result.layout = Layout::kDense;
-    result.num_rows = spec_.dimension;
+    result.num_keys = spec_.num_rows;
     result.values.resize(columns.d_values.bytes());
-    if (ReturnsCounts(spec_)) result.counts.resize(spec_.dimension);
-    if (spec_.aggregation.return_weights) result.weights.resize(spec_.dimension);
+    if (ReturnsCounts(spec_)) result.counts.resize(spec_.num_rows);
+    if (spec_.aggregation.return_weights) result.weights.resize(spec_.num_rows);
     const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
     RETURN_IF_ERROR(SendColumns(columns, result, 0));
     RETURN_IF_ERROR(session_.results().Drain());
     return result;
   }
 
-  // A dense result has `dimension` rows, which may be any 64-bit number, so sizes saturate.
+  // A dense result has `num_rows` rows, which may be any 64-bit number, so sizes saturate.
   absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
     const auto allocate = [&](uint64_t row_bytes) {
       return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));

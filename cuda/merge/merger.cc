@@ -21,9 +21,9 @@ uint32_t MaxLonger(const Segments& segments, uint32_t length) {
 }
 
 // Returns: the classes, with empty lists. One thread folds the entries of a short segment one after another, so their
-// number is the limit, whatever the width. The threads of a block share the loads of a medium or long segment. So the
-// number of values is the limit between these two: a warp would take as long for 32 entries of 32 columns as for 1024
-// entries of one.
+// number is the limit, whatever the row width. The threads of a block share the loads of a medium or long segment. So
+// the number of values is the limit between these two: a warp would take as long for 32 entries of 32 columns as for
+// 1024 entries of one.
 SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments& segments) {
   const uint32_t group = std::clamp(columns, 1u, kMaxGroupColumns);
   SegmentClasses classes;
@@ -119,7 +119,7 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
 
 uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
   const uint64_t rows = num_rows + num_tuples;
-  return shape_.dimension == 0 ? rows : std::min(rows, shape_.dimension);
+  return shape_.num_rows == 0 ? rows : std::min(rows, shape_.num_rows);
 }
 
 uint64_t Merger::RoomBeside(uint64_t num_rows) const {

@@ -62,7 +62,7 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
   const HostRows* const base = bases.empty() ? nullptr : bases.front();
   uint64_t max_rows = base == nullptr ? 0 : base->num_rows;
   for (const ValidatedUpdate* update : updates) max_rows += update->num_keys();
-  if (spec.dimension != 0) max_rows = std::min(max_rows, spec.dimension);
+  if (spec.num_rows != 0) max_rows = std::min(max_rows, spec.num_rows);
 
   Finished finished;
   finished.result = cpu::MakeSparse(spec, max_rows);

@@ -24,7 +24,7 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     RETURN_IF_ERROR(session.device().Launch(Enumerate{payloads[0].as<uint32_t>(), count}));
   }
   int output = 0;
-  if (key_bits > 0) {  // a dimension of 1 has no bits to sort by
+  if (key_bits > 0) {  // num_rows 1 has no bits to sort by
     SortCall call;
     for (int i = 0; i < 2; ++i) {
       call.d_keys[i] = keys[i].get();

@@ -58,10 +58,10 @@ Number ToNumber(DType dtype) {
 
 TensorShape::TensorShape(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  dimension = spec.dimension;
+  num_rows = spec.num_rows;
   key_bytes = KeyBytes(spec);
-  key_bits = spec.dimension == 0 ? 64 : std::bit_width(spec.dimension - 1);
-  columns = a.op == Op::kUnion ? 0 : spec.width;
+  key_bits = spec.num_rows == 0 ? 64 : std::bit_width(spec.num_rows - 1);
+  columns = a.op == Op::kUnion ? 0 : spec.row_width;
   row_bytes = columns * SizeOf(spec.dtype);
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);

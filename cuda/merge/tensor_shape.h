@@ -21,7 +21,7 @@ struct TensorShape {
 
   // Returns: how a submission of this weight turns values into terms, and what it adds to the weights of its keys.
   Source MakeSource(double weight) const;
-  uint64_t dimension = 0;  // as in the spec
+  uint64_t num_rows = 0;  // as in the spec
   uint32_t key_bytes = 4;
   int key_bits = 32;     // low bits in which keys can differ: the bits to sort
   uint32_t columns = 1;  // accumulators per key; 0 for UNION

@@ -11,10 +11,10 @@
 namespace sparseagg::cuda {
 namespace {
 
-uint64_t NumTiles(const TensorShape& shape) { return (shape.dimension + kTileSlots - 1) / kTileSlots; }
+uint64_t NumTiles(const TensorShape& shape) { return (shape.num_rows + kTileSlots - 1) / kTileSlots; }
 
 uint64_t MaxRows(const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
-  return std::min<uint64_t>(shape.dimension, uint64_t{base.num_rows} + batch.num_tuples);
+  return std::min<uint64_t>(shape.num_rows, uint64_t{base.num_rows} + batch.num_tuples);
 }
 
 // Returns: bytes of the bounds, the plan and the messages of the parts.
@@ -41,8 +41,8 @@ absl::StatusOr<DeviceBuffer> FindBounds(Session& session, FindTileBounds find) {
 
 bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
   const Tuning& tuning = session.tuning();
-  if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.dimension == 0 ||
-      shape.dimension > std::numeric_limits<int32_t>::max())
+  if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
+      shape.num_rows > std::numeric_limits<int32_t>::max())
     return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
   if (shape.key_weights != WeightKind::kCounts) return false;

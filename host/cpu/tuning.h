@@ -16,7 +16,7 @@ inline constexpr bool kTiny = false;
 #endif
 
 struct Tuning {
-  // Values (tuples × width) of one block: few enough for threads to share the blocks evenly.
+  // Values (tuples × row_width) of one block: few enough for threads to share the blocks evenly.
   uint64_t block_values = kTiny ? 32 : uint64_t{1} << 16;
   // Tuples of one block per cursor, at least, since every block visits every cursor.
   uint64_t block_tuples_per_cursor = kTiny ? 1 : 24;

@@ -202,11 +202,11 @@ class TypedAccumulator : public Accumulator {
     RETURN_IF_ERROR(
         ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseRowSink<Key, Fold>(params, result); }));
     const bool is_empty = blocks.blocks.empty();
-    const uint64_t begin = is_empty ? spec_.dimension : blocks.blocks.front().first;
-    const uint64_t last = is_empty ? spec_.dimension : blocks.blocks.back().last;
+    const uint64_t begin = is_empty ? spec_.num_rows : blocks.blocks.front().first;
+    const uint64_t last = is_empty ? spec_.num_rows : blocks.blocks.back().last;
     const DenseFill fill(spec_);
     fill.Rows(0, begin, result);
-    if (last < spec_.dimension) fill.Rows(last + 1, spec_.dimension, result);
+    if (last < spec_.num_rows) fill.Rows(last + 1, spec_.num_rows, result);
     return result;
   }
 
@@ -223,7 +223,7 @@ class TypedAccumulator : public Accumulator {
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
     const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
     const uint64_t keys = SaturatingAdd(base_.size(), SaturatingAdd(pending_.num_keys(), next_keys));
-    return spec_.dimension == 0 ? keys : std::min(keys, spec_.dimension);
+    return spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
   }
 
   uint64_t MaxSortBytesWith(const PreparedUpdate* next) const {

@@ -43,9 +43,9 @@ absl::Status ValidateTypes(const TensorSpec& spec) {
 
 absl::Status ValidateLayouts(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  if (spec.dimension == 0) {
-    if (spec.layout == Layout::kDense) return Invalid(spec, "layout dense needs a dimension");
-    if (a.result_layout == ResultLayout::kDense) return Invalid(spec, "a dense result needs a dimension");
+  if (spec.num_rows == 0) {
+    if (spec.layout == Layout::kDense) return Invalid(spec, "layout dense needs num_rows");
+    if (a.result_layout == ResultLayout::kDense) return Invalid(spec, "a dense result needs num_rows");
   }
   if (a.dense_threshold.has_value() && !(*a.dense_threshold > 0.0 && *a.dense_threshold <= 1.0)) {
     return Invalid(spec, absl::StrFormat("dense_threshold %g is not in (0, 1]", *a.dense_threshold));
@@ -121,7 +121,7 @@ std::string Quoted(const TensorSpec& spec) { return absl::StrCat("tensor '", spe
 absl::Status Validate(const TensorSpec& spec) {
   const DefaultFloatEnvironment environment;
   RETURN_IF_ERROR(CheckId(spec.name, "the name of a tensor"));
-  if (spec.width == 0) return Invalid(spec, "width 0; a row has at least one value");
+  if (spec.row_width == 0) return Invalid(spec, "row_width 0; a row has at least one value");
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));
   return ValidateNumerics(spec);

@@ -75,8 +75,8 @@ struct AggregationSpec {
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
-  uint64_t dimension = 0;  // size of the key space; 0: all of uint64
-  uint32_t width = 1;      // values per key
+  uint64_t num_rows = 0;   // size of the key space; 0: all of uint64
+  uint32_t row_width = 1;  // values per key
   Layout layout = Layout::kSparse;
   bool modular = false;  // unsigned sums that wrap by definition
   AggregationSpec aggregation;
@@ -88,7 +88,7 @@ absl::Status Validate(const TensorSpec& spec);
 
 // Whether keys of this tensor are stored in 32 bits.
 constexpr bool HasNarrowKeys(const TensorSpec& spec) {
-  return spec.dimension != 0 && spec.dimension <= (uint64_t{1} << 32);
+  return spec.num_rows != 0 && spec.num_rows <= (uint64_t{1} << 32);
 }
 
 // Bytes of a key as stored.

@@ -25,11 +25,11 @@ absl::Status CheckKeysOf(const InputLocation& location, uint64_t position, const
   const KeyFacts facts = sizeof(Key) == 4 ? FindKeyFacts32(keys, count) : FindKeyFacts64(keys, count);
   bool descends = facts.descends;
   bool repeats = facts.repeats;
-  const uint64_t dimension = location.spec->dimension;
-  if (dimension != 0 && facts.largest >= dimension) {
+  const uint64_t num_rows = location.spec->num_rows;
+  if (num_rows != 0 && facts.largest >= num_rows) {
     uint64_t i = 0;
-    while (i + 1 < count && Load<Key>(keys, i) < dimension) ++i;
-    return KeyBeyondDimension(location, position + i, Load<Key>(keys, i));
+    while (i + 1 < count && Load<Key>(keys, i) < num_rows) ++i;
+    return KeyBeyondNumRows(location, position + i, Load<Key>(keys, i));
   }
   if (!order.empty) {
     const uint64_t first = Load<Key>(keys, 0);
@@ -56,15 +56,15 @@ std::string InputLocation::ToString(uint64_t position) const {
 }
 
 std::string InputLocation::ToString(uint64_t key, uint64_t index) const {
-  const uint32_t width = spec->width;
-  std::string text = absl::StrCat(TensorAndChunk(*this), ", key ", key, ", position ", index / width);
-  if (width > 1) absl::StrAppend(&text, ", column ", index % width);
+  const uint32_t row_width = spec->row_width;
+  std::string text = absl::StrCat(TensorAndChunk(*this), ", key ", key, ", position ", index / row_width);
+  if (row_width > 1) absl::StrAppend(&text, ", column ", index % row_width);
   return text;
 }
 
-absl::Status KeyBeyondDimension(const InputLocation& location, uint64_t position, uint64_t key) {
-  return absl::InvalidArgumentError(absl::StrCat(location.ToString(position), ": key ", key,
-                                                 " is not below the dimension ", location.spec->dimension));
+absl::Status KeyBeyondNumRows(const InputLocation& location, uint64_t position, uint64_t key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(location.ToString(position), ": key ", key, " is not below num_rows ", location.spec->num_rows));
 }
 
 void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last) {
@@ -84,11 +84,11 @@ absl::Status CheckKeys(const InputLocation& location, uint64_t position, const c
 
 absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t count, KeyOrder& order) {
   if (count == 0) return absl::OkStatus();
-  const uint64_t dimension = location.spec->dimension;
-  const uint64_t largest_key = dimension == 0 ? std::numeric_limits<uint64_t>::max() : dimension - 1;
-  if (first > largest_key) return KeyBeyondDimension(location, 0, first);
+  const uint64_t num_rows = location.spec->num_rows;
+  const uint64_t largest_key = num_rows == 0 ? std::numeric_limits<uint64_t>::max() : num_rows - 1;
+  if (first > largest_key) return KeyBeyondNumRows(location, 0, first);
   if (count - 1 > largest_key - first) {
-    if (dimension != 0) return KeyBeyondDimension(location, dimension - first, dimension);
+    if (num_rows != 0) return KeyBeyondNumRows(location, num_rows - first, num_rows);
     return absl::InvalidArgumentError(absl::StrCat(location.ToString(0), ": ", count, " implicit keys from ", first,
                                                    " go beyond the largest key 2^64-1"));
   }
@@ -102,7 +102,7 @@ absl::Status CheckValues(const InputLocation& location, uint64_t before, const c
   const auto check = [&](uint64_t i, auto value_at) {
     if (i == count) return absl::OkStatus();
     const uint64_t index = before + i;
-    return absl::InvalidArgumentError(absl::StrCat(location.ToString(key_at(index / location.spec->width), index),
+    return absl::InvalidArgumentError(absl::StrCat(location.ToString(key_at(index / location.spec->row_width), index),
                                                    ": value ", static_cast<double>(value_at(i)), " is not finite"));
   };
   // A value is NaN or ±Inf if all its exponent bits are set.

@@ -35,9 +35,9 @@ struct InputLocation {
 // The key at a position in the slice or update.
 using KeyAtPosition = absl::FunctionRef<uint64_t(uint64_t position)>;
 
-// Checks `count` keys against the dimension and continues `order` with them. `keys` may be unaligned; each key has
+// Checks `count` keys against num_rows and continues `order` with them. `keys` may be unaligned; each key has
 // `key_bytes` bytes, 4 or 8. The first key has the position `position`.
-// Errors: INVALID_ARGUMENT names the first key that is not below the dimension. `order` is then unspecified.
+// Errors: INVALID_ARGUMENT names the first key that is not below num_rows. `order` is then unspecified.
 // Cost: one pass if all keys are good.
 absl::Status CheckKeys(const InputLocation& location, uint64_t position, const char* keys, uint64_t count,
                        int key_bytes, KeyOrder& order);
@@ -48,8 +48,8 @@ absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t
 // Continues `order` with checked keys that strictly ascend from `first` to `last`.
 void ExtendOrder(KeyOrder& order, uint64_t first, uint64_t last);
 
-// The INVALID_ARGUMENT of a key that is not below the dimension.
-absl::Status KeyBeyondDimension(const InputLocation& location, uint64_t position, uint64_t key);
+// The INVALID_ARGUMENT of a key that is not below num_rows.
+absl::Status KeyBeyondNumRows(const InputLocation& location, uint64_t position, uint64_t key);
 
 // Checks that `count` values are finite, unless the spec propagates NaN and ±Inf. `values` may be unaligned. The slice
 // has `before` values in front of them. `key_at` is called for an error only.

@@ -47,11 +47,11 @@ absl::Status NotInType(const InputLocation& location, uint64_t position, absl::S
   const TensorSpec& spec = *location.spec;
   for (const From key : batch) {
     if (static_cast<std::make_unsigned_t<From>>(key) > LargestKey<To, From>()) {
-      // Without a dimension, every unsigned key fits.
+      // Without num_rows, every unsigned key fits.
       const std::string problem =
-          spec.dimension == 0 ? "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: "
-                                "keys.view(np.uint64)"
-                              : absl::StrCat("is not in [0, ", spec.dimension, ")");
+          spec.num_rows == 0 ? "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: "
+                               "keys.view(np.uint64)"
+                             : absl::StrCat("is not in [0, ", spec.num_rows, ")");
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": key ", key, " at position ", position, " ", problem));
     }

@@ -15,7 +15,7 @@ namespace sparseagg::internal {
 // checked.
 // Returns: columns that own the copy and `owner`, without values; a run stays a run.
 // Errors: INVALID_ARGUMENT names tensor, position and value of a key that is negative, too large for the type or not
-// below the dimension, or says that the array changed during the call. `order` is then unspecified.
+// below num_rows, or says that the array changed during the call. `order` is then unspecified.
 // Cost: one pass over `keys`, batch by batch: each is copied and checked while it is in the first cache.
 absl::StatusOr<UpdateColumns> CopyKeys(const InputLocation& location, const InputKeys& keys,
                                        std::shared_ptr<const void> owner, KeyOrder& order);

@@ -58,10 +58,10 @@ absl::Status CheckCounts(const TensorSpec& spec, const SliceView& view, uint64_t
     if (spec.aggregation.op == Op::kUnion) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(num_keys, " keys without values; only union takes that"));
   }
-  // Compared by division: num_keys × width could overflow.
-  if (num_values % spec.width != 0 || num_values / spec.width != num_keys) {
+  // Compared by division: num_keys × row_width could overflow.
+  if (num_values % spec.row_width != 0 || num_values / spec.row_width != num_keys) {
     return absl::InvalidArgumentError(
-        absl::StrCat(num_keys, " keys of width ", spec.width, " do not fit ", num_values, " values"));
+        absl::StrCat(num_keys, " keys of row_width ", spec.row_width, " do not fit ", num_values, " values"));
   }
   return absl::OkStatus();
 }
@@ -75,7 +75,7 @@ absl::Status InvalidSlice(const TensorSpec& spec, uint64_t chunk, absl::string_v
 absl::StatusOr<CheckedSlice> CheckedSlice::Create(const TensorSpec& spec, uint64_t chunk, const SliceView& view) {
   const absl::StatusOr<uint64_t> num_values = CountValues(spec, view);
   if (!num_values.ok()) return InvalidSlice(spec, chunk, num_values.status().message());
-  const absl::StatusOr<uint64_t> num_keys = CountKeys(view, *num_values / spec.width);
+  const absl::StatusOr<uint64_t> num_keys = CountKeys(view, *num_values / spec.row_width);
   if (!num_keys.ok()) return InvalidSlice(spec, chunk, num_keys.status().message());
   if (const absl::Status status = CheckCounts(spec, view, *num_keys, *num_values); !status.ok()) {
     return InvalidSlice(spec, chunk, status.message());

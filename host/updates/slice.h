@@ -30,15 +30,15 @@ struct SliceView {
 class CheckedSlice {
  public:
   // Errors: INVALID_ARGUMENT names tensor and chunk: byte lengths that are no whole number of keys or values, a
-  // declared num_keys that is false, a number of values that is not num_keys × width, a packing that does not widen to
-  // the tensor's dtype. Cost: at most one pass over packed keys; O(1) for others. Allocates only to join packed keys
-  // that are in several spans.
+  // declared num_keys that is false, a number of values that is not num_keys × row_width, a packing that does not
+  // widen to the tensor's dtype. Cost: at most one pass over packed keys; O(1) for others. Allocates only to join
+  // packed keys that are in several spans.
   static absl::StatusOr<CheckedSlice> Create(const TensorSpec& spec, uint64_t chunk, const SliceView& view);
 
   const SliceView& view() const { return view_; }
   uint64_t chunk() const { return chunk_; }
   uint64_t num_keys() const { return num_keys_; }
-  uint64_t num_values() const { return num_values_; }  // num_keys × width, or 0 without values
+  uint64_t num_values() const { return num_values_; }  // num_keys × row_width, or 0 without values
   // Packed keys strictly ascend, and are decoded rather than copied.
   bool has_packed_keys() const { return HasPackedKeys(view_); }
   // Bytes of the keys: as received, or decoded if they are packed. Implicit keys take none.

@@ -74,12 +74,12 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
     RETURN_IF_ERROR(internal::CheckKeyRun(location, run->first, run->count, order));
   } else if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&columns.keys)) {
     if (!HasNarrowKeys(spec)) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, but the dimension needs 64"));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 32 bits, but num_rows needs 64"));
     }
     RETURN_IF_ERROR(check(*narrow));
   } else {
     if (HasNarrowKeys(spec)) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, but the dimension needs 32"));
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys have 64 bits, but num_rows needs 32"));
     }
     RETURN_IF_ERROR(check(std::get<absl::Span<const uint64_t>>(columns.keys)));
   }
@@ -104,17 +104,17 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
   if (spec.layout == Layout::kDense) {
     const auto* run = std::get_if<KeyRun>(&columns.keys);
     if (run == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension,
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.num_rows,
                                                      " rows in order, as a run of keys, not a list of ", count));
     }
-    if (run->first != 0 || run->count != spec.dimension) {
+    if (run->first != 0 || run->count != spec.num_rows) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.dimension, " rows, not ", count));
+          absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.num_rows, " rows, not ", count));
     }
   }
   if (columns.values != nullptr) {
     RETURN_IF_ERROR(internal::CheckValues(location, 0, reinterpret_cast<const char*>(columns.values),
-                                          count * spec.width, [&](uint64_t i) { return KeyAt(columns.keys, i); }));
+                                          count * spec.row_width, [&](uint64_t i) { return KeyAt(columns.keys, i); }));
   } else if (spec.aggregation.op != Op::kUnion && count > 0) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
   }

@@ -31,7 +31,7 @@ using InputKeys = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<co
 // The keys and rows of one update, borrowed. `owner` keeps them alive.
 struct UpdateColumns {
   KeyColumn keys;
-  // num_keys × width values of the tensor's dtype, row-major, aligned. May be null for kUnion.
+  // num_keys × row_width values of the tensor's dtype, row-major, aligned. May be null for kUnion.
   const std::byte* values = nullptr;
   std::shared_ptr<const void> owner;
 };
@@ -42,14 +42,14 @@ uint64_t NumKeys(const InputKeys& keys);
 // Returns: the key at a position. Requires: index < NumKeys(keys).
 uint64_t KeyAt(const KeyColumn& keys, uint64_t index);
 
-// An update that engines trust: keys are below the dimension and in the tensor's key type; values are finite where the
+// An update that engines trust: keys are below num_rows and in the tensor's key type; values are finite where the
 // spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
 // UpdateBuilder make one. Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.
   // Requires: key spans have the width that HasNarrowKeys says. Nobody changes the keys until the update is merged or
-  // destroyed: the merge trusts that they ascend and lie below the dimension, and would write out of bounds.
+  // destroyed: the merge trusts that they ascend and lie below num_rows, and would write out of bounds.
   // Errors: INVALID_ARGUMENT names tensor, key, position and value.
   // Cost: one pass over the keys and one over the values. Copies nothing.
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);

@@ -122,7 +122,7 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::InputLocation& loca
   const absl::string_view keys = slice.view().keys.Flatten(storage);
   const uint64_t first_key = slice.view().first_key;
   const uint64_t count = slice.num_keys();
-  const uint64_t largest = spec_->dimension == 0 ? std::numeric_limits<uint64_t>::max() : spec_->dimension - 1;
+  const uint64_t largest = spec_->num_rows == 0 ? std::numeric_limits<uint64_t>::max() : spec_->num_rows - 1;
   Key* const out = column.data() + num_keys_;
   const bool is_bitmap = slice.view().key_type == SliceView::Keys::kBitmap;
   const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, first_key, count, largest, out)
@@ -132,7 +132,7 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::InputLocation& loca
     key_hash_.Add(out, count * sizeof(Key));
     return absl::OkStatus();
   }
-  if (!decoded.wraps) return internal::KeyBeyondDimension(location, decoded.count, decoded.bad_key);
+  if (!decoded.wraps) return internal::KeyBeyondNumRows(location, decoded.count, decoded.bad_key);
   const uint64_t last = decoded.count == 0 ? first_key : uint64_t{out[decoded.count - 1]};
   return absl::InvalidArgumentError(
       absl::StrCat(location.ToString(decoded.count), ": the keys pass 2^64-1 after key ", last));
@@ -184,7 +184,7 @@ absl::Status UpdateBuilder::AppendScaledValues(const internal::InputLocation& lo
                                             : wire::CheckScales(packed, slice.num_values());
   if (!status.ok()) {
     const uint64_t value = wire::FindBadScale(packed, slice.num_values());
-    const uint64_t key = KeyAt(num_keys_ - slice.num_keys() + value / spec_->width);
+    const uint64_t key = KeyAt(num_keys_ - slice.num_keys() + value / spec_->row_width);
     return absl::InvalidArgumentError(absl::StrCat(location.ToString(key, value), ": ", status.message()));
   }
   if (KeepsValues()) value_hash_.Add(out, slice.value_bytes());
@@ -251,11 +251,11 @@ void UpdateBuilder::WriteRun(KeyRun run) {
 
 void UpdateBuilder::Reserve(uint64_t num_keys) {
   HasNarrowKeys(*spec_) ? narrow_keys_.reserve(num_keys) : wide_keys_.reserve(num_keys);
-  if (KeepsValues()) values_.reserve(num_keys * spec_->width * SizeOf(spec_->dtype));
+  if (KeepsValues()) values_.reserve(num_keys * spec_->row_width * SizeOf(spec_->dtype));
 }
 
 uint64_t UpdateBuilder::ReserveBytes(uint64_t num_keys) const {
-  const uint64_t row_bytes = KeepsValues() ? SizeOf(spec_->dtype) * spec_->width : 0;
+  const uint64_t row_bytes = KeepsValues() ? SizeOf(spec_->dtype) * spec_->row_width : 0;
   return SaturatingMultiply(num_keys, KeyBytes(*spec_) + row_bytes);
 }
 
@@ -324,9 +324,9 @@ uint64_t UpdateBuilder::FinishBytes() const {
 
 absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   RETURN_IF_ERROR(ValidateWeight(*spec_, weight));
-  if (spec_->layout == Layout::kDense && num_keys_ != spec_->dimension) {
+  if (spec_->layout == Layout::kDense && num_keys_ != spec_->num_rows) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Quoted(*spec_), ": layout dense needs all ", spec_->dimension, " rows, not ", num_keys_));
+        absl::StrCat(Quoted(*spec_), ": layout dense needs all ", spec_->num_rows, " rows, not ", num_keys_));
   }
   RETURN_IF_ERROR(CheckDeclarations());
   struct Storage {

@@ -17,7 +17,7 @@ struct PlainArray {
   const void* data;
   Py_ssize_t size;
   int dimensions;
-  Py_ssize_t length;  // of the first dimension; 1 if there is none
+  Py_ssize_t length;  // of the first axis; 1 if there is none
   char kind;          // 'i', 'u', 'f'
   size_t item_bytes;
 };
@@ -229,20 +229,20 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     if (value_object != Py_None) {
       const auto values = AsPlain(value_object);
       if (!values.has_value() || !HasWireType(spec, *values)) return false;
-      // Compared by division: size × width could overflow.
-      if (values->size % spec.width != 0 || values->size / spec.width != key_array->size) return false;
+      // Compared by division: size × row_width could overflow.
+      if (values->size % spec.row_width != 0 || values->size / spec.row_width != key_array->size) return false;
       if (values->dimensions > 1 && values->length != key_array->size) return false;
       input.values = static_cast<const std::byte*>(values->data);
       builder.Hold(value_object);
     }
   } else {
     const auto values = AsPlain(value);
-    if (!values.has_value() || !HasWireType(spec, *values) || spec.dimension == 0) return false;
+    if (!values.has_value() || !HasWireType(spec, *values) || spec.num_rows == 0) return false;
     const auto size = static_cast<uint64_t>(values->size);
-    if (size % spec.width != 0 || size / spec.width != spec.dimension) return false;
+    if (size % spec.row_width != 0 || size / spec.row_width != spec.num_rows) return false;
     // `convert` knows which other shapes are allowed.
-    if (values->dimensions > 1 && static_cast<uint64_t>(values->length) != spec.dimension) return false;
-    input.keys = KeyRun{0, spec.dimension};
+    if (values->dimensions > 1 && static_cast<uint64_t>(values->length) != spec.num_rows) return false;
+    input.keys = KeyRun{0, spec.num_rows};
     input.values = static_cast<const std::byte*>(values->data);
     builder.Hold(value);
   }
@@ -258,7 +258,7 @@ void InputReader::ReadConverted(const py::object& converted, Builder& builder) c
     if (keys.is_none()) {
       const auto array = AsPlain(values.ptr());
       if (tensor >= tensors_.size() || !array.has_value() || !HasWireType(tensors_[tensor], *array) ||
-          static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].width) {
+          static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].row_width) {
         throw py::type_error("convert: not the values of a run");
       }
       builder.Hold(values.ptr());

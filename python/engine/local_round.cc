@@ -90,7 +90,7 @@ class Stopwatch {
 uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   const uint64_t keys = NumKeys(tensor.keys);
   const uint64_t key_bytes = std::holds_alternative<KeyRun>(tensor.keys) ? 0 : KeyBytes(spec);
-  return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
+  return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
 }
 
 absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,

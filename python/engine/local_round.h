@@ -25,7 +25,7 @@ namespace sparseagg::python {
 struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
-  const std::byte* values = nullptr;  // keys × width, in the tensor's dtype; null: none, for a union only
+  const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
 };
 
 struct Submission {

@@ -29,7 +29,7 @@ py::dict ToPython(Result result) {
   auto kept = std::make_unique<Result>(std::move(result));
   const Result& r = *kept;
   const py::capsule owner(kept.release(), [](void* memory) { delete static_cast<Result*>(memory); });
-  const auto rows = static_cast<py::ssize_t>(r.num_rows);
+  const auto rows = static_cast<py::ssize_t>(r.num_keys);
   py::dict out;
   out["layout"] = r.layout == Layout::kDense ? "dense" : "sparse";
   out["dtype"] = std::string(Name(r.dtype));
@@ -45,7 +45,7 @@ py::dict ToPython(Result result) {
   out["values"] = py::none();
   if (r.has_values) {
     std::vector<py::ssize_t> shape = {rows};
-    if (r.width != 1) shape.push_back(r.width);
+    if (r.row_width != 1) shape.push_back(r.row_width);
     out["values"] = View(NumpyDType(r.dtype), std::move(shape), r.values.data(), owner);
   }
   // A column is empty if the spec does not request it or the result has no rows; the package knows the spec.

@@ -64,8 +64,8 @@ std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
     TensorSpec spec;
     Set(fields, "name", spec.name);
     spec.dtype = ParseDType(fields["dtype"].cast<std::string>());
-    Set(fields, "dimension", spec.dimension);
-    Set(fields, "width", spec.width);
+    Set(fields, "num_rows", spec.num_rows);
+    Set(fields, "row_width", spec.row_width);
     spec.layout = Parse<Layout>(fields, "layout", {"sparse", "dense"});
     Set(fields, "modular", spec.modular);
     spec.aggregation = ToAggregation(fields);

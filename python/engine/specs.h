@@ -10,7 +10,7 @@
 
 namespace sparseagg::python {
 
-// Converts a list of dictionaries, one for each tensor. The keys of a dictionary are name, dtype, dimension, width,
+// Converts a list of dictionaries, one for each tensor. The keys of a dictionary are name, dtype, num_rows, row_width,
 // layout and modular of a TensorSpec, the field names of its AggregationSpec, and max_submissions. Requires: the GIL.
 // Returns: specs that are not validated. Errors: ValueError for unknown names of enum values or dtypes; the package
 // refuses them before.

@@ -20,7 +20,7 @@ struct Limits {
   uint64_t max_page_bytes = uint64_t{2} << 20;
   uint64_t max_open_rounds = 1000;
   uint64_t max_tensors = 1000;
-  uint64_t max_width = 65536;
+  uint64_t max_row_width = 65536;
   uint64_t max_submissions = 1'000'000;
   uint64_t max_tuples_per_submission = uint64_t{1} << 28;
   uint64_t max_bytes_per_submission = uint64_t{1} << 31;

@@ -107,11 +107,11 @@ void EncodePageKeys(const Result& result, RowInterval rows, const PageFormat& fo
 }
 
 void EncodePageValues(const Result& result, RowInterval rows, const PageFormat& format, v1::TensorSlice* slice) {
-  const uint64_t row_bytes = result.width * SizeOf(result.dtype);
+  const uint64_t row_bytes = result.row_width * SizeOf(result.dtype);
   if (format.values != wire::ValuePacking::kOwn) {
     std::optional<std::string> packed =
         wire::PackValues(format.values, result.dtype, result.values.data() + rows.begin * row_bytes,
-                         (rows.end - rows.begin) * result.width);
+                         (rows.end - rows.begin) * result.row_width);
     if (packed.has_value()) {
       slice->set_value_encoding(EncodingOf(format.values, result.dtype));
       slice->set_values(*std::move(packed));

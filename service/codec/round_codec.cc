@@ -36,11 +36,11 @@ v1::RoundState EncodeState(RoundState state) {
 
 void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSummary* wire) {
   wire->set_name(spec.name);
-  wire->set_num_keys(result.num_rows);
+  wire->set_num_keys(result.num_keys);
   wire->set_layout(result.layout == Layout::kDense ? v1::TENSOR_LAYOUT_DENSE : v1::TENSOR_LAYOUT_SPARSE);
   wire->set_dtype(static_cast<v1::DType>(EncodeDType(result.dtype)));
-  wire->set_width(result.width);
-  wire->set_dimension(result.dimension);
+  wire->set_row_width(result.row_width);
+  wire->set_num_rows(result.num_rows);
   wire->set_has_values(result.has_values);
   wire->set_has_counts(ReturnsCounts(spec));
   wire->set_has_weights(spec.aggregation.return_weights);
@@ -144,7 +144,7 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire) {
   wire->set_max_page_bytes(limits.max_page_bytes);
   wire->set_max_open_rounds(limits.max_open_rounds);
   wire->set_max_tensors(limits.max_tensors);
-  wire->set_max_width(limits.max_width);
+  wire->set_max_row_width(limits.max_row_width);
   wire->set_max_submissions(limits.max_submissions);
   wire->set_max_tuples_per_submission(limits.max_tuples_per_submission);
   wire->set_max_bytes_per_submission(limits.max_bytes_per_submission);

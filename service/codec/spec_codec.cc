@@ -116,7 +116,7 @@ absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
   return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
 }
 
-// Errors: INVALID_ARGUMENT unless the shape has dimension · width elements.
+// Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
 absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
   const auto refuse = [&](absl::string_view problem) {
     return absl::InvalidArgumentError(
@@ -126,9 +126,9 @@ absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
     return absl::InvalidArgumentError(
         absl::StrCat(Quoted(spec), ": a shape of ", shape.sizes_size(), " axes; up to ", kMaxAxes, " are allowed"));
   }
-  if (spec.dimension == 0) return refuse("of a tensor of hashed keys, whose dimension 0 is not the size of an array");
+  if (spec.num_rows == 0) return refuse("of a tensor of hashed keys, whose num_rows 0 is not the size of an array");
   using Wide = unsigned __int128;
-  const Wide elements = Wide{spec.dimension} * spec.width;
+  const Wide elements = Wide{spec.num_rows} * spec.row_width;
   Wide product = 1;
   bool fits = true;
   for (const uint64_t size : shape.sizes()) {
@@ -136,7 +136,7 @@ absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
     if (fits) product *= size;
   }
   if (fits && product == elements) return absl::OkStatus();
-  return refuse(absl::StrCat("does not have dimension ", spec.dimension, " x width ", spec.width, " elements"));
+  return refuse(absl::StrCat("does not have num_rows ", spec.num_rows, " x row_width ", spec.row_width, " elements"));
 }
 
 absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::RoundSpec& round, const Limits& limits) {
@@ -152,17 +152,17 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   const auto dtype = DecodeDType(wire.dtype());
   if (!dtype.has_value()) return in_tensor(absl::InvalidArgumentError("dtype is missing"));
   spec.dtype = *dtype;
-  spec.dimension = wire.dimension();
-  spec.width = wire.width() == 0 ? 1 : wire.width();
+  spec.num_rows = wire.num_rows();
+  spec.row_width = wire.row_width() == 0 ? 1 : wire.row_width();
   spec.layout = wire.layout() == v1::TENSOR_LAYOUT_DENSE ? Layout::kDense : Layout::kSparse;
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
   RETURN_IF_ERROR(Validate(spec));
   if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
-  if (limits.max_width != 0 && spec.width > limits.max_width) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Quoted(spec), ": width ", spec.width, " is beyond the server's max_width ", limits.max_width));
+  if (limits.max_row_width != 0 && spec.row_width > limits.max_row_width) {
+    return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": row_width ", spec.row_width,
+                                                     " is beyond the server's max_row_width ", limits.max_row_width));
   }
   return spec;
 }

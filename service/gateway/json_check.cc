@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -129,6 +130,10 @@ class JsonChecker {
       RETURN_IF_ERROR(String(&name));
       const FieldDescriptor* const field = FindField(&type, name);  // no encoder escapes characters of our names
       if (field == nullptr) {
+        const absl::string_view present = PresentName(&type, name);
+        if (!present.empty()) {
+          return Invalid(absl::StrCat(path_, path_.empty() ? "" : ".", name, " is called ", present, " now"));
+        }
         return Invalid(absl::StrCat("unknown field ", JsonQuote(name.substr(0, kMaxShownNameBytes)),
                                     path_.empty() ? "" : " in ", path_, "; known are ", FieldNames(&type),
                                     "; if it is a field of a newer version, this server is older than the client"));
@@ -266,6 +271,17 @@ class JsonChecker {
 const FieldDescriptor* FindField(const Descriptor* type, absl::string_view name) {
   const FieldDescriptor* const field = type->FindFieldByName(std::string(name));
   return field != nullptr ? field : type->FindFieldByCamelcaseName(std::string(name));
+}
+
+absl::string_view PresentName(const Descriptor* type, absl::string_view name) {
+  static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
+      {"dimension", "num_rows"},
+      {"width", "row_width"},
+  };
+  for (const auto& [former, present] : kRenamed) {
+    if (name == former && FindField(type, present) != nullptr) return present;
+  }
+  return "";
 }
 
 std::string FieldNames(const Descriptor* type) {

@@ -14,7 +14,7 @@ namespace {
 
 // Returns: the first row whose key is at least `key`.
 uint64_t LowerBound(const Result& result, uint64_t key) {
-  if (result.layout == Layout::kDense) return std::min(key, result.num_rows);
+  if (result.layout == Layout::kDense) return std::min(key, result.num_keys);
   return std::visit(
       [&](const auto& keys) {
         return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
@@ -29,7 +29,7 @@ absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys) {
     return absl::InvalidArgumentError(
         absl::StrCat("the key range ends at ", keys.end, ", before it begins at ", keys.begin));
   }
-  return RowInterval{LowerBound(result, keys.begin), keys.end == 0 ? result.num_rows : LowerBound(result, keys.end)};
+  return RowInterval{LowerBound(result, keys.begin), keys.end == 0 ? result.num_keys : LowerBound(result, keys.end)};
 }
 
 uint64_t RowBytes(const Result& result) {
@@ -37,7 +37,7 @@ uint64_t RowBytes(const Result& result) {
   if (result.layout == Layout::kSparse) {
     bytes += std::visit([](const auto& keys) { return sizeof(keys[0]); }, result.keys);
   }
-  if (result.has_values) bytes += result.width * SizeOf(result.dtype);
+  if (result.has_values) bytes += result.row_width * SizeOf(result.dtype);
   if (!result.counts.empty()) bytes += sizeof(uint32_t);
   if (!result.weights.empty()) bytes += sizeof(double);
   return bytes;

@@ -82,7 +82,7 @@ class CanonicalSumsTest : public ::testing::Test {
     Result result;
     result.keys = Column<uint32_t>{};
     for (const uint32_t key : {2, 5, 7}) std::get<Column<uint32_t>>(result.keys).push_back(key);
-    result.num_rows = 3;
+    result.num_keys = 3;
     for (const float value : values) {
       result.values.Append(reinterpret_cast<const std::byte*>(&value), sizeof(value));
     }
@@ -110,7 +110,7 @@ TEST_F(CanonicalSumsTest, DenseResults_HoldZerosBetween) {
   const auto difference = [&](std::vector<float> values) {
     Result result;
     result.layout = Layout::kDense;
-    result.num_rows = values.size();
+    result.num_keys = values.size();
     for (const float value : values) result.values.Append(reinterpret_cast<const std::byte*>(&value), sizeof(value));
     return CanonicalSums(workload_).FindDifference({}, result);
   };

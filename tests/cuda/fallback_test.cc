@@ -85,7 +85,7 @@ TensorSpec IntegerSum() {
   TensorSpec spec;
   spec.name = "t";
   spec.dtype = DType::kInt64;
-  spec.dimension = 100;
+  spec.num_rows = 100;
   return spec;
 }
 
@@ -264,8 +264,8 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
   for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
     TensorSpec spec;
     spec.name = "t";
-    spec.dimension = uint64_t{1} << 23;
-    spec.width = 4;
+    spec.num_rows = uint64_t{1} << 23;
+    spec.row_width = 4;
     spec.aggregation.numerics = numerics;
     spec.aggregation.value_bound = 10.0;
     spec.aggregation.max_submissions = 1000;
@@ -279,8 +279,8 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
     Rng rng(TestSeed(9));
     for (int i = 0; i < 8; ++i) {
       RawTensor raw;
-      raw.keys = RandomKeys(rng, spec.dimension, 400'000, KeyStyle::kUniform, KeyOrder::kShuffled);
-      raw.values = std::string(raw.keys.size() * spec.width * sizeof(float), '\0');
+      raw.keys = RandomKeys(rng, spec.num_rows, 400'000, KeyStyle::kUniform, KeyOrder::kShuffled);
+      raw.values = std::string(raw.keys.size() * spec.row_width * sizeof(float), '\0');
       ASSERT_EQ(Submit(*aggregation, {absl::StrCat("client ", i), 1.0, {std::move(raw)}}), absl::OkStatus());
     }
     if (!ForgetPeak()) GTEST_SKIP() << "the system does not tell the peak of memory";

@@ -34,8 +34,8 @@ Round MakeRound(std::string name, Op op, Numerics numerics, DType dtype) {
   Round round;
   round.name = std::move(name);
   round.spec.name = "t";
-  round.spec.dimension = 50;
-  round.spec.width = 3;
+  round.spec.num_rows = 50;
+  round.spec.row_width = 3;
   round.spec.dtype = dtype;
   AggregationSpec& a = round.spec.aggregation;
   a.op = op;
@@ -51,7 +51,7 @@ Round MakeRound(std::string name, Op op, Numerics numerics, DType dtype) {
   Rng rng(5);
   for (int i = 0; i < 12; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, round.spec.dimension, 20, KeyStyle::kZipf, KeyOrder::kShuffled);
+    raw.keys = RandomKeys(rng, round.spec.num_rows, 20, KeyStyle::kZipf, KeyOrder::kShuffled);
     raw.values = RandomValues(rng, dtype, raw.keys.size() * 3, ValueStyle::kSmallIntegers);
     round.submissions.push_back({std::to_string(i), 1.0 + i % 3, {std::move(raw)}});
   }
@@ -183,8 +183,8 @@ std::vector<RawSubmission> SpreadSubmissions(const TensorSpec& spec, size_t num_
   Rng rng(TestSeed(8));
   for (int i = 0; i < 20; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, num_tuples, KeyStyle::kUniform, KeyOrder::kShuffled);
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kCancelling);
+    raw.keys = RandomKeys(rng, spec.num_rows, num_tuples, KeyStyle::kUniform, KeyOrder::kShuffled);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kCancelling);
     submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
   }
   return submissions;
@@ -196,8 +196,8 @@ TEST(RealDeviceFaultsOfMemory, FullDevice_ResultIsThatOfTheReference_DeviceStays
   }
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 1'000'000;
-  spec.width = 64;
+  spec.num_rows = 1'000'000;
+  spec.row_width = 64;
   const std::vector<RawSubmission> small = SpreadSubmissions(spec, 1'000);
   // Rows that the memory of the small ones, which the engine keeps, has no room for.
   const std::vector<RawSubmission> large = SpreadSubmissions(spec, 25'000);

@@ -43,7 +43,7 @@ uint64_t TestTuples() {
 
 // How one client's keys lie.
 enum class Keys {
-  kSpread,   // ascending, without a key twice, over the whole dimension
+  kSpread,   // ascending, without a key twice, over all of num_rows
   kShared,   // the same, and the same for all clients
   kRandom,   // in any order, some of them twice
   kHot,      // the same, but every second one is one of three
@@ -53,8 +53,8 @@ enum class Keys {
 struct Shape {
   std::string name;
   Keys keys = Keys::kSpread;
-  uint64_t dimension = 0;
-  uint32_t width = 1;
+  uint64_t num_rows = 0;
+  uint32_t row_width = 1;
   uint64_t num_clients = 1;
   Op op = Op::kSum;
   DType dtype = DType::kFloat32;
@@ -71,8 +71,8 @@ TensorSpec SpecOf(const Shape& shape) {
   spec.name = "t";
   spec.dtype = shape.dtype;
   spec.modular = IsModular(shape.dtype);
-  spec.dimension = shape.dimension;
-  spec.width = shape.width;
+  spec.num_rows = shape.num_rows;
+  spec.row_width = shape.row_width;
   AggregationSpec& a = spec.aggregation;
   a.op = shape.op;
   a.weighting = shape.weighting;
@@ -85,10 +85,10 @@ TensorSpec SpecOf(const Shape& shape) {
   return spec;
 }
 
-// Keys ascend by steps of `dimension / count` with something random in each.
+// Keys ascend by steps of `num_rows / count` with something random in each.
 void FillKeys(const Shape& shape, Rng rng, uint64_t count, std::vector<uint64_t>& keys) {
   keys.resize(count);
-  const uint64_t range = shape.dimension == 0 ? ~uint64_t{0} : shape.dimension;
+  const uint64_t range = shape.num_rows == 0 ? ~uint64_t{0} : shape.num_rows;
   const uint64_t distinct = shape.keys == Keys::kOneTwice ? (count + 1) / 2 : count;
   const uint64_t step = std::max<uint64_t>(1, range / std::max<uint64_t>(1, distinct));
   for (uint64_t i = 0; i < count; ++i) {
@@ -101,10 +101,10 @@ void FillKeys(const Shape& shape, Rng rng, uint64_t count, std::vector<uint64_t>
         keys[i] = i % 2 == 0 ? i / 2 * step + rng.Below(step) : keys[i - 1];
         break;
       case Keys::kRandom:
-        keys[i] = rng.Below(shape.dimension);
+        keys[i] = rng.Below(shape.num_rows);
         break;
       case Keys::kHot:
-        keys[i] = i % 2 == 0 ? rng.Below(3) * (range / 4) : rng.Below(shape.dimension);
+        keys[i] = i % 2 == 0 ? rng.Below(3) * (range / 4) : rng.Below(shape.num_rows);
         break;
     }
   }
@@ -119,8 +119,8 @@ class Round {
     const std::string pool = RandomValues(rng, shape.dtype, kPool, ValueStyle::kUnit);
     const size_t value_bytes = pool.size() / kPool;
     const bool is_ascending = shape.keys == Keys::kSpread || shape.keys == Keys::kShared;
-    uint64_t count = num_tuples / shape.width / shape.num_clients;
-    if (is_ascending && shape.dimension != 0) count = std::min(count, shape.dimension);
+    uint64_t count = num_tuples / shape.row_width / shape.num_clients;
+    if (is_ascending && shape.num_rows != 0) count = std::min(count, shape.num_rows);
     const Rng shared(rng.Bits());
     std::vector<uint64_t> wide;
     for (uint64_t k = 0; k < shape.num_clients; ++k) {
@@ -134,7 +134,7 @@ class Round {
         columns.keys = absl::MakeConstSpan(wide_.back());
       }
       if (shape.op != Op::kUnion) {
-        values_.emplace_back(count * shape.width * value_bytes);
+        values_.emplace_back(count * shape.row_width * value_bytes);
         Column<std::byte>& values = values_.back();
         for (size_t at = 0; at < values.size();) {
           const size_t first = rng.Below(kPool) * value_bytes;
@@ -250,12 +250,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RealSize, ::testing::ValuesIn(LargeShapes()),
 
 TEST(RealSizeMatrix, EveryOpTypeWeightingNumericsLayout_EqualsTheCpuEngine) {
   const std::unique_ptr<cuda::DeviceEngine> subject = Subject();
-  const uint64_t dimension = std::max<uint64_t>(1000, TestTuples() / 200);
+  const uint64_t num_rows = std::max<uint64_t>(1000, TestTuples() / 200);
   int num_cases = 0;
   for (const TensorSpec& spec : EveryCombination()) {
     const AggregationSpec& a = spec.aggregation;
     for (const Keys keys : {Keys::kSpread, Keys::kHot}) {
-      const Shape shape{"", keys, dimension, 1, 8, a.op, spec.dtype, a.weighting, a.numerics, a.result_layout, true};
+      const Shape shape{"", keys, num_rows, 1, 8, a.op, spec.dtype, a.weighting, a.numerics, a.result_layout, true};
       ++num_cases;
       ASSERT_EQ(Disagreement(shape, TestTuples() / 100, *subject), "")
           << Describe(spec) << ", keys " << static_cast<int>(keys);
@@ -266,13 +266,14 @@ TEST(RealSizeMatrix, EveryOpTypeWeightingNumericsLayout_EqualsTheCpuEngine) {
 
 TEST(RealSizeMatrix, EveryWidth_EqualsTheCpuEngine) {
   const std::unique_ptr<cuda::DeviceEngine> subject = Subject();
-  for (const uint32_t width : {1, 2, 3, 31, 32, 33, 64, 127, 256, 1000, 1024, 4095, 4096}) {
+  for (const uint32_t row_width : {1, 2, 3, 31, 32, 33, 64, 127, 256, 1000, 1024, 4095, 4096}) {
     for (const Keys keys : {Keys::kSpread, Keys::kHot}) {
       for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
-        const Shape shape{"",       keys, 1000, width, 8, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+        const Shape shape{"",       keys, 1000, row_width, 8, Op::kMean, DType::kFloat32, Weighting::kByWeight,
                           numerics, {},   true};
-        ASSERT_EQ(Disagreement(shape, std::max<uint64_t>(TestTuples() / 100, 64 * width), *subject), "")
-            << "width " << width << ", keys " << static_cast<int>(keys) << ", numerics " << static_cast<int>(numerics);
+        ASSERT_EQ(Disagreement(shape, std::max<uint64_t>(TestTuples() / 100, 64 * row_width), *subject), "")
+            << "row_width " << row_width << ", keys " << static_cast<int>(keys) << ", numerics "
+            << static_cast<int>(numerics);
       }
     }
   }

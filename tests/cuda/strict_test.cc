@@ -130,9 +130,9 @@ std::vector<RawSubmission> SmallSubmissions(const TensorSpec& spec, bool tiles, 
   for (int i = 0; i < 5; ++i) {
     RawTensor raw;
     raw.keys =
-        RandomKeys(rng, spec.dimension, 20, KeyStyle::kUniform, tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
+        RandomKeys(rng, spec.num_rows, 20, KeyStyle::kUniform, tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
     if (!tiles) raw.keys.insert(raw.keys.end(), raw.keys.begin(), raw.keys.begin() + 3);
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kUnit);
     submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
   }
   return submissions;
@@ -145,8 +145,8 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
   for (TensorSpec& spec : EveryCombination()) {
     for (const bool tiles : {false, true}) {
       if (++num_cases % kStep != 0) continue;
-      spec.dimension = 60;
-      spec.width = tiles ? 1 : 3;
+      spec.num_rows = 60;
+      spec.row_width = tiles ? 1 : 3;
       const auto submissions = SmallSubmissions(spec, tiles, TestSeed(num_cases));
       cuda::DeviceEngine& engine = tiles ? tile_engine : sort_engine;
       const uint64_t num_done = engine.use().num_done;
@@ -170,14 +170,14 @@ struct Job {
   std::vector<RawSubmission> submissions;
 };
 
-Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t width, uint64_t dimension, int num_clients,
-            size_t num_tuples) {
+Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t row_width, uint64_t num_rows,
+            int num_clients, size_t num_tuples) {
   Job job;
   job.name = name;
   job.tiles = tiles;
   job.spec.name = "t";
-  job.spec.dimension = dimension;
-  job.spec.width = width;
+  job.spec.num_rows = num_rows;
+  job.spec.row_width = row_width;
   AggregationSpec& a = job.spec.aggregation;
   a.op = tiles ? Op::kSum : Op::kCoordinateMean;
   a.weighting = Weighting::kByWeight;
@@ -189,9 +189,9 @@ Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t wid
   Rng rng(TestSeed(3));
   for (int i = 0; i < num_clients; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, dimension, num_tuples, KeyStyle::kUniform,
+    raw.keys = RandomKeys(rng, num_rows, num_tuples, KeyStyle::kUniform,
                           tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
-    raw.values = RandomValues(rng, job.spec.dtype, raw.keys.size() * width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, job.spec.dtype, raw.keys.size() * row_width, ValueStyle::kUnit);
     job.submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
   }
   return job;

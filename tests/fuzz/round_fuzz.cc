@@ -18,7 +18,7 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr uint64_t kDimension = 40;
+constexpr uint64_t kNumRows = 40;
 
 using Sums = std::map<uint64_t, int64_t>;
 
@@ -70,7 +70,7 @@ v1::RoundSpec Spec() {
   v1::TensorSpec* tensor = spec.add_tensors();
   tensor->set_name("v");
   tensor->set_dtype(v1::DTYPE_INT64);
-  tensor->set_dimension(kDimension);
+  tensor->set_num_rows(kNumRows);
   return spec;
 }
 
@@ -81,7 +81,7 @@ absl::string_view AsBytes(const std::vector<T>& numbers) {
 
 Sums ToSums(const Result& result) {
   Sums sums;
-  for (uint64_t row = 0; row < result.num_rows; ++row) {
+  for (uint64_t row = 0; row < result.num_keys; ++row) {
     std::memcpy(&sums[result.KeyAt(row)], result.values.data() + row * sizeof(int64_t), sizeof(int64_t));
   }
   return sums;
@@ -134,7 +134,7 @@ void CheckPut(Round& round, Model& model, FuzzedDataProvider& input, const Model
   std::vector<int64_t> values(keys.size());
   Sums sums;
   for (size_t i = 0; i < keys.size(); ++i) {
-    keys[i] = input.ConsumeIntegralInRange<uint32_t>(0, kDimension - 1);
+    keys[i] = input.ConsumeIntegralInRange<uint32_t>(0, kNumRows - 1);
     values[i] = input.ConsumeIntegral<int16_t>();
     sums[keys[i]] += values[i];
   }

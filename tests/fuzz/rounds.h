@@ -21,7 +21,7 @@ inline Limits SmallLimits() {
   limits.max_memory_per_tenant = uint64_t{4} << 20;
   limits.max_tuples_per_submission = 100'000;
   limits.max_tensors = 16;
-  limits.max_width = 64;
+  limits.max_row_width = 64;
   return limits;
 }
 

@@ -104,7 +104,7 @@ std::vector<std::string> Credentials() {
 }
 
 std::vector<std::string> HttpBodies() {
-  const std::string spec = R"({"spec":{"tensors":[{"name":"v","dtype":"DTYPE_FLOAT32","dimension":"100","width":2}],)"
+  const std::string spec = R"({"spec":{"tensors":[{"name":"v","dtype":"DTYPE_FLOAT32","numRows":"100","rowWidth":2}],)"
                            R"("aggregation":{"op":"OP_MEAN"},"minSubmissions":"2","deadline":"3.5s"},"roundId":"r"})";
   // The kind, and the method: CreateRound is number 1, PutChunk 8, GetResult 14.
   return {spec + std::string("\x00\x01", 2),

@@ -31,7 +31,7 @@ TensorSpec Named(std::string name, DType dtype = DType::kFloat32) {
   TensorSpec spec;
   spec.name = std::move(name);
   spec.dtype = dtype;
-  spec.dimension = 100;
+  spec.num_rows = 100;
   return spec;
 }
 
@@ -60,10 +60,10 @@ TEST_F(AggregationTest, Create_BadSpecs_AreRefused) {
   EXPECT_EQ(twice.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(twice.status().message()), HasSubstr("'a'"));
   TensorSpec bad = Named("bad");
-  bad.width = 0;
+  bad.row_width = 0;
   const auto invalid = Aggregation::Create(*engine_, {Named("good"), bad});
   EXPECT_EQ(invalid.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(invalid.status().message()), AllOf(HasSubstr("'bad'"), HasSubstr("width")));
+  EXPECT_THAT(std::string(invalid.status().message()), AllOf(HasSubstr("'bad'"), HasSubstr("row_width")));
 }
 
 TEST_F(AggregationTest, Add_SeveralTensors_CountsAllOrNothing) {
@@ -183,7 +183,7 @@ TEST_F(AggregationTest, FoldSoFar_ThatFails_LeavesTheOrderOpen) {
 
 TEST_F(AggregationTest, Tuples_MoreThan2To64_AreNotTakenForFew) {
   TensorSpec spec = Named("t");
-  spec.dimension = 0;
+  spec.num_rows = 0;
   spec.aggregation.op = Op::kUnion;
   const auto aggregation = Create({spec});
   for (const char* const id : {"a", "b"}) {
@@ -237,7 +237,7 @@ TEST_F(AggregationTest, Memory_GrowsWithSubmissions) {
 
 TEST_F(AggregationTest, Prepare_FromManyThreads_GivesTheSameBits) {
   TensorSpec spec = Named("t");
-  spec.dimension = 5000;
+  spec.num_rows = 5000;
   TensorSpec fixed = Named("fixed");
   fixed.aggregation.numerics = Numerics::kFixedPoint;
   fixed.aggregation.value_bound = 1000.0;
@@ -249,7 +249,7 @@ TEST_F(AggregationTest, Prepare_FromManyThreads_GivesTheSameBits) {
     RawSubmission submission{"client " + std::to_string(i), 1.0, {}};
     for (const TensorSpec& s : specs) {
       RawTensor raw;
-      raw.keys = RandomKeys(rng, s.dimension, 500, KeyStyle::kZipf, KeyOrder::kShuffled);
+      raw.keys = RandomKeys(rng, s.num_rows, 500, KeyStyle::kZipf, KeyOrder::kShuffled);
       raw.values = RandomValues(rng, s.dtype, raw.keys.size(), ValueStyle::kUnit);
       submission.tensors.push_back(std::move(raw));
     }

@@ -172,7 +172,7 @@ TEST(ReferenceValues, FixedPoint_RoundsHalfToEven) {
 TEST(ReferenceFold, Duplicates_AddUpInOrderOfOccurrence) {
   TensorSpec spec;
   spec.dtype = DType::kFloat64;
-  spec.width = 2;
+  spec.row_width = 2;
   const std::vector<FoldedRow> rows =
       Fold(spec, {{9, 4, 9, 9}, Pack(DType::kFloat64, {0x1p53, 1, 7, -0.0, 1, 2, 1, 3})});
   ASSERT_EQ(rows.size(), 2u);
@@ -188,7 +188,7 @@ TEST(ReferenceFold, Duplicates_AddUpInOrderOfOccurrence) {
 Result SparseResult() {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 10;
+  spec.num_rows = 10;
   spec.aggregation.return_counts = true;
   spec.aggregation.return_weights = true;
   return Reference({spec}, {{"a", 1.0, {{{3, 5}, Pack(DType::kFloat32, {1, 2})}}}})->front();
@@ -205,9 +205,9 @@ TEST(ReferenceDiff, EveryField_IsCompared) {
       {"layout", [](Result& r) { r.layout = Layout::kDense; }},
       {"dtype", [](Result& r) { r.dtype = DType::kInt32; }},
       {"has_values", [](Result& r) { r.has_values = false; }},
-      {"width", [](Result& r) { r.width = 2; }},
-      {"dimension", [](Result& r) { r.dimension = 11; }},
-      {"stored keys", [](Result& r) { r.num_rows = 3; }},
+      {"row_width", [](Result& r) { r.row_width = 2; }},
+      {"num_rows", [](Result& r) { r.num_rows = 11; }},
+      {"stored keys", [](Result& r) { r.num_keys = 3; }},
       {"key 5: key 6", [](Result& r) { std::get<0>(r.keys)[1] = 6; }},
       {"stored key",
        [](Result& r) {
@@ -254,7 +254,7 @@ TEST(ReferenceShrink, FindsTheOneTupleThatMatters) {
   Case c = RandomCase(5);
   for (uint64_t seed = 6; c.submissions.size() < 8; ++seed) c = RandomCase(seed);
   c.specs.resize(1);
-  c.specs[0].width = 1;
+  c.specs[0].row_width = 1;
   c.specs[0].dtype = DType::kFloat32;
   for (RawSubmission& s : c.submissions) {
     s.tensors = {{{1, 2, 3, 4, 5}, Pack(DType::kFloat32, {1, 2, 3, 4, 5})}};

@@ -43,9 +43,9 @@ async def all_of(generator) -> list:
     return [each async for each in generator]
 
 
-def one(dtype="float32", dimension=10, width=1, **options) -> sa.RoundSpec:
+def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
 
 
 ONE = one()
@@ -55,7 +55,7 @@ def digest(result: sa.Result) -> str:
     """A hash of all that a result says of its tensors."""
     hashed = hashlib.blake2b(digest_size=8)
     for name, tensor in result.items():
-        shape = tensor.layout, tensor.dtype, tensor.dimension, tensor.width
+        shape = tensor.layout, tensor.dtype, tensor.num_rows, tensor.row_width
         hashed.update(repr((name, shape, tensor.fixed_point_shift, tensor.fill)).encode())
         for column in (tensor.keys, tensor.values, tensor.counts, tensor.weights):
             if column is None:
@@ -99,9 +99,9 @@ def updates_of(spec: sa.RoundSpec, num_clients: int = 12) -> dict[str, tuple[dic
     for client in rng.permutation(num_clients):
         update = {}
         for tensor in spec.tensors:
-            keys = rng.integers(0, tensor.dimension or 1 << 63, 60)
-            num_rows = tensor.dimension if tensor.layout == "dense" else len(keys)
-            rows = rng.integers(-1000, 1000, (num_rows, tensor.width))
+            keys = rng.integers(0, tensor.num_rows or 1 << 63, 60)
+            num_rows = tensor.num_rows if tensor.layout == "dense" else len(keys)
+            rows = rng.integers(-1000, 1000, (num_rows, tensor.row_width))
             if tensor.modular:
                 rows = rows.astype(np.uint64)
             elif "float" in tensor.dtype:

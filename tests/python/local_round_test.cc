@@ -17,12 +17,12 @@
 namespace sparseagg::python {
 namespace {
 
-constexpr uint64_t kDimension = 4096;
+constexpr uint64_t kNumRows = 4096;
 
 TensorSpec Spec(Numerics numerics) {
   TensorSpec spec;
   spec.name = "v";
-  spec.dimension = kDimension;
+  spec.num_rows = kNumRows;
   spec.aggregation.numerics = numerics;
   spec.aggregation.return_counts = true;
   if (numerics == Numerics::kFixedPoint) {
@@ -40,7 +40,7 @@ std::unique_ptr<LocalRound> Open(Numerics numerics, int threads, const RoundLimi
 struct Arrays {
   explicit Arrays(int client) {
     // Odd clients are out of order, so that they are sorted when they come.
-    for (uint32_t i = 0; i < 500; ++i) keys.push_back((i * (client % 2 == 0 ? 8 : 2049) + client) % kDimension);
+    for (uint32_t i = 0; i < 500; ++i) keys.push_back((i * (client % 2 == 0 ? 8 : 2049) + client) % kNumRows);
     for (uint32_t i = 0; i < 500; ++i) values.push_back(0.1f * static_cast<float>(i % 7) + 0.01f * client);
     ++alive;
   }
@@ -131,7 +131,7 @@ TEST_P(LocalRoundTest, FinishWhileOthersAdd_TakesWhatIsIn) {
   while (added < 3) std::this_thread::yield();
   const Result result = FinishOne(*round);
   adder.join();
-  EXPECT_GT(result.num_rows, 0u);
+  EXPECT_GT(result.num_keys, 0u);
   EXPECT_EQ(round->num_submissions(), static_cast<uint64_t>(added));
 }
 
@@ -165,7 +165,7 @@ TEST_P(LocalRoundTest, KeysOverwrittenDuringAddAndFinish_AreMergedOrRefused) {
     for (uint32_t turn = 0; !stop; ++turn) {
       auto& keys = arrays[turn % kSubmissions]->keys;
       for (size_t i = 0; i < keys.size(); ++i) {
-        // Ascending for a while, then in a mess, some of it beyond the dimension.
+        // Ascending for a while, then in a mess, some of it beyond num_rows.
         const auto ascending = static_cast<uint32_t>(i * 8);
         static_cast<volatile uint32_t&>(keys[i]) = turn / kSubmissions % 4 != 0 ? ascending : ascending * (turn | 1);
       }

@@ -15,20 +15,20 @@ FLOATS = ["float32", "float16", "bfloat16", "float64"]
 
 def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
     dtype = str(rng.choice([*FLOATS, "int32", "int64", "uint32", "uint64"]))
-    dimension = int(rng.choice([1, 7, 50, 2**32, 2**40, 0]))
+    num_rows = int(rng.choice([1, 7, 50, 2**32, 2**40, 0]))
     options: dict[str, Any] = {"op": str(rng.choice(OPS)), "result": "sparse"}
     if dtype.startswith("uint"):
         options.update(op=str(rng.choice(["sum", "union"])), weighting="uniform", modular=True)
     elif options["op"] != "union" and rng.random() < 0.3:
         options["result_dtype"] = str(rng.choice(["float32", "float64"]))
-    if 0 < dimension <= 50:
+    if 0 < num_rows <= 50:
         options["result"] = str(rng.choice(["sparse", "dense", "auto"]))
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
         options["fill"] = float(rng.integers(0, 3)) if options["result"] != "sparse" else 0.0
         options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
     if options["result"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
-    return sa.TensorSpec(name, dtype, dimension, int(rng.choice([1, 1, 2, 5])), **options)
+    return sa.TensorSpec(name, dtype, num_rows, int(rng.choice([1, 1, 2, 5])), **options)
 
 
 def random_spec(rng: np.random.Generator) -> sa.RoundSpec:
@@ -83,7 +83,7 @@ def random_pools(rng: np.random.Generator, spec: sa.RoundSpec) -> dict[str, np.n
     """Keys for each tensor, few enough that clients meet."""
     most = np.uint64(2**64 - 1)
     return {
-        tensor.name: rng.integers(0, np.uint64(tensor.dimension - 1) if tensor.dimension else most, 30, np.uint64, True)
+        tensor.name: rng.integers(0, np.uint64(tensor.num_rows - 1) if tensor.num_rows else most, 30, np.uint64, True)
         for tensor in spec.tensors
     }
 
@@ -92,12 +92,12 @@ def random_update(rng: np.random.Generator, spec: sa.RoundSpec, pools: dict[str,
     update: dict[str, Any] = {}
     for tensor in spec.tensors:
         if tensor.layout == "dense":
-            update[tensor.name] = random_values(rng, tensor.dtype, (tensor.dimension, tensor.width))
+            update[tensor.name] = random_values(rng, tensor.dtype, (tensor.num_rows, tensor.row_width))
         elif rng.random() < 0.9:
             keys = rng.choice(pools[tensor.name], rng.integers(0, 40))
             if rng.random() < 0.3:
                 keys.sort()
-            update[tensor.name] = (keys, random_values(rng, tensor.dtype, (len(keys), tensor.width)))
+            update[tensor.name] = (keys, random_values(rng, tensor.dtype, (len(keys), tensor.row_width)))
     return update
 
 

@@ -35,17 +35,17 @@ def test_rows_no_key_names_keep_their_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dimension", "width"), [((6,), 6, 1), ((3, 4), 3, 4), ((3, 4), 12, 1), ((2, 3, 2), 6, 2), ((), 1, 1)]
+    ("shape", "num_rows", "row_width"), [((6,), 6, 1), ((3, 4), 3, 4), ((3, 4), 12, 1), ((2, 3, 2), 6, 2), ((), 1, 1)]
 )
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_arrays_of_any_axes_and_strides_get_what_dense_says(
-    shape: tuple[int, ...], dimension: int, width: int, is_whole: bool
+    shape: tuple[int, ...], num_rows: int, row_width: int, is_whole: bool
 ) -> None:
     rng = np.random.default_rng(SEED)
-    keys = None if is_whole else np.flatnonzero(rng.random(dimension) < 0.5)
-    num_rows = dimension if is_whole else len(keys)
-    merged = result(keys, rng.integers(0, 9, (num_rows, width)), dimension, width, shape)
-    object.__setattr__(merged, "values", merged.values if width > 1 else merged.values.reshape(-1))
+    keys = None if is_whole else np.flatnonzero(rng.random(num_rows) < 0.5)
+    count = num_rows if is_whole else len(keys)
+    merged = result(keys, rng.integers(0, 9, (count, row_width)), num_rows, row_width, shape)
+    object.__setattr__(merged, "values", merged.values if row_width > 1 else merged.values.reshape(-1))
     object.__setattr__(merged, "layout", "dense" if is_whole else "sparse")
     start = np.array(rng.integers(0, 9, shape), np.float32)
     spread = np.zeros([2 * size for size in shape], np.float32)
@@ -115,7 +115,7 @@ def test_union_and_unbounded_keys_are_refused() -> None:
     object.__setattr__(union, "values", None)
     with pytest.raises(sa.FailedPrecondition, match="union"):
         union.add_to(np.zeros(10))
-    with pytest.raises(sa.FailedPrecondition, match="tensor 'v' of dimension 0 is no part of an array"):
+    with pytest.raises(sa.FailedPrecondition, match="tensor 'v' of num_rows 0 is no part of an array"):
         result([1], [2], 0, 1).add_to(np.zeros(10))
 
 

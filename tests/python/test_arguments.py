@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import fractions
+import inspect
 import math
 from typing import Any
 
@@ -56,19 +57,19 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
         ({"name": 5}, "a tensor's name is a string, not 5"),
         ({"name": None}, "a tensor's name is a string, not None"),
         ({"name": b"v"}, "a tensor's name is a string, not b'v'"),
-        ({"dimension": -1}, r"tensor 'v': dimension is a number of rows .*, not -1"),
-        ({"dimension": 2**64}, r"tensor 'v': dimension is .*, not 18446744073709551616"),
-        ({"dimension": None}, "tensor 'v': neither dimension nor shape is given"),
-        ({"dimension": "10"}, "tensor 'v': dimension is .*, not '10'"),
-        ({"dimension": True}, "tensor 'v': dimension is .*, not True"),
-        ({"width": 1.5}, r"tensor 'v': width is a number of values from 1 .*, not 1\.5"),
-        ({"width": 0}, "tensor 'v': width is .*, not 0"),
-        ({"width": 2**32}, "tensor 'v': width is .*, not 4294967296"),
+        ({"num_rows": -1}, r"tensor 'v': num_rows is a number of rows .*, not -1"),
+        ({"num_rows": 2**64}, r"tensor 'v': num_rows is .*, not 18446744073709551616"),
+        ({"num_rows": None}, "tensor 'v': neither num_rows nor shape is given"),
+        ({"num_rows": "10"}, "tensor 'v': num_rows is .*, not '10'"),
+        ({"num_rows": True}, "tensor 'v': num_rows is .*, not True"),
+        ({"row_width": 1.5}, r"tensor 'v': row_width is a number of values from 1 .*, not 1\.5"),
+        ({"row_width": 0}, "tensor 'v': row_width is .*, not 0"),
+        ({"row_width": 2**32}, "tensor 'v': row_width is .*, not 4294967296"),
     ],
 )
 def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: dict[str, Any], text: str) -> None:
     with pytest.raises(sa.InvalidArgument, match=text):
-        sa.TensorSpec(**{"name": "v", "dtype": "float32", "dimension": 10, **options})
+        sa.TensorSpec(**{"name": "v", "dtype": "float32", "num_rows": 10, **options})
 
 
 def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
@@ -348,7 +349,7 @@ def test_numbers_and_dtypes_of_numpy_will_do() -> None:
 def test_sizes_of_numpy_do_not_overflow() -> None:
     tensor = sa.TensorSpec("v", "float32", np.int32(50_000_000), np.int8(64))
     merged = sa.aggregate([scipy.sparse.csr_matrix((50_000_000, 64), dtype=np.float32)], sa.RoundSpec([tensor]))["v"]
-    assert (len(merged), merged.dimension, merged.width) == (0, 50_000_000, 64)
+    assert (len(merged), merged.num_rows, merged.row_width) == (0, 50_000_000, 64)
     assert sa.TensorSpec("v", "float32", 50_000_000, 64) == tensor
 
 
@@ -359,3 +360,18 @@ def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None
     with pytest.raises(sa.InvalidArgument, match="submission_id"):
         opened.submit("a", UPDATE, 1.0, submission_id="")
     assert opened.refresh().num_submissions == 0
+
+
+@pytest.mark.parametrize(("former", "present"), [("dimension", "num_rows"), ("width", "row_width")])
+def test_former_names_of_sizes_raise_errors_that_have_the_present_ones(former, present):
+    text = f"'{former}' is called '{present}' now"
+    spec = sa.TensorSpec("v", "float32", shape=(4, 2))
+    result = sa.aggregate([{"v": ([1], np.ones((1, 2)))}], sa.RoundSpec([spec]))
+    with pytest.raises(TypeError, match=text):
+        sa.TensorSpec("v", "float32", **{former: 4})
+    for each in (spec, result["v"], result.info.results[0]):
+        with pytest.raises(AttributeError, match=text):
+            getattr(each, former)
+        with pytest.raises(AttributeError, match="has no attribute 'depth'"):
+            each.depth  # noqa: B018
+    assert "num_rows" in str(inspect.signature(sa.TensorSpec))

@@ -16,8 +16,8 @@ from sparseagg.arrays import tensor_data, update_data
 from sparseagg.bfloat16 import bits_from_float, bits_from_integer
 
 
-def tensor(dtype="float32", dimension=10, width=1, **options) -> sa.TensorSpec:
-    return sa.TensorSpec("v", dtype, dimension, width, **options)
+def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:
+    return sa.TensorSpec("v", dtype, num_rows, row_width, **options)
 
 
 def rows_of(data) -> dict[int, list]:
@@ -31,7 +31,7 @@ def rows_of(data) -> dict[int, list]:
 
 def test_tensor_data_arrays_of_wire_type_are_not_copied():
     keys, rows = np.array([3, 1], np.uint32), np.ones((2, 4), np.float32)
-    data = tensor_data(tensor(width=4), (keys, rows))
+    data = tensor_data(tensor(row_width=4), (keys, rows))
     assert np.shares_memory(data.keys, keys)
     assert np.shares_memory(data.values, rows)
 
@@ -44,10 +44,10 @@ def test_tensor_data_keys_of_any_integer_type_are_taken(dtype):
 
 
 @pytest.mark.parametrize(
-    ("dimension", "dtype"), [(10, "<u4"), (2**32, "<u4"), (2**32 + 1, "<u8"), (0, "<u8"), (2**64 - 1, "<u8")]
+    ("num_rows", "dtype"), [(10, "<u4"), (2**32, "<u4"), (2**32 + 1, "<u8"), (0, "<u8"), (2**64 - 1, "<u8")]
 )
-def test_tensor_data_key_type_follows_the_dimension(dimension, dtype):
-    assert tensor_data(tensor(dimension=dimension), ([1], [1.0])).keys.dtype == np.dtype(dtype)
+def test_tensor_data_key_type_follows_num_rows(num_rows, dtype):
+    assert tensor_data(tensor(num_rows=num_rows), ([1], [1.0])).keys.dtype == np.dtype(dtype)
 
 
 @pytest.mark.parametrize(
@@ -67,38 +67,38 @@ def test_tensor_data_bad_keys_are_refused(keys, text):
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (6, 1), (3, 2, 2)])
 def test_tensor_data_values_of_another_size_are_refused(shape):
     with pytest.raises(sa.InvalidArgument, match="'v'"):
-        tensor_data(tensor(width=2), ([1, 2], np.ones(shape)))
+        tensor_data(tensor(row_width=2), ([1, 2], np.ones(shape)))
 
 
 @pytest.mark.parametrize(
-    ("width", "shape"), [(2, (2, 3)), (2, (1, 6)), (2, (6, 1)), (2, (2, 3, 1)), (1, (1, 3)), (4, (2, 3, 2))]
+    ("row_width", "shape"), [(2, (2, 3)), (2, (1, 6)), (2, (6, 1)), (2, (2, 3, 1)), (1, (1, 3)), (4, (2, 3, 2))]
 )
-def test_tensor_data_rows_of_another_shape_are_refused(width, shape):
-    words = rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys of width {width}"
+def test_tensor_data_rows_of_another_shape_are_refused(row_width, shape):
+    words = rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys of row_width {row_width}"
     with pytest.raises(sa.InvalidArgument, match=words):
-        tensor_data(tensor(width=width), ([1, 2, 3], np.ones(shape)))
+        tensor_data(tensor(row_width=row_width), ([1, 2, 3], np.ones(shape)))
 
 
 @pytest.mark.parametrize(
-    ("width", "shape"), [(2, (6,)), (2, (3, 2)), (2, (3, 1, 2)), (1, (3,)), (1, (3, 1)), (4, (3, 2, 2))]
+    ("row_width", "shape"), [(2, (6,)), (2, (3, 2)), (2, (3, 1, 2)), (1, (3,)), (1, (3, 1)), (4, (3, 2, 2))]
 )
-def test_tensor_data_rows_come_by_key_or_flat(width, shape):
-    data = tensor_data(tensor(width=width), ([1, 2, 3], np.arange(3 * width).reshape(shape)))
-    assert data.values.tolist() == np.arange(3 * width).reshape(3, width).tolist()
+def test_tensor_data_rows_come_by_key_or_flat(row_width, shape):
+    data = tensor_data(tensor(row_width=row_width), ([1, 2, 3], np.arange(3 * row_width).reshape(shape)))
+    assert data.values.tolist() == np.arange(3 * row_width).reshape(3, row_width).tolist()
 
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (2, 2, 3), (1, 12)])
 def test_tensor_data_dense_axes_other_than_keys_and_columns_are_refused(shape):
     with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"):
-        tensor_data(tensor(dimension=6, width=2), np.ones(shape))
+        tensor_data(tensor(num_rows=6, row_width=2), np.ones(shape))
 
 
 @pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (6, 1, 2), (3, 2, 1, 2)])
 def test_tensor_data_dense_axes_may_be_several(shape):
     values = np.arange(12.0).reshape(shape)
-    data = tensor_data(tensor(dimension=6, width=2), values)
+    data = tensor_data(tensor(num_rows=6, row_width=2), values)
     assert data.values.tolist() == np.arange(12.0).reshape(6, 2).tolist()
-    assert tensor_data(tensor(dimension=12), values).values.tolist() == np.arange(12.0).reshape(12, 1).tolist()
+    assert tensor_data(tensor(num_rows=12), values).values.tolist() == np.arange(12.0).reshape(12, 1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_tensor_data_dense_arrays_touch_every_key():
 
     array = np.arange(20, dtype=np.float32).reshape(10, 2)
     for given in (array, array.reshape(-1), array.tolist(), FakeTorch(array), FakeTensorFlow(array), DLPack(array)):
-        data = tensor_data(tensor(width=2), given)
+        data = tensor_data(tensor(row_width=2), given)
         assert data.keys is None
         assert data.num_keys == 10
         assert data.values.tolist() == array.tolist()
@@ -275,7 +275,7 @@ def test_spec_unknown_words_are_refused_with_the_known_ones():
     with pytest.raises(sa.InvalidArgument, match="unknown layout 'csr'"):
         tensor(layout="csr")
     with pytest.raises(sa.InvalidArgument, match="'v'"):
-        tensor(dimension=-1).to_proto()
+        tensor(num_rows=-1).to_proto()
 
 
 @pytest.mark.parametrize("pair", [[np.array([1, 2]), np.array([3.0, 4.0])], [[1, 2], [3.0, 4.0]], [[1, 2, 3], [[1.0]]]])

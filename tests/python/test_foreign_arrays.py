@@ -53,14 +53,14 @@ def test_update_data_module_sends_a_gradient_by_each_of_its_names_that_the_round
 
 def test_tensor_data_torch_sparse_csr_is_read_by_rows():
     csr = FakeTorch(csr=([0, 1, 1, 3], [1, 0, 1], [5.0, 6.0, 7.0]), shape=(3, 2))
-    assert rows_of(tensor_data(tensor(dimension=3, width=2), csr)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
+    assert rows_of(tensor_data(tensor(num_rows=3, row_width=2), csr)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
 
 
 def test_tensor_data_tensor_flow_is_read_by_indices():
     slices = types.SimpleNamespace(
         indices=FakeTensorFlow([4, 1]), values=FakeTensorFlow([[1.0, 2.0], [3.0, 4.0]]), dense_shape=None
     )
-    assert rows_of(tensor_data(tensor(width=2), slices)) == {4: [1.0, 2.0], 1: [3.0, 4.0]}
+    assert rows_of(tensor_data(tensor(row_width=2), slices)) == {4: [1.0, 2.0], 1: [3.0, 4.0]}
     sparse = types.SimpleNamespace(
         indices=FakeTensorFlow([[4], [1]]), values=FakeTensorFlow([1.0, 2.0]), dense_shape=FakeTensorFlow([10])
     )
@@ -71,13 +71,13 @@ def test_tensor_data_tensor_flow_is_read_by_indices():
 @pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
 def test_tensor_data_scipy_matrix_keeps_stored_entries(make):
     matrix = scipy.sparse.coo_array(([1.0, 0.0, 2.0, 3.0], ([0, 2, 4, 4], [1, 0, 0, 1])), shape=(10, 2))
-    data = tensor_data(tensor(width=2), make(matrix))
+    data = tensor_data(tensor(row_width=2), make(matrix))
     assert rows_of(data) == {0: [0.0, 1.0], 2: [0.0, 0.0], 4: [2.0, 3.0]}  # the stored zero touches its key
 
 
 def test_tensor_data_scipy_duplicates_stay_separate_rows():
     matrix = scipy.sparse.coo_array(([1.0, 2.0, 4.0, 8.0], ([3, 3, 3, 3], [1, 1, 0, 1])), shape=(10, 2))
-    data = tensor_data(tensor(width=2), matrix)
+    data = tensor_data(tensor(row_width=2), matrix)
     assert data.keys.tolist() == [3, 3, 3]
     assert data.values.tolist() == [[4.0, 1.0], [0.0, 2.0], [0.0, 8.0]]
 
@@ -116,13 +116,13 @@ def test_tensor_data_scipy_vector_is_a_vector(shape):
 def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
     sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
     with pytest.raises(sa.InvalidArgument, match=f"'v': {words}"):
-        tensor_data(tensor(width=2), sparse)
+        tensor_data(tensor(row_width=2), sparse)
 
 
 def test_tensor_data_sparse_of_another_shape_is_refused():
     for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
-        with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
-            tensor_data(tensor(width=2), matrix)
+        with pytest.raises(sa.InvalidArgument, match="does not fit num_rows 10 × row_width 2"):
+            tensor_data(tensor(row_width=2), matrix)
 
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (1, 12), (12, 1)])
@@ -134,7 +134,7 @@ def test_tensor_data_sparse_axes_other_than_keys_and_columns_are_refused(shape):
         with pytest.raises(
             sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
         ):
-            tensor_data(tensor(dimension=6, width=2), sparse)
+            tensor_data(tensor(num_rows=6, row_width=2), sparse)
 
 
 @pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (6, 1, 2), (3, 2, 1, 2)])
@@ -142,16 +142,16 @@ def test_tensor_data_sparse_axes_may_be_several(shape):
     values = np.arange(1.0, 13.0)
     sparse = FakeTorch(indices=np.unravel_index(np.arange(12), shape), values=values, shape=shape)
     expected = dict(enumerate(values.reshape(6, 2).tolist()))
-    assert rows_of(tensor_data(tensor(dimension=6, width=2), sparse)) == expected
+    assert rows_of(tensor_data(tensor(num_rows=6, row_width=2), sparse)) == expected
     hybrid = FakeTorch(indices=[[0, 1], [2, 0]], values=values[:8].reshape(2, 2, 2), shape=(2, 3, 2, 2))
-    assert rows_of(tensor_data(tensor(dimension=6, width=4), hybrid)) == {2: [1, 2, 3, 4], 3: [5, 6, 7, 8]}
+    assert rows_of(tensor_data(tensor(num_rows=6, row_width=4), hybrid)) == {2: [1, 2, 3, 4], 3: [5, 6, 7, 8]}
 
 
 def test_tensor_data_sparse_without_entries_has_to_fit_as_well():
     empty = FakeTorch(indices=np.empty((1, 0), np.int64), values=np.empty((0, 3)), shape=(10, 3))
-    with pytest.raises(sa.InvalidArgument, match="does not fit dimension 10 × width 2"):
-        tensor_data(tensor(width=2), empty)
-    assert tensor_data(tensor(width=3), empty).num_keys == 0
+    with pytest.raises(sa.InvalidArgument, match="does not fit num_rows 10 × row_width 2"):
+        tensor_data(tensor(row_width=2), empty)
+    assert tensor_data(tensor(row_width=3), empty).num_keys == 0
 
 
 class Unreadable(FakeTorch):
@@ -201,13 +201,13 @@ def test_tensor_data_jax_bcoo_is_read_without_its_padding():
         )
 
     entries = bcoo([5.0, 6.0, 7.0, 0.0], [[0, 1], [2, 0], [2, 1], [3, 2]], (3, 2))
-    assert rows_of(tensor_data(tensor(dimension=3, width=2), entries)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
+    assert rows_of(tensor_data(tensor(num_rows=3, row_width=2), entries)) == {0: [0.0, 5.0], 2: [6.0, 7.0]}
     rows = bcoo([[1.0, 2.0], [3.0, 4.0]], [[2], [0]], (3, 2))
-    assert tensor_data(tensor(dimension=3, width=2), rows).keys.tolist() == [2, 0]
+    assert tensor_data(tensor(num_rows=3, row_width=2), rows).keys.tolist() == [2, 0]
     batches = bcoo([[1.0], [2.0], [3.0]], [[[1]], [[0]], [[2]]], (3, 2), n_batch=1)
-    assert rows_of(tensor_data(tensor(dimension=3, width=2), batches)) == {0: [0.0, 1.0], 1: [2.0, 0.0]}
+    assert rows_of(tensor_data(tensor(num_rows=3, row_width=2), batches)) == {0: [0.0, 1.0], 1: [2.0, 0.0]}
     part = bcoo([5.0, 6.0], [[1, 2], [0, 1]], (3, 2))  # padding: one index is the size of its axis
-    assert rows_of(tensor_data(tensor(dimension=3, width=2), part)) == {0: [0.0, 6.0]}
+    assert rows_of(tensor_data(tensor(num_rows=3, row_width=2), part)) == {0: [0.0, 6.0]}
     for index, words in [
         ((-1, 1), r"-1 of axis 0"),
         ((-1, 2), r"-1 of axis 0"),
@@ -215,16 +215,16 @@ def test_tensor_data_jax_bcoo_is_read_without_its_padding():
         ((0, 9), "9"),
     ]:
         with pytest.raises(sa.InvalidArgument, match=rf"coordinate {words}.* at position 1 is not in"):
-            tensor_data(tensor(dimension=3, width=2), bcoo([5.0, 6.0], [[0, 1], index], (3, 2)))
+            tensor_data(tensor(num_rows=3, row_width=2), bcoo([5.0, 6.0], [[0, 1], index], (3, 2)))
 
 
 def test_tensor_data_rows_of_a_sparse_array_become_elements_where_keys_are_elements():
     hybrid = FakeTorch(indices=[[2, 0, 2]], values=np.arange(6.0).reshape(3, 2), shape=(3, 2))
-    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), width=1), hybrid)
+    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), row_width=1), hybrid)
     assert data.keys.tolist() == [4, 5, 0, 1, 4, 5]
     assert data.values.reshape(-1).tolist() == [0, 1, 2, 3, 4, 5]
     entries = scipy.sparse.coo_array(([1.0, 0.0], ([2, 0], [1, 0])), shape=(3, 2))
-    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), width=1), entries)
+    data = tensor_data(sa.TensorSpec("v", "float32", shape=(3, 2), row_width=1), entries)
     assert dict(zip(data.keys.tolist(), data.values[:, 0].tolist())) == {5: 1.0, 0: 0.0}
 
 
@@ -287,23 +287,23 @@ class Labelled:
 )
 def test_what_numpy_would_misread_is_refused(thing, words):
     with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*: {words}"):
-        tensor_data(tensor(dimension=2), thing)
+        tensor_data(tensor(num_rows=2), thing)
     with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read rows of "):
-        tensor_data(tensor(dimension=2), ([0, 1], thing))
+        tensor_data(tensor(num_rows=2), ([0, 1], thing))
     with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read keys of "):
-        tensor_data(tensor(dimension=2), (thing, [1.0, 2.0]))
+        tensor_data(tensor(num_rows=2), (thing, [1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
     "thing", [[1.0, 2.0], (1, 2), collections.deque([1.0, 2.0]), range(1, 3), memoryview(np.ones(2))]
 )
 def test_sequences_of_numbers_are_arrays(thing):
-    assert tensor_data(tensor(dimension=2), ([0, 1], thing)).values.reshape(-1).tolist() == list(thing)
+    assert tensor_data(tensor(num_rows=2), ([0, 1], thing)).values.reshape(-1).tolist() == list(thing)
 
 
 def test_lists_of_arrays_are_arrays():
     rows = [FakeTorch(np.array([1.0, 2.0])), np.array([3.0, 4.0]), [np.float32(5.0), 6]]
-    assert tensor_data(tensor(dimension=3, width=2), rows).values.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert tensor_data(tensor(num_rows=3, row_width=2), rows).values.tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
 @pytest.mark.parametrize("thing", [Frame(), {"a": 1.0}, b"ab"])

@@ -12,7 +12,7 @@ import sparseagg as sa
 from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from sparseagg.result import TensorResult
 
-DIMENSION, WIDTH = 9, 3
+NUM_ROWS, WIDTH = 9, 3
 OPTIMIZERS = {
     "fedavgm": lambda **options: FedAvgM(learning_rate=0.7, momentum=0.8, **options),
     "fedadagrad": lambda **options: FedAdagrad(learning_rate=0.3, tau=1e-2, **options),
@@ -53,21 +53,21 @@ class Reference:
 
 
 def merged(keys, rows, dtype="float64", **options) -> TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, DIMENSION, WIDTH)], **options)
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, NUM_ROWS, WIDTH)], **options)
     return sa.aggregate([(np.asarray(keys), np.asarray(rows, dtype))], spec)["v"]
 
 
 def random_deltas(seed: int, num_rounds: int = 6):
     rng = np.random.default_rng(seed)
     for _ in range(num_rounds):
-        keys = np.flatnonzero(rng.random(DIMENSION - 1) < 0.5)  # never the last key
+        keys = np.flatnonzero(rng.random(NUM_ROWS - 1) < 0.5)  # never the last key
         yield keys, rng.standard_normal((len(keys), WIDTH)) * 10.0 ** rng.integers(-3, 2)
 
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_steps_are_those_of_the_equations(kind: str, dense: bool) -> None:
-    table = np.random.default_rng(1).standard_normal((DIMENSION, WIDTH))
+    table = np.random.default_rng(1).standard_normal((NUM_ROWS, WIDTH))
     references = {at: Reference(kind, x) for at, x in np.ndenumerate(table)}
     optimizer = OPTIMIZERS[kind](dense=dense)
     for t, (keys, rows) in enumerate(random_deltas(2), 1):
@@ -76,12 +76,12 @@ def test_steps_are_those_of_the_equations(kind: str, dense: bool) -> None:
         for (key, column), reference in references.items():
             if dense or key in deltas:
                 reference.step(deltas[key][column] if key in deltas else 0.0, t)
-    assert table.tolist() == [[references[key, column].x for column in range(WIDTH)] for key in range(DIMENSION)]
+    assert table.tolist() == [[references[key, column].x for column in range(WIDTH)] for key in range(NUM_ROWS)]
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_absent_rows_move_in_the_dense_form_only(kind: str) -> None:
-    tables = {dense: np.ones((DIMENSION, WIDTH), np.float32) for dense in (False, True)}
+    tables = {dense: np.ones((NUM_ROWS, WIDTH), np.float32) for dense in (False, True)}
     for dense, table in tables.items():
         optimizer = OPTIMIZERS[kind](dense=dense)
         optimizer.step("v", table, merged([2, 5], np.ones((2, WIDTH))))
@@ -94,7 +94,7 @@ def test_absent_rows_move_in_the_dense_form_only(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_row_that_is_always_present_moves_as_in_the_dense_form(kind: str) -> None:
-    tables = {dense: np.ones((DIMENSION, WIDTH), np.float32) for dense in (False, True)}
+    tables = {dense: np.ones((NUM_ROWS, WIDTH), np.float32) for dense in (False, True)}
     for dense, table in tables.items():
         optimizer = OPTIMIZERS[kind](dense=dense)
         for keys, rows in random_deltas(3):
@@ -107,7 +107,7 @@ def test_a_row_that_is_always_present_moves_as_in_the_dense_form(kind: str) -> N
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_pickled_state_continues_with_the_same_bits(kind: str, dtype: type) -> None:
-    one, other = np.ones((2, DIMENSION, WIDTH), dtype)
+    one, other = np.ones((2, NUM_ROWS, WIDTH), dtype)
     optimizer = resumed = OPTIMIZERS[kind]()
     for keys, rows in random_deltas(4):
         optimizer.step("v", one, merged(keys, rows))
@@ -127,7 +127,7 @@ def test_blocks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in (1, 4 * WIDTH, 1 << 18):
         monkeypatch.setattr("sparseagg.optimizers._BLOCK", block)
         for dense in (False, True):
-            optimizer, table = FedYogi(dense=dense), np.ones((DIMENSION, WIDTH), np.float32)
+            optimizer, table = FedYogi(dense=dense), np.ones((NUM_ROWS, WIDTH), np.float32)
             for keys, rows in random_deltas(5):
                 optimizer.step("v", table, merged(keys, rows))
             results.append(table.tobytes())
@@ -138,9 +138,9 @@ def test_blocks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_form_of_a_delta_is_taken() -> None:
     rng = np.random.default_rng(6)
     keys, rows = np.array([1, 4, 8]), rng.standard_normal((3, WIDTH))
-    whole = np.zeros((DIMENSION, WIDTH))
+    whole = np.zeros((NUM_ROWS, WIDTH))
     whole[keys] = rows
-    expected = np.zeros((DIMENSION, WIDTH))
+    expected = np.zeros((NUM_ROWS, WIDTH))
     FedAdagrad().step("v", expected, merged(keys, rows))
     forms = {
         "pair": (keys, rows),
@@ -150,14 +150,14 @@ def test_every_form_of_a_delta_is_taken() -> None:
         "gradients": (keys, -rows),
     }
     for form, delta in forms.items():
-        table = np.zeros((DIMENSION, WIDTH))
+        table = np.zeros((NUM_ROWS, WIDTH))
         FedAdagrad().step("v", table, delta, alpha=-1.0 if form == "gradients" else 1.0)
         assert table.tobytes() == expected.tobytes(), form
 
 
 def test_a_dense_result_with_counts_knows_the_rows_that_nobody_touched() -> None:
     for counts in (False, True):
-        optimizer, table = FedAvgM(), np.zeros((DIMENSION, WIDTH))
+        optimizer, table = FedAvgM(), np.zeros((NUM_ROWS, WIDTH))
         optimizer.step("v", table, merged([2], np.ones((1, WIDTH))))
         before = table.copy()
         optimizer.step("v", table, merged([3], np.ones((1, WIDTH)), result="dense", return_counts=counts))
@@ -176,7 +176,7 @@ def test_targets_of_any_shape_are_stepped(shape: tuple[int, ...]) -> None:
 
 
 def test_empty_steps_change_no_row() -> None:
-    optimizer, table = FedAdam(), np.ones((DIMENSION, WIDTH), np.float32)
+    optimizer, table = FedAdam(), np.ones((NUM_ROWS, WIDTH), np.float32)
     for _ in range(2):
         optimizer.step("v", table, merged([], np.empty((0, WIDTH))))
         optimizer.step("v", table, (np.empty(0, np.int64), np.empty((0, WIDTH))))
@@ -184,38 +184,38 @@ def test_empty_steps_change_no_row() -> None:
 
 
 def test_step_rows_is_step_without_the_table() -> None:
-    optimizer, other, table = FedAdam(), FedAdam(), np.ones((DIMENSION, WIDTH), np.float32)
+    optimizer, other, table = FedAdam(), FedAdam(), np.ones((NUM_ROWS, WIDTH), np.float32)
     for keys, rows in random_deltas(7):
-        after = other.step_rows("v", DIMENSION, keys, table[keys], rows)
+        after = other.step_rows("v", NUM_ROWS, keys, table[keys], rows)
         optimizer.step("v", table, (keys, rows))
         assert after.tobytes() == table[keys].tobytes()
     with pytest.raises(sa.InvalidArgument, match="dense optimiser"):
-        FedAdam(dense=True).step_rows("v", DIMENSION, keys, table[keys], rows)
+        FedAdam(dense=True).step_rows("v", NUM_ROWS, keys, table[keys], rows)
     with pytest.raises(sa.InvalidArgument, match=r"'v': 1 keys, rows of shape \(2, 3\)"):
-        other.step_rows("v", DIMENSION, [1], table[:2], table[:2])
+        other.step_rows("v", NUM_ROWS, [1], table[:2], table[:2])
 
 
 ROWS = np.ones((2, WIDTH))
-READ_ONLY = np.zeros((DIMENSION, WIDTH))
+READ_ONLY = np.zeros((NUM_ROWS, WIDTH))
 READ_ONLY.flags.writeable = False
 
 
 @pytest.mark.parametrize(
     ("target", "delta", "text"),
     [
-        (np.zeros((DIMENSION, 4)), merged([1], ROWS[:1]), r"dimension 9 × width 3 does not fit .* \(9, 4\)"),
-        (np.zeros((DIMENSION, WIDTH)), ([1, 9], ROWS), r"key 9 at position 1 is not in \[0, 9\)"),
-        (np.zeros((DIMENSION, WIDTH)), ([-1, 2], ROWS), r"key -1 at position 0 is not in \[0, 9\)"),
-        (np.zeros((DIMENSION, WIDTH)), ([4, 4], ROWS), "key 4 is given twice"),
-        (np.zeros((DIMENSION, WIDTH)), ([4.0, 5.0], ROWS), "keys are integers"),
-        (np.zeros((DIMENSION, WIDTH)), ([4], ROWS), r"rows of shape \(2, 3\) do not go with 1 keys"),
-        (np.zeros((DIMENSION, WIDTH)), ([4, 5], ROWS[:, :2]), r"rows of shape \(2, 2\) do not go with 2 keys"),
-        (np.zeros((DIMENSION, WIDTH)), np.ones((WIDTH, DIMENSION)), r"shape \(3, 9\) do not fit .* \(9, 3\)"),
-        (np.zeros((WIDTH, DIMENSION)).T, ([4, 5], ROWS), "not C-contiguous: give a copy"),
+        (np.zeros((NUM_ROWS, 4)), merged([1], ROWS[:1]), r"num_rows 9 × row_width 3 does not fit .* \(9, 4\)"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([1, 9], ROWS), r"key 9 at position 1 is not in \[0, 9\)"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([-1, 2], ROWS), r"key -1 at position 0 is not in \[0, 9\)"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([4, 4], ROWS), "key 4 is given twice"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([4.0, 5.0], ROWS), "keys are integers"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([4], ROWS), r"rows of shape \(2, 3\) do not go with 1 keys"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([4, 5], ROWS[:, :2]), r"rows of shape \(2, 2\) do not go with 2 keys"),
+        (np.zeros((NUM_ROWS, WIDTH)), np.ones((WIDTH, NUM_ROWS)), r"shape \(3, 9\) do not fit .* \(9, 3\)"),
+        (np.zeros((WIDTH, NUM_ROWS)).T, ([4, 5], ROWS), "not C-contiguous: give a copy"),
         (READ_ONLY, ([4, 5], ROWS), "not writable: give a copy"),
-        (np.zeros((DIMENSION, WIDTH), np.int64), ([4, 5], ROWS), "has floats of 16 to 64 bits, not int64"),
-        ([[0.0] * WIDTH] * DIMENSION, ([4, 5], ROWS), "NumPy array or a torch tensor, not list"),
-        (np.zeros((DIMENSION, WIDTH)), merged([1], ROWS[:1], op="union"), "a union has no values"),
+        (np.zeros((NUM_ROWS, WIDTH), np.int64), ([4, 5], ROWS), "has floats of 16 to 64 bits, not int64"),
+        ([[0.0] * WIDTH] * NUM_ROWS, ([4, 5], ROWS), "NumPy array or a torch tensor, not list"),
+        (np.zeros((NUM_ROWS, WIDTH)), merged([1], ROWS[:1], op="union"), "a union has no values"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(target, delta, text: str) -> None:
@@ -223,16 +223,16 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(target, delta, text: s
     with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
         optimizer.step("v", target, delta)
     assert not np.any(target)
-    table = np.zeros((DIMENSION, WIDTH))
+    table = np.zeros((NUM_ROWS, WIDTH))
     optimizer.step("v", table, (np.array([1, 2]), ROWS))
     assert table.sum() == 2 * WIDTH
 
 
 def test_a_tensor_keeps_its_shape() -> None:
     optimizer = FedAdam()
-    optimizer.step("v", np.zeros((DIMENSION, WIDTH)), np.ones((DIMENSION, WIDTH)))
+    optimizer.step("v", np.zeros((NUM_ROWS, WIDTH)), np.ones((NUM_ROWS, WIDTH)))
     with pytest.raises(sa.InvalidArgument, match="3 rows of 9 values, but the steps before had 9 of 3"):
-        optimizer.step("v", np.zeros((WIDTH, DIMENSION)), np.ones((WIDTH, DIMENSION)))
+        optimizer.step("v", np.zeros((WIDTH, NUM_ROWS)), np.ones((WIDTH, NUM_ROWS)))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_parameters_outside_their_range_are_refused(make, text: str) -> None:
 
 def test_torch_tensors_are_stepped_in_place() -> None:
     torch = pytest.importorskip("torch")
-    embedding = torch.nn.Embedding(DIMENSION, WIDTH)
+    embedding = torch.nn.Embedding(NUM_ROWS, WIDTH)
     expected = embedding.weight.detach().numpy().copy()
     FedAdam().step("v", expected, (np.array([1, 2]), ROWS))
     FedAdam().step("v", embedding.weight, (torch.tensor([1, 2]), torch.ones(2, WIDTH)))

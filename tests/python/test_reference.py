@@ -12,9 +12,9 @@ import sparseagg as sa
 from reference import Update, merge, numbers, round_to_dtype
 
 
-def one(dtype: str = "float64", dimension: int = 10, width: int = 1, **options) -> sa.RoundSpec:
+def one(dtype: str = "float64", num_rows: int = 10, row_width: int = 1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
 
 
 def v(keys, rows, weight=None) -> Update:
@@ -161,7 +161,7 @@ def test_merge_fixed_point_weights_sum_in_multiples():
 
 
 def test_merge_prune_and_min_contributors_apply_in_order():
-    spec = one(width=2, prune_zeros=True, min_contributors=2)
+    spec = one(row_width=2, prune_zeros=True, min_contributors=2)
     rows = {
         "a": v([1, 2, 3], [[1.0, 0.0], [1.0, 1.0], [5.0, 5.0]]),
         "b": v([1, 2], [[-1.0, 0.0], [-1.0, 0.0]]),
@@ -170,7 +170,7 @@ def test_merge_prune_and_min_contributors_apply_in_order():
 
 
 def test_merge_dense_result_fills():
-    spec = one(dimension=4, result="dense", fill=-1.5, min_contributors=2)
+    spec = one(num_rows=4, result="dense", fill=-1.5, min_contributors=2)
     result = merge(spec, {"a": v([1, 2], [1.0, 2.0]), "b": v([1], [1.0])})["v"]
     assert (result.layout, result.rows) == ("dense", [[-1.5], [2.0], [-1.5], [-1.5]])
     assert (result.counts, result.weights) == ([0, 2, 0, 0], [0.0, 2.0, 0.0, 0.0])
@@ -259,7 +259,7 @@ def test_encode_values_nan_is_the_canonical_one():
         (v([4, 4], [2**63 - 1, 1]), one("int64"), sa.OutOfRange, "key 4"),
         (v([4], [2**62], 2.0), one("int64", weighting="by_weight"), sa.OutOfRange, "key 4"),
         (v([4, 4], [2**62, 2**62], 0.0), one("int64", weighting="by_weight"), sa.OutOfRange, "key 4"),
-        (v([1], [1.0]), one(dimension=3, layout="dense"), sa.InvalidArgument, "dense"),
+        (v([1], [1.0]), one(num_rows=3, layout="dense"), sa.InvalidArgument, "dense"),
         (Update({"w": ([1], [[1.0]])}), one(), sa.InvalidArgument, "'w'"),
         (
             v([1, 2], [0.5, 1.5]),
@@ -281,7 +281,7 @@ def test_check_update_bad_one_is_refused(update, spec, error, text):
         (one("float32", modular=True), "modular"),
         (one(numerics="fixed_point", max_submissions=2), "value_bound"),
         (one(numerics="fixed_point", value_bound=1.0), "max_submissions"),
-        (one(dimension=0, result="dense"), "dimension"),
+        (one(num_rows=0, result="dense"), "num_rows"),
         (one(result_dtype="float16"), "result_dtype"),
         (one(fill=math.inf), "fill"),
         (one("int32", fill=0.5), "fill"),

@@ -21,14 +21,14 @@ from sparseagg.v1 import aggregation_pb2 as pb
 INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
 
 
-def result(keys, values, *, dimension=5, layout="sparse", dtype="float32", width=1) -> TensorResult:
+def result(keys, values, *, num_rows=5, layout="sparse", dtype="float32", row_width=1) -> TensorResult:
     keys, values = (None if part is None else np.array(part, t) for part, t in ((keys, np.uint32), (values, None)))
-    return TensorResult("v", layout, dtype, dimension, width, keys, values, None, None, None)
+    return TensorResult("v", layout, dtype, num_rows, row_width, keys, values, None, None, None)
 
 
 def test_round_info_of_a_newer_server_is_read():
     proto = pb.Round(name="rounds/r", state=9)
-    proto.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, dimension=5).aggregation.op = 77
+    proto.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, num_rows=5).aggregation.op = 77
     proto.spec.aggregation.numerics = 8
     proto.results.add(name="v", dtype=99)
     info = RoundInfo.from_proto(proto)
@@ -43,36 +43,36 @@ def test_round_info_of_a_newer_server_is_read():
 def test_dense_sparse_result_fills_the_rest():
     assert result([1, 3], [2.0, 4.0]).dense().tolist() == [0.0, 2.0, 0.0, 4.0, 0.0]
     assert result([1], [2.0]).dense(fill=-1.0).tolist() == [-1.0, 2.0, -1.0, -1.0, -1.0]
-    rows = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], width=2).dense()
+    rows = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], row_width=2).dense()
     assert rows.tolist() == [[0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
 
 
 def test_dense_without_bound_or_values_is_refused():
-    with pytest.raises(sa.FailedPrecondition, match="dimension 0"):
-        result([1], [2.0], dimension=0).dense()
+    with pytest.raises(sa.FailedPrecondition, match="num_rows 0"):
+        result([1], [2.0], num_rows=0).dense()
     with pytest.raises(sa.FailedPrecondition, match="union"):
         result([1], None).dense()
 
 
-@pytest.mark.parametrize("dimension", [1 << 45, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("num_rows", [1 << 45, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 @pytest.mark.parametrize("form", ["dense", "to_scipy"])
-def test_dense_of_more_rows_than_fit_names_the_tensor(form, dimension):
-    big = result([1], [[2.0, 3.0]], dimension=dimension, width=2)
-    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of dimension {dimension}"):
+def test_dense_of_more_rows_than_fit_names_the_tensor(form, num_rows):
+    big = result([1], [[2.0, 3.0]], num_rows=num_rows, row_width=2)
+    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of num_rows {num_rows}"):
         getattr(big, form)()
 
 
 @pytest.mark.parametrize("library", ["torch", "tf"])
-def test_sparse_of_a_dimension_beyond_int64_names_the_tensor(monkeypatch, library):
+def test_sparse_of_a_num_rows_beyond_int64_names_the_tensor(monkeypatch, library):
     fake = types.SimpleNamespace(from_numpy=lambda array: array, convert_to_tensor=np.asarray, int64="int64")
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
-    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of dimension {1 << 63}, which does not fit int64"):
-        getattr(result([1], [2.0], dimension=1 << 63), f"to_{library}")()
+    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of num_rows {1 << 63}, which does not fit int64"):
+        getattr(result([1], [2.0], num_rows=1 << 63), f"to_{library}")()
 
 
 def test_to_scipy_keeps_every_key():
-    matrix = result([1, 3], [[0.0, 2.0], [0.0, 0.0]], width=2).to_scipy()
+    matrix = result([1, 3], [[0.0, 2.0], [0.0, 0.0]], row_width=2).to_scipy()
     assert matrix.shape == (5, 2)
     assert matrix.toarray().tolist() == [[0, 0], [0, 2], [0, 0], [0, 0], [0, 0]]
     assert np.diff(matrix.indptr).tolist() == [0, 2, 0, 2, 0]
@@ -94,9 +94,9 @@ def test_to_torch_passes_keys_rows_and_shape(monkeypatch):
 
     torch = types.SimpleNamespace(from_numpy=lambda array: array, sparse_coo_tensor=sparse_coo_tensor)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    merged = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], width=2)
+    merged = result([1, 3], [[1.0, 2.0], [3.0, 4.0]], row_width=2)
     assert merged.to_torch() == ([[1, 3]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
-    dense = result(range(2), [1.0, 2.0], dimension=2, layout="dense")
+    dense = result(range(2), [1.0, 2.0], num_rows=2, layout="dense")
     assert np.shares_memory(dense.to_torch(), dense.values)
     part = result([1, 2], [1.0, 2.0], layout="dense")
     assert part.to_torch().tolist() == [0, 1, 2, 0, 0]
@@ -110,8 +110,8 @@ def test_to_tf_passes_keys_rows_and_shape(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
     assert result([1, 3], [1.0, 2.0]).to_tf() == ([1.0, 2.0], [1, 3], [5])
-    assert result([1], [1.0], dimension=0).to_tf() == ([1.0], [1])
-    assert result(range(2), [1.0, 2.0], dimension=2, layout="dense").to_tf() == [1.0, 2.0]
+    assert result([1], [1.0], num_rows=0).to_tf() == ([1.0], [1])
+    assert result(range(2), [1.0, 2.0], num_rows=2, layout="dense").to_tf() == [1.0, 2.0]
     assert result([1, 2], [1.0, 2.0], layout="dense").to_tf() == [0.0, 1.0, 2.0, 0.0, 0.0]
 
 
@@ -120,7 +120,7 @@ def page(name="v", *, keys=b"", values=b"", num_keys=0, first=None, counts=b"", 
     made.slice.key_encoding = pb.KEY_ENCODING_U32 if first is None else pb.KEY_ENCODING_IMPLICIT
     made.slice.first_key = first or 0
     if summary:
-        made.summary.CopyFrom(pb.TensorSummary(name=name, width=1, has_values=True, **summary))
+        made.summary.CopyFrom(pb.TensorSummary(name=name, row_width=1, has_values=True, **summary))
     return made
 
 
@@ -133,7 +133,7 @@ def read(pages: list[pb.ResultPage]) -> sa.Result:
 
 def test_result_reader_pages_are_put_together():
     keys, values = np.array([1, 4, 7], "<u4"), np.array([1, 2, 3], "<f4")
-    first = page(keys=keys[:2].tobytes(), values=values[:2].tobytes(), num_keys=2, dimension=9, dtype=1)
+    first = page(keys=keys[:2].tobytes(), values=values[:2].tobytes(), num_keys=2, num_rows=9, dtype=1)
     tensor = read([first, page(keys=keys[2:].tobytes(), values=values[2:].tobytes())])["v"]
     assert tensor.keys.tolist() == [1, 4, 7]
     assert tensor.values.tolist() == [1.0, 2.0, 3.0]
@@ -142,7 +142,7 @@ def test_result_reader_pages_are_put_together():
 
 
 def test_result_reader_dense_range_starts_at_its_first_key():
-    dense = {"dimension": 9, "dtype": 1, "layout": pb.TENSOR_LAYOUT_DENSE}
+    dense = {"num_rows": 9, "dtype": 1, "layout": pb.TENSOR_LAYOUT_DENSE}
     pages = [page(first=3, num_keys=2, values=bytes(8), **dense), page(first=5, num_keys=1, values=bytes(4))]
     tensor = read(pages)["v"]
     assert tensor.keys.tolist() == [3, 4, 5]
@@ -154,9 +154,9 @@ def test_result_reader_dense_range_starts_at_its_first_key():
     "pages",
     [
         [page(keys=bytes(4), values=bytes(4))],
-        [page(keys=bytes(4), values=bytes(8), dimension=9, dtype=1)],
-        [page(keys=bytes(4), values=bytes(4), counts=bytes(8), dimension=9, dtype=1, has_counts=True)],
-        [page(keys=bytes(4), values=bytes(4), num_keys=2, dimension=9, dtype=1)],
+        [page(keys=bytes(4), values=bytes(8), num_rows=9, dtype=1)],
+        [page(keys=bytes(4), values=bytes(4), counts=bytes(8), num_rows=9, dtype=1, has_counts=True)],
+        [page(keys=bytes(4), values=bytes(4), num_keys=2, num_rows=9, dtype=1)],
     ],
 )
 def test_result_reader_pages_that_disagree_are_the_servers_fault(pages):
@@ -182,14 +182,14 @@ def test_results_are_equal_to_themselves_alone() -> None:
 
 
 def test_results_show_themselves_in_outline_and_make_no_keys_for_it():
-    dense = result(None, [[1.0, 2.0]], dimension=1 << 40, layout="dense", width=2)
-    assert repr(dense) == "TensorResult('v', dense, float32, 1099511627776 rows of 2, dimension 1099511627776)"
-    assert repr(result([1, 3], [2.0, 4.0])) == "TensorResult('v', sparse, float32, 2 rows of 1, dimension 5)"
-    assert repr(result([1], None)) == "TensorResult('v', sparse, float32, 1 keys, dimension 5)"
+    dense = result(None, [[1.0, 2.0]], num_rows=1 << 40, layout="dense", row_width=2)
+    assert repr(dense) == "TensorResult('v', dense, float32, 1099511627776 rows of 2, num_rows 1099511627776)"
+    assert repr(result([1, 3], [2.0, 4.0])) == "TensorResult('v', sparse, float32, 2 rows of 1, num_rows 5)"
+    assert repr(result([1], None)) == "TensorResult('v', sparse, float32, 1 keys, num_rows 5)"
 
 
 def test_keys_of_a_whole_dense_result_are_made_once_and_survive_pickling():
-    dense = result(None, [1.0, 2.0, 3.0], dimension=3, layout="dense")
+    dense = result(None, [1.0, 2.0, 3.0], num_rows=3, layout="dense")
     assert (dense.keys.tolist(), dense.keys.dtype) == ([0, 1, 2], np.uint32)
     assert dense.keys is dense.keys
     again = pickle.loads(pickle.dumps(dense))

@@ -12,7 +12,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 
 @pytest.mark.parametrize(
-    ("options", "dimension", "width"),
+    ("options", "num_rows", "row_width"),
     [
         ({"shape": (1000, 64)}, 1000, 64),
         ({"shape": (10, 1)}, 10, 1),
@@ -21,18 +21,20 @@ from sparseagg.v1 import aggregation_pb2 as pb
         ({"shape": (), "layout": "dense"}, 1, 1),
         ({"shape": (3, 4, 5)}, 3, 20),
         ({"shape": (3, 4, 5), "layout": "dense"}, 60, 1),
-        ({"shape": (3, 4, 5), "width": 1}, 60, 1),
-        ({"shape": (3, 4, 5), "width": 5}, 12, 5),
-        ({"shape": (3, 4, 5), "dimension": 12}, 12, 5),
-        ({"shape": (3, 4), "dimension": 3, "width": 4, "layout": "dense"}, 3, 4),
+        ({"shape": (3, 4, 5), "row_width": 1}, 60, 1),
+        ({"shape": (3, 4, 5), "row_width": 5}, 12, 5),
+        ({"shape": (3, 4, 5), "num_rows": 12}, 12, 5),
+        ({"shape": (3, 4), "num_rows": 3, "row_width": 4, "layout": "dense"}, 3, 4),
         ({"shape": np.array([3, 2])}, 3, 2),
-        ({"dimension": 5}, 5, 1),
-        ({"dimension": 0, "width": 3}, 0, 3),
+        ({"num_rows": 5}, 5, 1),
+        ({"num_rows": 0, "row_width": 3}, 0, 3),
     ],
 )
-def test_spec_of_a_shape_has_sizes_and_survives_the_wire(options: dict[str, Any], dimension: int, width: int) -> None:
+def test_spec_of_a_shape_has_sizes_and_survives_the_wire(
+    options: dict[str, Any], num_rows: int, row_width: int
+) -> None:
     spec = sa.TensorSpec("v", "float32", **options)
-    assert (spec.dimension, spec.width) == (dimension, width)
+    assert (spec.num_rows, spec.row_width) == (num_rows, row_width)
     assert spec.shape == (tuple(options["shape"]) if "shape" in options else None)
     proto = spec.to_proto()
     assert proto.HasField("shape") == ("shape" in options)
@@ -42,7 +44,7 @@ def test_spec_of_a_shape_has_sizes_and_survives_the_wire(options: dict[str, Any]
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "neither dimension nor shape is given"),
+        ({}, "neither num_rows nor shape is given"),
         ({"shape": (0, 5)}, r"shape (0, 5) has no values"),
         ({"shape": 5}, "shape is a tuple of integers, not 5"),
         ({"shape": (2.0,)}, "shape is a tuple of integers, not (2.0,)"),
@@ -50,11 +52,11 @@ def test_spec_of_a_shape_has_sizes_and_survives_the_wire(options: dict[str, Any]
         ({"shape": (-1, 2)}, "shape is a tuple of integers from 1 on, not (-1, 2)"),
         ({"shape": (1,) * 33}, "shape has 32 axes at most, not 33"),
         ({"shape": (2**40, 2**40)}, "has more values than there are keys"),
-        ({"shape": (2, 2**33)}, "width is a number of values from 1 to 2^32 - 1, not 8589934592"),
-        ({"shape": (5, 3), "width": 2}, "shape (5, 3) has 15 values, which width 2 does not make"),
-        ({"shape": (5, 3), "dimension": 4}, "shape (5, 3) has 15 values, which dimension 4 does not make"),
-        ({"shape": (5, 3), "dimension": 0}, "shape (5, 3) has 15 values, which dimension 0 does not make"),
-        ({"shape": (5, 3), "dimension": 5, "width": 2}, "15 values, which dimension 5 × width 2 does not make"),
+        ({"shape": (2, 2**33)}, "row_width is a number of values from 1 to 2^32 - 1, not 8589934592"),
+        ({"shape": (5, 3), "row_width": 2}, "shape (5, 3) has 15 values, which row_width 2 does not make"),
+        ({"shape": (5, 3), "num_rows": 4}, "shape (5, 3) has 15 values, which num_rows 4 does not make"),
+        ({"shape": (5, 3), "num_rows": 0}, "shape (5, 3) has 15 values, which num_rows 0 does not make"),
+        ({"shape": (5, 3), "num_rows": 5, "row_width": 2}, "15 values, which num_rows 5 × row_width 2 does not make"),
     ],
 )
 def test_shape_that_no_tensor_can_have_is_refused(options: dict[str, Any], text: str) -> None:
@@ -65,11 +67,11 @@ def test_shape_that_no_tensor_can_have_is_refused(options: dict[str, Any], text:
 def test_message_with_a_shape_alone_has_its_sizes() -> None:
     proto = pb.TensorSpec(name="v", dtype=pb.DTYPE_FLOAT32, shape=pb.Shape(sizes=[10, 4]))
     assert sa.TensorSpec.from_proto(proto) == sa.TensorSpec("v", "float32", shape=(10, 4))
-    proto.width = 1
-    assert sa.TensorSpec.from_proto(proto).dimension == 40
+    proto.row_width = 1
+    assert sa.TensorSpec.from_proto(proto).num_rows == 40
 
 
-def result(keys: Any, values: Any, dimension: int, width: int, shape: Any = None, **options: Any) -> sa.TensorResult:
+def result(keys: Any, values: Any, num_rows: int, row_width: int, shape: Any = None, **options: Any) -> sa.TensorResult:
     keys = None if keys is None else np.array(keys, np.uint32)
     fields = {
         "name": "v",
@@ -81,7 +83,7 @@ def result(keys: Any, values: Any, dimension: int, width: int, shape: Any = None
     }
     values = np.array(values, np.float32)
     return sa.TensorResult(
-        **{"dimension": dimension, "width": width, "keys": keys, "values": values, "shape": shape},
+        **{"num_rows": num_rows, "row_width": row_width, "keys": keys, "values": values, "shape": shape},
         **{**fields, **options},
     )
 
@@ -127,8 +129,8 @@ def test_array_of_another_shape_is_refused_unless_it_is_flat_or_has_a_row_for_ea
 ) -> None:
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", shape=(3, 4), layout=layout)])
     array = np.arange(12, dtype=np.float32).reshape(shape)
-    dimension = spec.tensors[0].dimension
-    if shape == (3, 4) or len(shape) == 1 or shape[0] == dimension:
+    num_rows = spec.tensors[0].num_rows
+    if shape == (3, 4) or len(shape) == 1 or shape[0] == num_rows:
         for values in (array, array.tolist() if len(shape) > 1 else array):
             assert sa.aggregate([{"v": values}], spec)["v"].dense().tolist() == np.arange(12).reshape(3, 4).tolist()
         return

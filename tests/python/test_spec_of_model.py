@@ -21,7 +21,7 @@ ARRAYS = {
 
 
 def shapes(spec: sa.RoundSpec) -> dict[str, tuple]:
-    return {tensor.name: (tensor.layout, tensor.dtype, tensor.shape, tensor.width) for tensor in spec.tensors}
+    return {tensor.name: (tensor.layout, tensor.dtype, tensor.shape, tensor.row_width) for tensor in spec.tensors}
 
 
 def test_like_takes_names_dtypes_and_shapes() -> None:
@@ -43,7 +43,7 @@ def test_arrays_are_named_by_patterns_and_functions(names: Any) -> None:
     assert {name for name, (layout, *_) in layouts.items() if layout == "sparse"} == of
     assert layouts["layer.weight"][3] == 8
     elements = sa.RoundSpec.like(ARRAYS, elements=names).tensor("layer.weight")
-    assert (elements.layout, elements.dimension, elements.width) == ("sparse", 32, 1)
+    assert (elements.layout, elements.num_rows, elements.row_width) == ("sparse", 32, 1)
     assert set(shapes(sa.RoundSpec.like(ARRAYS, skip=names))) == set(ARRAYS) - of
 
 
@@ -110,7 +110,7 @@ def test_like_what_is_named_by_another_name_of_one_memory() -> None:
     model = {"wte": weight, "head": weight}
     assert layouts(sa.RoundSpec.like(model, sparse="wte", skip="head")) == {"wte": "sparse"}
     spec = sa.RoundSpec.like(model, sparse="wte", elements="head")
-    assert [tensor.width for tensor in spec.tensors] == [4, 1]
+    assert [tensor.row_width for tensor in spec.tensors] == [4, 1]
     assert layouts(sa.RoundSpec.like(model)) == {"wte": "dense", "head": "dense"}
 
 

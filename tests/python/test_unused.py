@@ -102,12 +102,12 @@ def test_spec_of_another_client_is_read_whatever_it_has() -> None:
 
 def test_repr_tells_defaults_and_what_is_set() -> None:
     assert repr(spec_of()) == (
-        "RoundSpec(tensors=[TensorSpec(name='v', dtype='float32', dimension=4, width=1)], op='sum', "
+        "RoundSpec(tensors=[TensorSpec(name='v', dtype='float32', num_rows=4, row_width=1)], op='sum', "
         "weighting='uniform', numerics='canonical')"
     )
     tensor = sa.TensorSpec("w", "float32", shape=(2, 3), layout="dense", op="mean")
     assert repr(tensor) == (
-        "TensorSpec(name='w', dtype='float32', dimension=6, width=1, shape=(2, 3), layout='dense', op='mean')"
+        "TensorSpec(name='w', dtype='float32', num_rows=6, row_width=1, shape=(2, 3), layout='dense', op='mean')"
     )
     text = repr(spec_of(op="mean", weighting="by_weight", deadline=3.0, min_submissions=2))
     assert text.endswith("op='mean', weighting='by_weight', numerics='canonical', min_submissions=2, deadline=3.0)")

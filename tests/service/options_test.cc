@@ -71,15 +71,15 @@ TEST_F(OptionsTest, NothingGiven_HasTheDefaults) {
 }
 
 TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
-  const std::string path =
-      WriteConfig("max-uploads = 1\nmax-tensors = 1\nmax-width = 1\nlog-level = \"error\"\nupload-timeout = \"1s\"\n");
+  const std::string path = WriteConfig(
+      "max-uploads = 1\nmax-tensors = 1\nmax-row-width = 1\nlog-level = \"error\"\nupload-timeout = \"1s\"\n");
   SetEnv("SPARSEAGG_MAX_UPLOADS", "2");
   SetEnv("SPARSEAGG_MAX_TENSORS", "2");
   SetEnv("SPARSEAGG_LOG_LEVEL", "debug");
   const Options options = ParseOk({"--config", path, "--max-uploads", "3"});
-  EXPECT_EQ(options.server.limits.max_uploads, 3);  // in all three
-  EXPECT_EQ(options.server.limits.max_tensors, 2);  // in environment and file
-  EXPECT_EQ(options.server.limits.max_width, 1);    // in the file alone
+  EXPECT_EQ(options.server.limits.max_uploads, 3);    // in all three
+  EXPECT_EQ(options.server.limits.max_tensors, 2);    // in environment and file
+  EXPECT_EQ(options.server.limits.max_row_width, 1);  // in the file alone
   EXPECT_EQ(options.log_level, LogLevel::kDebug);
   EXPECT_EQ(options.server.limits.upload_timeout, absl::Seconds(1));
 }
@@ -124,7 +124,7 @@ TEST_F(OptionsTest, File_Toml_IsRead) {
                                                            "max-open-rounds = 1_000  # many\n"
                                                            "  max-wait=1.5\n"
                                                            "simd = 'a # b'\n"
-                                                           "max-width = 0x10\n"
+                                                           "max-row-width = 0x10\n"
                                                            "log-level = \"\\u0065rror\"\n"
                                                            "grpc-address = \"[::1]:1\" # \"x\"\n"
                                                            "insecure = false\n"
@@ -132,7 +132,7 @@ TEST_F(OptionsTest, File_Toml_IsRead) {
   EXPECT_EQ(options.server.limits.max_open_rounds, 1000);
   EXPECT_EQ(options.server.limits.max_wait, absl::Milliseconds(1500));
   EXPECT_EQ(options.simd, "a # b");
-  EXPECT_EQ(options.server.limits.max_width, 16);
+  EXPECT_EQ(options.server.limits.max_row_width, 16);
   EXPECT_EQ(options.log_level, LogLevel::kError);
   EXPECT_EQ(options.server.grpc_address, "[::1]:1");
   EXPECT_FALSE(options.server.insecure);
@@ -192,7 +192,7 @@ TEST_F(OptionsTest, EmptyValue_OfACredentialOrAFile_IsAnErrorThatNamesTheFlag) {
 TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
   for (const char* flag : {"max-uplaods", "config", "help", "version", "server"}) {
     const bool is_table = absl::string_view(flag) == "server";
-    const std::string path = WriteConfig(is_table ? "[server]\nmax-width = 1\n" : std::string(flag) + " = 1\n");
+    const std::string path = WriteConfig(is_table ? "[server]\nmax-row-width = 1\n" : std::string(flag) + " = 1\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0);
     EXPECT_THAT(leave.text, HasSubstr("unknown flag '" + std::string(flag) + "' in " + path + ", line 1"));
@@ -201,7 +201,7 @@ TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
 
 TEST_F(OptionsTest, File_LineWithoutAName_IsAnErrorThatNamesTheLine) {
   for (const char* table : {"[ = [t = 1", "[", "[[", "[[[a]]]]", "  [ =", "[#", "F\xc2\xb9", "[\xc2\xb9]"}) {
-    const std::string path = WriteConfig(std::string("max-width = 1\n") + table + "\n");
+    const std::string path = WriteConfig(std::string("max-row-width = 1\n") + table + "\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0) << table;
     EXPECT_THAT(leave.text, HasSubstr(path + ", line 2")) << table;
@@ -209,7 +209,7 @@ TEST_F(OptionsTest, File_LineWithoutAName_IsAnErrorThatNamesTheLine) {
 }
 
 TEST_F(OptionsTest, File_FlagTwice_IsAnError) {
-  const ExitWith leave = ParseFails({"--config", WriteConfig("max-uploads = 1\nmax-width = 1\nmax-uploads = 2\n")});
+  const ExitWith leave = ParseFails({"--config", WriteConfig("max-uploads = 1\nmax-row-width = 1\nmax-uploads = 2\n")});
   EXPECT_NE(leave.code, 0);
   EXPECT_THAT(leave.text, AllOf(HasSubstr("'max-uploads'"), HasSubstr("line 3")));
 }

@@ -69,13 +69,13 @@ TEST(ProcessTest, Start_PortZero_PrintsTheOneItFound) {
 
 TEST(ProcessTest, Settings_FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
   const std::string path = ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".toml";
-  std::ofstream(path) << "max-uploads = 1\nmax-tensors = 1\nmax-width = 1\n";
+  std::ofstream(path) << "max-uploads = 1\nmax-tensors = 1\nmax-row-width = 1\n";
   ServerProcess server({"--config", path, "--max-uploads", "3"},
                        {"SPARSEAGG_MAX_UPLOADS=2", "SPARSEAGG_MAX_TENSORS=2"});
   const v1::ServerLimits limits = InfoOf(server).limits();
   EXPECT_EQ(limits.max_uploads(), 3);
   EXPECT_EQ(limits.max_tensors(), 2);
-  EXPECT_EQ(limits.max_width(), 1);
+  EXPECT_EQ(limits.max_row_width(), 1);
   unlink(path.c_str());
 }
 

@@ -16,7 +16,7 @@ constexpr size_t kMaxSubmissionsShown = 12;
 std::string Describe(const TensorSpec& spec, const RawTensor& raw) {
   std::string text = absl::StrCat(raw.keys.size(), " keys");
   if (!raw.has_values) absl::StrAppend(&text, ", no values");
-  const size_t row_bytes = spec.width * SizeOf(spec.dtype);
+  const size_t row_bytes = spec.row_width * SizeOf(spec.dtype);
   for (size_t i = 0; i < std::min(raw.keys.size(), kMaxTuplesShown); ++i) {
     absl::StrAppend(&text, i == 0 ? ": " : ", ", raw.keys[i]);
     if (!raw.has_values || raw.values.size() < (i + 1) * row_bytes) continue;
@@ -35,8 +35,8 @@ std::string Describe(const TensorSpec& spec, const RawTensor& raw) {
 std::string Describe(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   std::string text =
-      absl::StrFormat("%s %s dimension %u width %u %s%s", spec.name, std::string(Name(spec.dtype)), spec.dimension,
-                      spec.width, std::string(Name(a.op)), a.weighting == Weighting::kByWeight ? " by_weight" : "");
+      absl::StrFormat("%s %s num_rows %u row_width %u %s%s", spec.name, std::string(Name(spec.dtype)), spec.num_rows,
+                      spec.row_width, std::string(Name(a.op)), a.weighting == Weighting::kByWeight ? " by_weight" : "");
   if (spec.layout == Layout::kDense) absl::StrAppend(&text, " layout=dense");
   if (a.result_layout == ResultLayout::kDense) absl::StrAppend(&text, " result=dense");
   if (a.result_layout == ResultLayout::kAuto) absl::StrAppend(&text, " result=auto");

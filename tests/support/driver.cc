@@ -53,7 +53,7 @@ absl::Status AppendPart(const TensorSpec& spec, const RawTensor& raw, size_t beg
   }
   slice.has_values = raw.has_values;
   if (raw.has_values) {
-    const size_t row_bytes = spec.width * SizeOf(spec.dtype);
+    const size_t row_bytes = spec.row_width * SizeOf(spec.dtype);
     const bool is_whole = begin == 0 && end == raw.keys.size();
     slice.values = is_whole ? absl::string_view(raw.values)
                             : absl::string_view(raw.values).substr(begin * row_bytes, count * row_bytes);
@@ -66,7 +66,7 @@ absl::StatusOr<ValidatedUpdate> BuildUpdate(const TensorSpec& spec, const RawTen
   UpdateBuilder builder(&spec);
   // Lengths that disagree cannot be cut into parts that agree.
   const bool can_cut =
-      rng != nullptr && (!raw.has_values || raw.values.size() == raw.keys.size() * spec.width * SizeOf(spec.dtype));
+      rng != nullptr && (!raw.has_values || raw.values.size() == raw.keys.size() * spec.row_width * SizeOf(spec.dtype));
   uint64_t chunk = 0;
   size_t begin = 0;
   while (can_cut && begin < raw.keys.size() && !rng->OneIn(4)) {

@@ -51,11 +51,11 @@ class FlawFinder {
 
   void CheckKeys() {
     for (const uint64_t key : raw_.keys) {
-      if (spec_.dimension != 0 && key >= spec_.dimension) return Invalid(absl::StrCat("key ", key));
+      if (spec_.num_rows != 0 && key >= spec_.num_rows) return Invalid(absl::StrCat("key ", key));
     }
     if (spec_.layout != Layout::kDense) return;
-    bool complete = raw_.keys.size() == spec_.dimension;
-    for (uint64_t i = 0; complete && i < spec_.dimension; ++i) complete = raw_.keys[i] == i;
+    bool complete = raw_.keys.size() == spec_.num_rows;
+    for (uint64_t i = 0; complete && i < spec_.num_rows; ++i) complete = raw_.keys[i] == i;
     if (!complete) Invalid("dense, but not all rows in order");
   }
 
@@ -65,7 +65,7 @@ class FlawFinder {
       Invalid("no values");
       return false;
     }
-    if (raw_.values.size() == raw_.keys.size() * spec_.width * SizeOf(spec_.dtype)) return true;
+    if (raw_.values.size() == raw_.keys.size() * spec_.row_width * SizeOf(spec_.dtype)) return true;
     Invalid("keys and values differ in length");
     return false;
   }

@@ -8,7 +8,7 @@ namespace {
 
 void AddRow(const TensorSpec& spec, const char* bytes, FoldedRow& sum) {
   const size_t size = SizeOf(spec.dtype);
-  for (uint32_t column = 0; column < spec.width; ++column, bytes += size) {
+  for (uint32_t column = 0; column < spec.row_width; ++column, bytes += size) {
     if (IsFloat(spec.dtype)) {
       sum.floats[column] += ReadFloat(spec.dtype, bytes);
     } else {
@@ -32,11 +32,11 @@ std::vector<FoldedRow> Fold(const TensorSpec& spec, const RawTensor& raw) {
     if (rows.empty() || rows.back().key != key) {
       FoldedRow zero;
       zero.key = key;
-      if (has_values && IsFloat(spec.dtype)) zero.floats.assign(spec.width, +0.0);
-      if (has_values && !IsFloat(spec.dtype)) zero.integers.assign(spec.width, 0);
+      if (has_values && IsFloat(spec.dtype)) zero.floats.assign(spec.row_width, +0.0);
+      if (has_values && !IsFloat(spec.dtype)) zero.integers.assign(spec.row_width, 0);
       rows.push_back(std::move(zero));
     }
-    if (has_values) AddRow(spec, raw.values.data() + position * spec.width * SizeOf(spec.dtype), rows.back());
+    if (has_values) AddRow(spec, raw.values.data() + position * spec.row_width * SizeOf(spec.dtype), rows.back());
   }
   return rows;
 }

@@ -283,7 +283,7 @@ def read(tensor: Any) -> Sums:
     import sparseagg as sa
     from sparseagg.arrays import tensor_data
 
-    data = tensor_data(sa.TensorSpec("v", "float32", shape=SHAPE, width=1), tensor)
+    data = tensor_data(sa.TensorSpec("v", "float32", shape=SHAPE, row_width=1), tensor)
     assert (data.keys.shape, data.values.shape) == ((data.num_keys,), (data.num_keys, 1))
     sums: defaultdict[int, float] = defaultdict(float)
     for key, value in zip(data.keys.tolist(), data.values.reshape(-1).tolist()):

@@ -10,20 +10,20 @@
 namespace sparseagg::testing {
 namespace {
 
-uint64_t LastKey(uint64_t dimension) { return dimension - 1; }  // of dimension 0: 2^64 − 1
+uint64_t LastKey(uint64_t num_rows) { return num_rows - 1; }  // of num_rows 0: 2^64 − 1
 
-uint64_t ZipfKey(Rng& rng, uint64_t dimension) {
+uint64_t ZipfKey(Rng& rng, uint64_t num_rows) {
   // With exponent 1, ranks are uniform on a logarithmic scale.
-  const double last = static_cast<double>(LastKey(dimension));
+  const double last = static_cast<double>(LastKey(num_rows));
   const double rank = std::exp(rng.Unit() * std::log(last + 1.0)) - 1.0;
-  return rank >= last ? LastKey(dimension) : static_cast<uint64_t>(rank);
+  return rank >= last ? LastKey(num_rows) : static_cast<uint64_t>(rank);
 }
 
-uint64_t EdgeKey(Rng& rng, uint64_t dimension) {
+uint64_t EdgeKey(Rng& rng, uint64_t num_rows) {
   // Where blocks, digits and key widths of engines are likely to end.
   const uint64_t power = uint64_t{1} << rng.Below(64);
-  const uint64_t key = rng.Pick({power - 1, power, power + 1, LastKey(dimension), uint64_t{0}});
-  return std::min(key, LastKey(dimension));
+  const uint64_t key = rng.Pick({power - 1, power, power + 1, LastKey(num_rows), uint64_t{0}});
+  return std::min(key, LastKey(num_rows));
 }
 
 double RandomFloat(Rng& rng, DType dtype, ValueStyle style) {
@@ -76,31 +76,31 @@ uint64_t RandomInteger(Rng& rng, DType dtype, ValueStyle style) {
 
 }  // namespace
 
-std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t dimension, size_t count, KeyStyle style, KeyOrder order) {
+std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t num_rows, size_t count, KeyStyle style, KeyOrder order) {
   std::vector<uint64_t> keys;
   keys.reserve(count);
-  const uint64_t one_key = rng.Below(dimension);
-  uint64_t cluster = rng.Below(dimension);
+  const uint64_t one_key = rng.Below(num_rows);
+  uint64_t cluster = rng.Below(num_rows);
   for (size_t i = 0; i < count; ++i) {
     switch (style) {
       case KeyStyle::kUniform:
-        keys.push_back(rng.Below(dimension));
+        keys.push_back(rng.Below(num_rows));
         break;
       case KeyStyle::kZipf:
-        keys.push_back(ZipfKey(rng, dimension));
+        keys.push_back(ZipfKey(rng, num_rows));
         break;
       case KeyStyle::kClustered:
-        if (rng.OneIn(64)) cluster = rng.Below(dimension);
+        if (rng.OneIn(64)) cluster = rng.Below(num_rows);
         keys.push_back(cluster - std::min(cluster, rng.Below(256)));
         break;
       case KeyStyle::kOneKey:
         keys.push_back(one_key);
         break;
       case KeyStyle::kLargest:
-        keys.push_back(LastKey(dimension) - std::min(LastKey(dimension), rng.Below(4)));
+        keys.push_back(LastKey(num_rows) - std::min(LastKey(num_rows), rng.Below(4)));
         break;
       case KeyStyle::kEdges:
-        keys.push_back(EdgeKey(rng, dimension));
+        keys.push_back(EdgeKey(rng, num_rows));
         break;
     }
   }

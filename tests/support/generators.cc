@@ -19,7 +19,7 @@ uint64_t FromEnvironment(const char* name, uint64_t fallback) {
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
-uint64_t RandomDimension(Rng& rng) {
+uint64_t RandomNumRows(Rng& rng) {
   switch (rng.Below(8)) {
     case 0:
       return rng.Pick<uint64_t>({1, 2, 3});
@@ -54,8 +54,8 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   spec.dtype = rng.Pick({DType::kFloat32, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
                          DType::kInt32, DType::kInt64, DType::kInt64, DType::kUInt32, DType::kUInt64});
   spec.modular = IsModular(spec.dtype);
-  spec.dimension = RandomDimension(rng);
-  spec.width = rng.Pick<uint32_t>({1, 1, 1, 1, 2, 3, 4, 7, 16, 64});
+  spec.num_rows = RandomNumRows(rng);
+  spec.row_width = rng.Pick<uint32_t>({1, 1, 1, 1, 2, 3, 4, 7, 16, 64});
   a.op = spec.modular ? rng.Pick({Op::kSum, Op::kSum, Op::kUnion})
                       : rng.Pick({Op::kSum, Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax});
   if (!spec.modular) {
@@ -64,8 +64,8 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   }
   if (rng.OneIn(3)) RandomizeNumerics(rng, max_submissions, spec);
 
-  const bool is_small = spec.dimension != 0 && spec.dimension <= 100000 / spec.width;
-  if (is_small && spec.dimension * spec.width <= 2000 && rng.OneIn(5)) spec.layout = Layout::kDense;
+  const bool is_small = spec.num_rows != 0 && spec.num_rows <= 100000 / spec.row_width;
+  if (is_small && spec.num_rows * spec.row_width <= 2000 && rng.OneIn(5)) spec.layout = Layout::kDense;
   if (is_small) {
     a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
     if (rng.OneIn(3)) a.dense_threshold = rng.Pick({1.0, 0.5, 1.0 / 3.0, 0.01});
@@ -103,7 +103,7 @@ TensorStyle RandomStyle(Rng& rng, const TensorSpec& spec) {
         rng.Pick({ValueStyle::kSmallIntegers, ValueStyle::kCancelling, ValueStyle::kWide, ValueStyle::kHuge});
   }
   style.max_tuples = rng.Pick<size_t>({3, 10, 33, 33, 100, 300});
-  if (spec.width > 4) style.max_tuples = std::min<size_t>(style.max_tuples, 33);
+  if (spec.row_width > 4) style.max_tuples = std::min<size_t>(style.max_tuples, 33);
   return style;
 }
 
@@ -124,20 +124,20 @@ std::string BoundedValues(Rng& rng, const TensorSpec& spec, size_t count) {
 RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& style) {
   RawTensor raw;
   if (spec.layout == Layout::kDense) {
-    for (uint64_t key = 0; key < spec.dimension; ++key) raw.keys.push_back(key);
+    for (uint64_t key = 0; key < spec.num_rows; ++key) raw.keys.push_back(key);
   } else if (!rng.OneIn(8)) {
     const size_t count = rng.Coin() ? style.max_tuples : rng.Below(style.max_tuples + 1);
     const KeyOrder order = rng.Pick({KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending,
                                      KeyOrder::kShuffled, KeyOrder::kShuffledUnique});
-    raw.keys = RandomKeys(rng, spec.dimension, count, style.keys, order);
+    raw.keys = RandomKeys(rng, spec.num_rows, count, style.keys, order);
     if (rng.OneIn(8) && !raw.keys.empty()) {  // a run, which may travel as IMPLICIT keys
       const uint64_t first = raw.keys[0];
-      const uint64_t room = spec.dimension - first;  // modulo 2^64, as the key space of dimension 0 is
+      const uint64_t room = spec.num_rows - first;  // modulo 2^64, as the key space of num_rows 0 is
       raw.keys.resize(std::min<uint64_t>(raw.keys.size(), room == 0 ? 1 : room));
       for (size_t i = 0; i < raw.keys.size(); ++i) raw.keys[i] = first + i;
     }
   }
-  const size_t num_values = raw.keys.size() * spec.width;
+  const size_t num_values = raw.keys.size() * spec.row_width;
   if (spec.aggregation.op == Op::kUnion && rng.Coin()) {
     raw.has_values = false;
   } else if (SumsInFixedPoint(spec) && !rng.OneIn(4)) {
@@ -168,13 +168,13 @@ void Corrupt(Rng& rng, const std::vector<TensorSpec>& specs, RawSubmission& subm
   const size_t t = rng.Below(specs.size());
   const TensorSpec& spec = specs[t];
   RawTensor& raw = submission.tensors[t];
-  const size_t row_bytes = spec.width * SizeOf(spec.dtype);
+  const size_t row_bytes = spec.row_width * SizeOf(spec.dtype);
   switch (rng.Below(6)) {
     case 0:
       submission.weight = rng.Pick({-1.0, -1e-300, 0.5, 1e300, std::numeric_limits<double>::infinity(), std::nan("")});
       break;
     case 1:
-      if (!raw.keys.empty()) raw.keys[rng.Below(raw.keys.size())] = rng.Pick({spec.dimension, ~uint64_t{0}});
+      if (!raw.keys.empty()) raw.keys[rng.Below(raw.keys.size())] = rng.Pick({spec.num_rows, ~uint64_t{0}});
       break;
     case 2:
       if (raw.has_values) raw.values.resize(raw.values.size() - std::min(raw.values.size(), size_t{1}));
@@ -184,7 +184,7 @@ void Corrupt(Rng& rng, const std::vector<TensorSpec>& specs, RawSubmission& subm
       break;
     case 4:
       if (raw.has_values)
-        raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kNonfinite);
+        raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kNonfinite);
       break;
     default:
       if (!raw.keys.empty()) raw.has_values = false;
@@ -248,7 +248,7 @@ std::vector<TensorSpec> EveryCombination() {
             spec.name = "t";
             spec.dtype = dtype;
             spec.modular = IsModular(dtype);
-            spec.dimension = 1000;
+            spec.num_rows = 1000;
             AggregationSpec& a = spec.aggregation;
             a.op = op;
             a.weighting = weighting;

@@ -22,8 +22,8 @@ enum class KeyStyle { kUniform, kZipf, kClustered, kOneKey, kLargest, kEdges };
 // The order of keys in a submission.
 enum class KeyOrder { kSortedUnique, kSorted, kDescending, kShuffled, kShuffledUnique };
 
-// `count` keys below `dimension` (0: any); the unique ones may be fewer. Zipf's exponent is 1.
-std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t dimension, size_t count, KeyStyle style, KeyOrder order);
+// `count` keys below `num_rows` (0: any); the unique ones may be fewer. Zipf's exponent is 1.
+std::vector<uint64_t> RandomKeys(Rng& rng, uint64_t num_rows, size_t count, KeyStyle style, KeyOrder order);
 
 enum class ValueStyle {
   kSmallIntegers,
@@ -48,7 +48,7 @@ struct Case {
 
 Case RandomCase(uint64_t seed);
 
-// A spec, of dimension 1000 and with counts, for each valid combination of op, dtype, weighting, numerics and layout of
+// A spec, of num_rows 1000 and with counts, for each valid combination of op, dtype, weighting, numerics and layout of
 // the result. Sums of up to 8 submissions with weights up to 8 and values up to 1 stay within its bounds.
 std::vector<TensorSpec> EveryCombination();
 

@@ -97,7 +97,7 @@ class TensorReference {
     if (a_.op == Op::kCoordinateMean) denominator = row.weight;
     if (denominator == 0.0) Fail(absl::StatusCode::kFailedPrecondition, row.key);
 
-    for (uint32_t column = 0; column < spec_.width; ++column) {
+    for (uint32_t column = 0; column < spec_.row_width; ++column) {
       if (IsFloat(spec_.dtype)) {
         AppendFloat(FloatColumn(begin, end, column, denominator), row.values);
       } else {
@@ -204,20 +204,20 @@ class TensorReference {
   bool IsDense(uint64_t num_keys) const {
     if (IsEmptyDense()) return false;
     if (a_.result_layout != ResultLayout::kAuto) return a_.result_layout == ResultLayout::kDense;
-    if (spec_.dimension == 0) return false;
-    const Int128 key_bytes = spec_.dimension <= 4294967296 ? 4 : 8;
+    if (spec_.num_rows == 0) return false;
+    const Int128 key_bytes = spec_.num_rows <= 4294967296 ? 4 : 8;
     const Int128 row_bytes =
-        a_.op == Op::kUnion ? Int128{4} : Int128{spec_.width} * Int128{SizeOf(DTypeOfResult(spec_))};
-    if (Int128{num_keys} * (key_bytes + row_bytes) >= Int128{spec_.dimension} * row_bytes) return true;
+        a_.op == Op::kUnion ? Int128{4} : Int128{spec_.row_width} * Int128{SizeOf(DTypeOfResult(spec_))};
+    if (Int128{num_keys} * (key_bytes + row_bytes) >= Int128{spec_.num_rows} * row_bytes) return true;
     return a_.dense_threshold.has_value() &&
-           static_cast<double>(num_keys) / static_cast<double>(spec_.dimension) >= *a_.dense_threshold;
+           static_cast<double>(num_keys) / static_cast<double>(spec_.num_rows) >= *a_.dense_threshold;
   }
 
   std::string FillRow() const {
     if (a_.op == Op::kUnion) return "";
     const DType dtype = DTypeOfResult(spec_);
     std::string bytes;
-    for (uint32_t column = 0; column < spec_.width; ++column) {
+    for (uint32_t column = 0; column < spec_.row_width; ++column) {
       if (IsFloat(dtype)) {
         AppendFloat(a_.fill, bytes);
       } else {
@@ -233,9 +233,9 @@ class TensorReference {
     result.layout = dense ? Layout::kDense : Layout::kSparse;
     result.dtype = DTypeOfResult(spec_);
     result.has_values = a_.op != Op::kUnion;
-    result.width = spec_.width;
-    result.dimension = spec_.dimension;
-    result.num_rows = dense ? spec_.dimension : rows.size();
+    result.row_width = spec_.row_width;
+    result.num_rows = spec_.num_rows;
+    result.num_keys = dense ? spec_.num_rows : rows.size();
     if (value_scale_.has_value()) result.fixed_point_shift = value_scale_->shift;
 
     OutputRow absent;
@@ -243,7 +243,7 @@ class TensorReference {
     std::vector<uint64_t> keys;
     std::string values;
     auto next = rows.begin();
-    for (uint64_t r = 0; r < result.num_rows; ++r) {
+    for (uint64_t r = 0; r < result.num_keys; ++r) {
       const bool present = !dense || (next != rows.end() && next->key == r);
       const OutputRow& row = present ? *next++ : absent;
       if (!dense) keys.push_back(row.key);
@@ -253,7 +253,7 @@ class TensorReference {
     }
     const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
     result.values = {bytes, bytes + values.size()};
-    if (spec_.dimension != 0 && spec_.dimension <= 4294967296) {
+    if (spec_.num_rows != 0 && spec_.num_rows <= 4294967296) {
       result.keys.emplace<0>(keys.begin(), keys.end());
     } else {
       result.keys.emplace<1>(keys.begin(), keys.end());

@@ -49,8 +49,8 @@ std::string DiffShape(const Result& actual, const Result& expected) {
   if (diff.empty() && expected.has_values) {
     diff = DiffField<absl::string_view>("dtype", Name(actual.dtype), Name(expected.dtype));
   }
-  if (diff.empty()) diff = DiffField("width", actual.width, expected.width);
-  if (diff.empty()) diff = DiffField("dimension", actual.dimension, expected.dimension);
+  if (diff.empty()) diff = DiffField("row_width", actual.row_width, expected.row_width);
+  if (diff.empty()) diff = DiffField("num_rows", actual.num_rows, expected.num_rows);
   if (diff.empty()) diff = DiffField("fixed_point_shift", shift(actual), shift(expected));
   if (diff.empty() && expected.layout == Layout::kSparse) {
     diff = DiffField("bits of a stored key", key_bits(actual), key_bits(expected));
@@ -64,12 +64,12 @@ size_t NumStoredKeys(const Result& result) {
 
 // What would make reading the rows unsafe.
 std::string DiffSizes(const Result& actual, const Result& expected) {
-  const uint64_t rows = actual.num_rows;
+  const uint64_t rows = actual.num_keys;
   std::string diff =
       DiffField<uint64_t>("stored keys", NumStoredKeys(actual), actual.layout == Layout::kSparse ? rows : 0);
   if (diff.empty()) {
     diff = DiffField<uint64_t>("bytes of values", actual.values.size(),
-                               actual.has_values ? rows * actual.width * SizeOf(actual.dtype) : 0);
+                               actual.has_values ? rows * actual.row_width * SizeOf(actual.dtype) : 0);
   }
   if (diff.empty()) {
     diff = DiffField<uint64_t>("number of counts", actual.counts.size(), expected.counts.empty() ? 0 : rows);
@@ -83,8 +83,8 @@ std::string DiffSizes(const Result& actual, const Result& expected) {
 std::string DiffRow(const Result& actual, const Result& expected, uint64_t row) {
   const std::string at = absl::StrCat("row ", row, ", key ", expected.KeyAt(row));
   if (actual.KeyAt(row) != expected.KeyAt(row)) return absl::StrCat(at, ": key ", actual.KeyAt(row));
-  for (uint64_t column = 0; expected.has_values && column < expected.width; ++column) {
-    const size_t index = row * expected.width + column;
+  for (uint64_t column = 0; expected.has_values && column < expected.row_width; ++column) {
+    const size_t index = row * expected.row_width + column;
     if (BitsAt(actual, index) != BitsAt(expected, index)) {
       return absl::StrCat(at, ", column ", column, ": ", Show(actual, index), ", expected ", Show(expected, index));
     }
@@ -114,8 +114,8 @@ class Digest {
 }  // namespace
 
 std::vector<uint64_t> KeysOf(const Result& result) {
-  std::vector<uint64_t> keys(result.num_rows);
-  for (uint64_t row = 0; row < result.num_rows; ++row) keys[row] = result.KeyAt(row);
+  std::vector<uint64_t> keys(result.num_keys);
+  for (uint64_t row = 0; row < result.num_keys; ++row) keys[row] = result.KeyAt(row);
   return keys;
 }
 
@@ -149,12 +149,12 @@ std::string Diff(const Result& actual, const Result& expected) {
   std::string diff = DiffShape(actual, expected);
   if (diff.empty()) diff = DiffSizes(actual, expected);
   if (!diff.empty()) return diff;
-  const uint64_t rows = std::min(actual.num_rows, expected.num_rows);
+  const uint64_t rows = std::min(actual.num_keys, expected.num_keys);
   for (uint64_t row = 0; row < rows; ++row) {
     diff = DiffRow(actual, expected, row);
     if (!diff.empty()) return diff;
   }
-  return DiffField("rows", actual.num_rows, expected.num_rows);
+  return DiffField("rows", actual.num_keys, expected.num_keys);
 }
 
 std::string Diff(const std::vector<Result>& actual, const std::vector<Result>& expected) {
@@ -170,9 +170,9 @@ uint64_t ResultDigest(const Result& result) {
   Digest digest;
   digest.Add(static_cast<uint64_t>(result.layout));
   digest.Add(result.has_values ? 1 + static_cast<uint64_t>(result.dtype) : 0);
-  digest.Add(result.width);
-  digest.Add(result.dimension);
+  digest.Add(result.row_width);
   digest.Add(result.num_rows);
+  digest.Add(result.num_keys);
   digest.Add(result.layout == Layout::kSparse ? result.keys.index() : 0);
   digest.Add(result.fixed_point_shift.has_value());
   digest.Add(static_cast<uint64_t>(result.fixed_point_shift.value_or(0)));

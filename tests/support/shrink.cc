@@ -15,7 +15,7 @@ void EraseTensor(Case& c, size_t t) {
 }
 
 void EraseTuples(const TensorSpec& spec, RawTensor& raw, size_t begin, size_t count) {
-  const size_t row_bytes = spec.width * SizeOf(spec.dtype);
+  const size_t row_bytes = spec.row_width * SizeOf(spec.dtype);
   const size_t end = std::min(begin + count, raw.keys.size());
   raw.keys.erase(raw.keys.begin() + static_cast<std::ptrdiff_t>(begin),
                  raw.keys.begin() + static_cast<std::ptrdiff_t>(end));

@@ -16,7 +16,7 @@ from real_server import START_TIMEOUT_S
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 METRICS = ("--metrics-address", "127.0.0.1:0")
 
 

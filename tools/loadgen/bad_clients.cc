@@ -116,7 +116,7 @@ class BadClients::Client {
     v1::TensorSpec* tensor = spec.mutable_spec()->add_tensors();
     tensor->set_name("tensor");
     tensor->set_dtype(v1::DTYPE_FLOAT32);
-    tensor->set_dimension(uint64_t{1} << 32);
+    tensor->set_num_rows(uint64_t{1} << 32);
     v1::AggregateRequest chunk;
     *chunk.mutable_chunk() = AnyChunk(0);
     chunk.mutable_chunk()->set_client_id("a");
@@ -167,7 +167,7 @@ class BadClients::Client {
     slice->set_tensor(kind == 2 ? "none" : "tensor");
     slice->set_key_encoding(v1::KEY_ENCODING_U32);
     slice->set_value_encoding(v1::VALUE_ENCODING_FLOAT32);
-    slice->set_keys(std::string(4000, kind == 3 ? '\xff' : '\1'));  // all beyond the dimension
+    slice->set_keys(std::string(4000, kind == 3 ? '\xff' : '\1'));  // all beyond num_rows
     slice->set_values(std::string(kind == 4 ? 3999 : 4000, '\0'));
     if (kind == 5) chunk.set_sequence(7);
     if (kind == 6) slice->set_values(std::string(2000, '\xff') + std::string(2000, '\0'));         // NaN

@@ -27,8 +27,8 @@ v1::RoundSpec EncodeSpec(const TensorSpec& spec) {
   v1::TensorSpec* tensor = wire.add_tensors();
   tensor->set_name(spec.name);
   tensor->set_dtype(v1::DTYPE_FLOAT32);
-  tensor->set_dimension(spec.dimension);
-  tensor->set_width(spec.width);
+  tensor->set_num_rows(spec.num_rows);
+  tensor->set_row_width(spec.row_width);
   v1::AggregationSpec* aggregation = wire.mutable_aggregation();
   aggregation->set_op(v1::OP_SUM);
   if (spec.aggregation.numerics == Numerics::kFixedPoint) {
@@ -113,11 +113,11 @@ Result MergeHere(const Workload& workload, size_t first, size_t step) {
 
 std::string FindDifference(const Result& expected, const std::vector<v1::ResultPage>& pages) {
   uint64_t row = 0;
-  const size_t row_bytes = expected.width * SizeOf(expected.dtype);
+  const size_t row_bytes = expected.row_width * SizeOf(expected.dtype);
   for (const v1::ResultPage& page : pages) {
     const v1::TensorSlice& slice = page.slice();
     const uint64_t rows = slice.num_keys();
-    if (row + rows > expected.num_rows) return absl::StrCat("more than ", expected.num_rows, " rows");
+    if (row + rows > expected.num_keys) return absl::StrCat("more than ", expected.num_keys, " rows");
     const bool keys_agree = std::visit(
         [&](const auto& keys) {
           const size_t key_bytes = sizeof(keys[0]);
@@ -132,8 +132,8 @@ std::string FindDifference(const Result& expected, const std::vector<v1::ResultP
     }
     row += rows;
   }
-  if (row == expected.num_rows) return "";
-  return absl::StrCat(row, " rows instead of ", expected.num_rows);
+  if (row == expected.num_keys) return "";
+  return absl::StrCat(row, " rows instead of ", expected.num_keys);
 }
 
 }  // namespace sparseagg::bench

@@ -68,7 +68,7 @@ size_t ChunkTuples(const TensorSpec& spec, const std::vector<Key>& keys, uint64_
                              : form.packed_keys            ? wire::DeltaKeyBytes(absl::MakeConstSpan(keys))
                                                            : keys.size() * sizeof(Key);
   const uint64_t bytes =
-      key_bytes + keys.size() * spec.width * (form.float16_values ? sizeof(uint16_t) : sizeof(float));
+      key_bytes + keys.size() * spec.row_width * (form.float16_values ? sizeof(uint16_t) : sizeof(float));
   return std::max<size_t>(1, chunk_bytes * keys.size() / std::max<uint64_t>(1, bytes));
 }
 
@@ -89,7 +89,7 @@ Submission MakeSubmission(const TensorSpec& spec, const std::vector<Key>& keys, 
     v1::TensorSlice* slice = chunk.add_slices();
     slice->set_tensor(spec.name);
     SetKeys(spec, absl::MakeConstSpan(keys).subspan(begin, end - begin), form, slice);
-    SetValues(absl::MakeConstSpan(values).subspan(begin * spec.width, (end - begin) * spec.width), form, slice);
+    SetValues(absl::MakeConstSpan(values).subspan(begin * spec.row_width, (end - begin) * spec.row_width), form, slice);
     submission.chunks.push_back(Serialize(chunk));
     submission.bytes += submission.chunks.back().Length();
   }

@@ -66,5 +66,5 @@ def sparse(name: str, threads: int, run: Callable[[], Any], rows: Callable[[Any]
 def dense(name: str, threads: int, data: Data, run: Callable[[], Any], **more: Any) -> Contestant:
     """A contestant with a dense answer that numpy can read."""
     return Contestant(
-        name, "dense", threads, run, lambda answer, reference: reference.dense_error(answer, data.dimension), **more
+        name, "dense", threads, run, lambda answer, reference: reference.dense_error(answer, data.num_rows), **more
     )

@@ -11,8 +11,8 @@ DISTRIBUTION = "pyarrow"
 
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
-    columns = [np.ascontiguousarray(data.values[:, c]) for c in range(data.width)]
-    names = [f"v{c}" for c in range(data.width)]
+    columns = [np.ascontiguousarray(data.values[:, c]) for c in range(data.row_width)]
+    names = [f"v{c}" for c in range(data.row_width)]
     table = pa.table({"key": data.keys64, **dict(zip(names, columns))})
     sums = [(name, "sum") for name in names]
 

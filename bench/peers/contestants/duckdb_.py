@@ -14,7 +14,7 @@ DISTRIBUTION = "duckdb"
 
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
-    names = [f"v{c}" for c in range(data.width)]
+    names = [f"v{c}" for c in range(data.row_width)]
     columns = {name: np.ascontiguousarray(data.values[:, c]) for c, name in enumerate(names)}
     table = pa.table({"key": data.keys, **columns})
     connection = duckdb.connect()

@@ -18,7 +18,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     keys = data.keys.astype("uint64")
 
     def run() -> Any:
-        vector = gb.Vector.from_coo(keys, data.flat, size=data.dimension, dup_op=gb.binary.plus)
+        vector = gb.Vector.from_coo(keys, data.flat, size=data.num_rows, dup_op=gb.binary.plus)
         vector.wait()  # for what it leaves to be done later
         return vector
 

@@ -24,8 +24,8 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     keys, values = jnp.asarray(data.keys32), jnp.asarray(data.flat)
     num_keys = len(np.unique(data.keys))  # it must be told how many there will be
-    segment_sum = jax.jit(lambda v, k: jax.ops.segment_sum(v, k, num_segments=data.dimension))
-    matrix = jsparse.BCOO((values, keys[:, None]), shape=(data.dimension, *data.flat.shape[1:]))
+    segment_sum = jax.jit(lambda v, k: jax.ops.segment_sum(v, k, num_segments=data.num_rows))
+    matrix = jsparse.BCOO((values, keys[:, None]), shape=(data.num_rows, *data.flat.shape[1:]))
     sum_duplicates = jax.jit(lambda m: m.sum_duplicates(nse=num_keys))
 
     def coalesce() -> Any:

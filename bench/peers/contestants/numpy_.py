@@ -16,12 +16,12 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     no_dense = data.no_dense()
 
     def add_at() -> np.ndarray:
-        out = np.zeros((data.dimension, *values.shape[1:]), np.float32)
+        out = np.zeros((data.num_rows, *values.shape[1:]), np.float32)
         np.add.at(out, keys, values)
         return out
 
     def client_by_client() -> np.ndarray:
-        out = np.zeros((data.dimension, *values.shape[1:]), np.float32)
+        out = np.zeros((data.num_rows, *values.shape[1:]), np.float32)
         for client_keys, client_values in clients:
             out[client_keys] += client_values  # a client's keys are unique
         return out
@@ -40,7 +40,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
             "numpy bincount",
             1,
             data,
-            lambda: np.bincount(keys, values, data.dimension),
+            lambda: np.bincount(keys, values, data.num_rows),
             refuses=no_dense or data.no_rows(),
         ),
     ]

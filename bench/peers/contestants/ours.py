@@ -48,7 +48,7 @@ def spec_of(workload: native.Workload, mode: int, is_dense: bool) -> sa.RoundSpe
     options: dict[str, Any] = {"return_counts": mode == 1, "result": "dense" if is_dense else "sparse"}
     if mode == 2:
         options.update(numerics="fixed_point", value_bound=1.0, max_submissions=len(workload.clients))
-    return sa.RoundSpec([sa.TensorSpec("tensor", "float32", workload.dimension, workload.width)], **options)
+    return sa.RoundSpec([sa.TensorSpec("tensor", "float32", workload.num_rows, workload.row_width)], **options)
 
 
 def _label(mode: int, how: str) -> str:
@@ -74,7 +74,7 @@ def _python(
         if tensor.values.tobytes() != output.engine_values():
             return "other bits than in C++"
         if is_dense:
-            return reference.dense_error(tensor.values, workload.dimension)
+            return reference.dense_error(tensor.values, workload.num_rows)
         return reference.error(tensor.keys, tensor.values)
 
     return Contestant(
@@ -116,8 +116,8 @@ class Output:
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
         keys, values = native.P(), native.P()
         count = self._library.sab_rows(self.handle, native.ctypes.byref(keys), native.ctypes.byref(values))
-        width = self._workload.width
-        return native.view(keys.value, count, np.uint64), native.view(values.value, count * width, np.float32)
+        row_width = self._workload.row_width
+        return native.view(keys.value, count, np.uint64), native.view(values.value, count * row_width, np.float32)
 
 
 def _native(library: Any, workload: native.Workload, mode: int, threads: int) -> Contestant:

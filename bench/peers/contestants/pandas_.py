@@ -12,7 +12,7 @@ DISTRIBUTION = "pandas"
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads  # it has one
     keys = pd.Series(data.keys64)
-    values = pd.Series(data.flat) if data.width == 1 else pd.DataFrame(data.values)
+    values = pd.Series(data.flat) if data.row_width == 1 else pd.DataFrame(data.values)
     return [
         sparse(
             "pandas groupby",

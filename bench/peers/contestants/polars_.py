@@ -12,7 +12,7 @@ DISTRIBUTION = "polars"
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads
-    names = [f"v{c}" for c in range(data.width)]
+    names = [f"v{c}" for c in range(data.row_width)]
     frame = pl.DataFrame(
         {"key": data.keys, **{n: np.ascontiguousarray(data.values[:, c]) for c, n in enumerate(names)}}
     )

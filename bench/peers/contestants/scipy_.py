@@ -26,12 +26,12 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     row = np.zeros(len(keys), index)
     separate = data.separate(keys, values)
     clients = [
-        sp.csr_matrix((client_values, client_keys, np.array([0, len(client_keys)], index)), shape=(1, data.dimension))
+        sp.csr_matrix((client_values, client_keys, np.array([0, len(client_keys)], index)), shape=(1, data.num_rows))
         for client_keys, client_values in separate
     ]
 
     def coo() -> Any:
-        matrix = sp.coo_matrix((values, (row, keys)), shape=(1, data.dimension)).tocsr()
+        matrix = sp.coo_matrix((values, (row, keys)), shape=(1, data.num_rows)).tocsr()
         matrix.sum_duplicates()
         return matrix
 
@@ -51,7 +51,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     ]
     if data.no_dense() is not None:
         return [*found, Contestant("scipy csr.T @ ones", "dense", 1, refuses=data.no_dense())]
-    offsets, shape = data.offsets.astype(index), (data.num_clients, data.dimension)
+    offsets, shape = data.offsets.astype(index), (data.num_clients, data.num_rows)
     matrix = sp.csr_matrix((values, keys, offsets), shape=shape)
     ones = np.ones(data.num_clients, np.float32)
 
@@ -71,6 +71,6 @@ def _by_selection(data: Data) -> Contestant:
     count = len(data.keys)
     selection = sp.csr_matrix(
         (np.ones(count, np.float32), data.keys.astype(np.int32), np.arange(count + 1, dtype=np.int32)),
-        shape=(count, data.dimension),
+        shape=(count, data.num_rows),
     )
     return dense("scipy csr.T @ ones", 1, data, lambda: selection.T @ data.values, refuses=data.no_dense())

@@ -16,5 +16,5 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     keys, values = tf.constant(data.keys64), tf.constant(data.flat)
-    segment_sum = tf.function(lambda v, k: tf.math.unsorted_segment_sum(v, k, data.dimension))
+    segment_sum = tf.function(lambda v, k: tf.math.unsorted_segment_sum(v, k, data.num_rows))
     return [dense(name, threads, data, lambda: segment_sum(values, keys).numpy())]

@@ -22,7 +22,7 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     with graph.as_default():
         accumulator = tf.compat.v1.SparseConditionalAccumulator(tf.float32, shape=None)
         indices = tf.compat.v1.placeholder(tf.int64, [None])
-        rows = tf.compat.v1.placeholder(tf.float32, [None] + [data.width] * (data.width > 1))
+        rows = tf.compat.v1.placeholder(tf.float32, [None] + [data.row_width] * (data.row_width > 1))
         # Each take counts as a step, and gradients of earlier steps are dropped in silence.
         apply = accumulator.apply_grad(indices, rows, local_step=1 << 62)
         take = accumulator.take_grad(data.num_clients)

@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore", message="Sparse invariant checks")
 def contestants(data: Data, threads: int) -> list[Contestant]:
     keys, values = torch.from_numpy(data.keys64), torch.from_numpy(data.flat)
     clients = data.separate(keys, values)
-    shape = (data.dimension, *values.shape[1:])
+    shape = (data.num_rows, *values.shape[1:])
 
     def coalesce() -> Any:
         tensor = torch.sparse_coo_tensor(keys[None, :], values, shape, check_invariants=False, is_coalesced=False)

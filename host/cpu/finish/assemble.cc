@@ -10,12 +10,12 @@
 namespace sparseagg::cpu {
 namespace {
 
-void Resize(const TensorSpec& spec, uint64_t num_rows, Result& result) {
-  result.num_rows = num_rows;
-  std::visit([&](auto& keys) { keys.resize(num_rows); }, result.keys);
-  result.values.resize(num_rows * result.row_bytes());
-  if (ReturnsCounts(spec)) result.counts.resize(num_rows);
-  if (spec.aggregation.return_weights) result.weights.resize(num_rows);
+void Resize(const TensorSpec& spec, uint64_t num_keys, Result& result) {
+  result.num_keys = num_keys;
+  std::visit([&](auto& keys) { keys.resize(num_keys); }, result.keys);
+  result.values.resize(num_keys * result.row_bytes());
+  if (ReturnsCounts(spec)) result.counts.resize(num_keys);
+  if (spec.aggregation.return_weights) result.weights.resize(num_keys);
 }
 
 // Writes the spec's `fill` as one value of the result's dtype.
@@ -35,14 +35,14 @@ void WriteFill(const TensorSpec& spec, std::byte* out) {
 
 }  // namespace
 
-Result MakeSparse(const TensorSpec& spec, uint64_t num_rows) {
+Result MakeSparse(const TensorSpec& spec, uint64_t num_keys) {
   Result result = EmptyResult(spec);
-  Resize(spec, num_rows, result);
+  Resize(spec, num_keys, result);
   return result;
 }
 
-void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
-  Resize(spec, num_rows, result);
+void CutSparse(const TensorSpec& spec, uint64_t num_keys, Result& result) {
+  Resize(spec, num_keys, result);
   std::visit([](auto& keys) { keys.Trim(); }, result.keys);
   result.values.Trim();
   result.counts.Trim();
@@ -52,10 +52,10 @@ void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result) {
 Result MakeDense(const TensorSpec& spec) {
   Result result = EmptyResult(spec);
   result.layout = Layout::kDense;
-  result.num_rows = spec.dimension;
-  result.values.resize(SaturatingMultiply(spec.dimension, result.row_bytes()));
-  if (ReturnsCounts(spec)) result.counts.resize(spec.dimension);
-  if (spec.aggregation.return_weights) result.weights.resize(spec.dimension);
+  result.num_keys = spec.num_rows;
+  result.values.resize(SaturatingMultiply(spec.num_rows, result.row_bytes()));
+  if (ReturnsCounts(spec)) result.counts.resize(spec.num_rows);
+  if (spec.aggregation.return_weights) result.weights.resize(spec.num_rows);
   return result;
 }
 
@@ -93,9 +93,9 @@ void DenseFill::Weights(uint64_t begin, uint64_t end, Result& result) const {
 
 Result MakeDense(const TensorSpec& spec, const Result& sparse) {
   Result result = MakeDense(spec);
-  DenseFill(spec).Rows(0, spec.dimension, result);
+  DenseFill(spec).Rows(0, spec.num_rows, result);
   const size_t row_bytes = result.row_bytes();
-  for (uint64_t row = 0; row < sparse.num_rows; ++row) {
+  for (uint64_t row = 0; row < sparse.num_keys; ++row) {
     const uint64_t key = sparse.KeyAt(row);
     if (row_bytes > 0) {
       std::memcpy(result.values.data() + key * row_bytes, sparse.values.data() + row * row_bytes, row_bytes);

@@ -10,11 +10,11 @@
 
 namespace sparseagg::cpu {
 
-// Returns: a result of `num_rows` sparse rows, uninitialised.
-Result MakeSparse(const TensorSpec& spec, uint64_t num_rows);
+// Returns: a result of `num_keys` sparse rows, uninitialised.
+Result MakeSparse(const TensorSpec& spec, uint64_t num_keys);
 
-// Cuts a sparse result to its first `num_rows` rows and releases the memory of the others.
-void CutSparse(const TensorSpec& spec, uint64_t num_rows, Result& result);
+// Cuts a sparse result to its first `num_keys` rows and releases the memory of the others.
+void CutSparse(const TensorSpec& spec, uint64_t num_keys, Result& result);
 
 // Returns: a result in the dense layout, uninitialised.
 Result MakeDense(const TensorSpec& spec);

@@ -67,13 +67,13 @@ class DenseRowSink {
     if (!result_.weights.empty()) output.weights = reinterpret_cast<uint64_t*>(result_.weights.data() + range.first);
     return output;
   }
-  // Returns: the number of keys of the range that the result has. The last block may end beyond the dimension.
+  // Returns: the number of keys of the range that the result has. The last block may end beyond num_rows.
   uint64_t NumSlots(const KeyRange<Key>& range) const { return End(range) - range.first; }
 
  private:
   static constexpr size_t kLine = 64;
 
-  uint64_t End(const KeyRange<Key>& range) const { return std::min<uint64_t>(range.last, result_.num_rows - 1) + 1; }
+  uint64_t End(const KeyRange<Key>& range) const { return std::min<uint64_t>(range.last, result_.num_keys - 1) + 1; }
 
   void ResizeScratch(uint64_t rows) {
     keys_.resize(rows);

@@ -167,10 +167,10 @@ void Scatter(absl::Span<const Key> keys, const std::byte* values, size_t row_byt
 
 }  // namespace internal
 
-// Returns: the number of low bits that the coarse order of keys below `dimension` (0: all of uint64) ignores. 0 if the
-// dimension is too small for a coarse order.
-inline int CoarseBits(uint64_t dimension) {
-  return std::max(0, static_cast<int>(std::bit_width(dimension - 1)) - internal::kBucketBits);
+// Returns: the number of low bits that the coarse order of keys below `num_rows` (0: all of uint64) ignores. 0 if
+// num_rows is too small for a coarse order.
+inline int CoarseBits(uint64_t num_rows) {
+  return std::max(0, static_cast<int>(std::bit_width(num_rows - 1)) - internal::kBucketBits);
 }
 
 // Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably.

@@ -29,7 +29,7 @@ struct Storage {
 
 std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column) {
   std::string text = absl::StrCat(Quoted(spec), ", key ", key);
-  if (spec.width > 1) absl::StrAppend(&text, ", column ", column);
+  if (spec.row_width > 1) absl::StrAppend(&text, ", column ", column);
   return text;
 }
 
@@ -41,17 +41,17 @@ size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32
 template <typename Wire, typename Sum, typename Stored, typename Key, typename Tuples, typename Store>
 absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
                         Store store) {
-  const size_t width = spec.width;
+  const size_t row_width = spec.row_width;
   out.keys.reserve(tuples.size());
-  out.values.reserve(tuples.size() * width * sizeof(Stored));
-  std::vector<Sum> row(width);
-  std::vector<Stored> stored(width);
+  out.values.reserve(tuples.size() * row_width * sizeof(Stored));
+  std::vector<Sum> row(row_width);
+  std::vector<Stored> stored(row_width);
   for (size_t i = 0; i < tuples.size();) {
     const Key key = tuples.key(i);
     std::fill(row.begin(), row.end(), Sum{0});
     for (; i < tuples.size() && tuples.key(i) == key; ++i) {
-      for (size_t c = 0; c < width; ++c) {
-        const Wire value = LoadWire<Wire>(values, uint64_t{tuples.position(i)} * width + c);
+      for (size_t c = 0; c < row_width; ++c) {
+        const Wire value = LoadWire<Wire>(values, uint64_t{tuples.position(i)} * row_width + c);
         if constexpr (std::is_same_v<Sum, double>) {
           row[c] += Widen(value);
         } else {
@@ -59,9 +59,9 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std:
         }
       }
     }
-    for (size_t c = 0; c < width; ++c) RETURN_IF_ERROR(store(key, c, row[c], stored[c]));
+    for (size_t c = 0; c < row_width; ++c) RETURN_IF_ERROR(store(key, c, row[c], stored[c]));
     out.keys.push_back(key);
-    out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), width * sizeof(Stored));
+    out.values.Append(reinterpret_cast<const std::byte*>(stored.data()), row_width * sizeof(Stored));
   }
   return absl::OkStatus();
 }
@@ -122,7 +122,7 @@ void SetColumns(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
 
 // Returns: whether unsorted updates of this tensor are packed into words (CoarseWords).
 bool FitsWords(const TensorSpec& spec, int coarse_bits) {
-  return spec.dtype == DType::kFloat32 && spec.width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
+  return spec.dtype == DType::kFloat32 && spec.row_width == 1 && !HasNarrowKeys(spec) && !UsesFixedPoint(spec) &&
          coarse_bits <= CoarseWords::kMaxLowBits;
 }
 
@@ -151,9 +151,9 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": ", keys.size(), " unsorted tuples in one update; 2^32 - 1 is the most"));
   }
-  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.width;
+  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width;
   auto storage = std::make_shared<Storage<Key>>();
-  const int coarse_bits = CoarseBits(spec.dimension);
+  const int coarse_bits = CoarseBits(spec.num_rows);
   const bool in_words = update.values() != nullptr && FitsWords(spec, coarse_bits);
   if (!update.sorted() && in_words && PackIntoWords(update, coarse_bits, out)) return absl::OkStatus();
   if (!update.sorted() && coarse_bits > 0 && !in_words &&
@@ -187,7 +187,7 @@ void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
   SortedTuples<Key>(std::get<absl::Span<const Key>>(update.keys), false).With([&](const auto& tuples) {
     CopyKeysInOrder(tuples, storage->keys);
     if (update.values != nullptr) {
-      CopyValuesInOrder(tuples, update.values, SizeOf(update.dtype) * spec.width, storage->values);
+      CopyValuesInOrder(tuples, update.values, SizeOf(update.dtype) * spec.row_width, storage->values);
     }
   });
   SetColumns(std::move(storage), update);
@@ -203,15 +203,16 @@ absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
   params.weight = update.weight;
   constexpr size_t kBatch = 256;
   double terms[kBatch + kVectorSlack];
-  const uint64_t n = update.num_keys * spec.width;
+  const uint64_t n = update.num_keys * spec.row_width;
   for (uint64_t first = 0; first < n; first += kBatch) {
     const auto count = static_cast<size_t>(std::min<uint64_t>(kBatch, n - first));
     load(update.values, n, first, count, params, terms);
     const size_t found = FindBeyond(terms, count, bound);
     if (found == count) continue;
     const uint64_t i = first + found;
-    return absl::InvalidArgumentError(absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.width), i % spec.width),
-                                                   ": term ", terms[found], " is beyond value_bound ", a.value_bound));
+    return absl::InvalidArgumentError(
+        absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.row_width), i % spec.row_width), ": term ", terms[found],
+                     " is beyond value_bound ", a.value_bound));
   }
   return absl::OkStatus();
 }
@@ -220,13 +221,13 @@ absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
 template <typename Wire>
 absl::Status CheckProducts(const TensorSpec& spec, const CpuUpdate& update) {
   const int64_t weight = static_cast<int64_t>(update.weight);
-  const uint64_t n = update.num_keys * spec.width;
+  const uint64_t n = update.num_keys * spec.row_width;
   for (uint64_t i = 0; i < n; ++i) {
     const int64_t value = LoadWire<Wire>(update.values, i);
     int64_t product;
     if (!__builtin_mul_overflow(value, weight, &product)) continue;
-    return absl::OutOfRangeError(absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.width), i % spec.width), ": ",
-                                              value, " with weight ", weight, " leaves int64"));
+    return absl::OutOfRangeError(absl::StrCat(RowName(spec, KeyAt(update.keys, i / spec.row_width), i % spec.row_width),
+                                              ": ", value, " with weight ", weight, " leaves int64"));
   }
   return absl::OkStatus();
 }
@@ -255,7 +256,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     out->num_keys = update.num_keys();
     out->values = update.values();
     out->owner = update.owner();
-    out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.width));
+    out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
   } else if (HasNarrowKeys(spec)) {
     RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
   } else {
@@ -288,7 +289,7 @@ void Unpack(CpuUpdate& update) {
 
 uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
   if (update.unique()) return 0;
-  const uint64_t row_bytes = update.values() == nullptr ? 0 : uint64_t{spec.width} * FoldedBytes(spec.dtype);
+  const uint64_t row_bytes = update.values() == nullptr ? 0 : uint64_t{spec.row_width} * FoldedBytes(spec.dtype);
   return SaturatingAdd(SaturatingMultiply(update.num_keys(), SaturatingAdd(KeyBytes(spec), row_bytes)),
                        SortedTuplesBytes(spec, update.num_keys()));
 }

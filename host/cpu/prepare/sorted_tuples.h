@@ -88,7 +88,7 @@ class SortedTuples {
 // Returns: an upper bound of the memory of SortedTuples: the pairs, and a copy of them while they are sorted.
 // Saturates.
 inline uint64_t SortedTuplesBytes(const TensorSpec& spec, uint64_t num_keys) {
-  const int key_bits = spec.dimension == 0 ? 64 : static_cast<int>(std::bit_width(spec.dimension - 1));
+  const int key_bits = spec.num_rows == 0 ? 64 : static_cast<int>(std::bit_width(spec.num_rows - 1));
   const bool in_words = key_bits + static_cast<int>(std::bit_width(num_keys)) <= 64;
   return SaturatingMultiply(num_keys, 2 * (in_words || HasNarrowKeys(spec) ? sizeof(uint64_t) : 2 * sizeof(uint64_t)));
 }

@@ -38,7 +38,7 @@ inline void AddWeight(KeyWeights kind, uint64_t weight, uint64_t& sum) {
 }
 
 // Returns: the number of accumulators a key; 0 for UNION.
-inline size_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.width; }
+inline size_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
 
 // Returns: whether finishing needs the number of contributors of each key.
 inline bool NeedsCounts(const TensorSpec& spec) {

@@ -3,7 +3,7 @@
     import sparseagg as sa
 
     with sa.Client("localhost:8001") as client:
-        spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", dimension=50_000, width=16)], op="mean")
+        spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", shape=(50_000, 16))], op="mean")
         rnd = client.create_round(spec)
         rnd.submit("client-7", {"embedding": (keys, rows)})
         result = rnd.close()

@@ -44,7 +44,7 @@ class TensorData:
         spec: the tensor.
         keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked
             integers of 32 or 64 bits.
-        values: shape (n, width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
+        values: shape (n, row_width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
         num_keys: n.
     """
 
@@ -179,17 +179,18 @@ def _key_array(keys: Any) -> Array:
 
 
 def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
-    if isinstance(tensor, list) and len(tensor) == 2 and spec.dimension != 2 and hasattr(tensor[0], "__len__"):
+    if isinstance(tensor, list) and len(tensor) == 2 and spec.num_rows != 2 and hasattr(tensor[0], "__len__"):
         raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
     values = to_numpy(tensor)
-    if values.size != spec.dimension * spec.width or spec.dimension == 0:
+    if values.size != spec.num_rows * spec.row_width or spec.num_rows == 0:
         raise InvalidArgument(
-            f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but dimension "
-            f"{spec.dimension} × width {spec.width} needs {spec.dimension * spec.width}; give (keys, rows) for a part"
+            f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but num_rows "
+            f"{spec.num_rows} × row_width {spec.row_width} needs {spec.num_rows * spec.row_width}; "
+            "give (keys, rows) for a part"
         )
     _check_axes(spec, "dense", values.shape)
-    rows = values.reshape(spec.dimension, spec.width)
-    return TensorData(spec, None, _wire_values(spec, None, rows, spec.dimension), spec.dimension)
+    rows = values.reshape(spec.num_rows, spec.row_width)
+    return TensorData(spec, None, _wire_values(spec, None, rows, spec.num_rows), spec.num_rows)
 
 
 def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
@@ -201,13 +202,13 @@ def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
     if len(shape) < 2:
         return
     if spec.shape is None:
-        if spec.dimension in itertools.accumulate(shape, operator.mul, initial=1):
+        if spec.num_rows in itertools.accumulate(shape, operator.mul, initial=1):
             return
         raise InvalidArgument(
-            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make dimension "
-            f"{spec.dimension}, and the others width {spec.width}"
+            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make num_rows "
+            f"{spec.num_rows}, and the others row_width {spec.row_width}"
         )
-    if shape[0] != spec.dimension and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
+    if shape[0] != spec.num_rows and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
         raise InvalidArgument(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
 
 
@@ -221,31 +222,31 @@ def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
     """Converts the entries of a sparse array. As in dense arrays, the axes make first the keys, then the columns."""
     coordinates, values = entries.coordinates, entries.values
     shape = tuple(int(size) for size in entries.shape)
-    if len(coordinates) == 1 and spec.dimension == 0:
+    if len(coordinates) == 1 and spec.num_rows == 0:
         return _from_rows(spec, coordinates[0], values)
-    sparse_shape, width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
-    if math.prod(shape) != spec.dimension * spec.width or math.prod(sparse_shape) >= 1 << 63:
+    sparse_shape, row_width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
+    if math.prod(shape) != spec.num_rows * spec.row_width or math.prod(sparse_shape) >= 1 << 63:
         raise _refuse_shape(spec, shape)
     _check_axes(spec, "sparse", shape)
     try:
         flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
     except ValueError as error:
         raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
-    if width % spec.width == 0:  # each entry is a row, or several
-        num_rows = width // spec.width
-        if num_rows > 1:
-            flat = (flat[:, np.newaxis] * num_rows + np.arange(num_rows)).reshape(-1)
-            values = values.reshape(len(flat), spec.width)
+    if row_width % spec.row_width == 0:  # each entry is a row, or several
+        rows_each = row_width // spec.row_width
+        if rows_each > 1:
+            flat = (flat[:, np.newaxis] * rows_each + np.arange(rows_each)).reshape(-1)
+            values = values.reshape(len(flat), spec.row_width)
         return _from_rows(spec, flat, values)
-    if width == 1:
+    if row_width == 1:
         return _from_values(spec, flat, values)
     raise _refuse_shape(spec, shape)
 
 
 def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgument:
     return InvalidArgument(
-        f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit dimension {spec.dimension} × width "
-        f"{spec.width}"
+        f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit num_rows {spec.num_rows} × row_width "
+        f"{spec.row_width}"
     )
 
 
@@ -262,14 +263,14 @@ def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape
 
 
 def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
-    """Converts single values at key · width + column to rows, with zeros in the other columns.
+    """Converts single values at key · row_width + column to rows, with zeros in the other columns.
 
     A repeated entry goes to another row of its key. The merge adds up the rows of a key, in float64.
     """
     if not (flat[1:] > flat[:-1]).all():
         order = np.argsort(flat, kind="stable")
         flat, values = flat[order], values[order]
-    keys, columns = np.divmod(flat, spec.width)
+    keys, columns = np.divmod(flat, spec.row_width)
     is_new = _differs(flat)
     if not is_new.all():
         position = np.arange(len(flat))
@@ -279,7 +280,7 @@ def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
         starts = _differs(keys) | _differs(repeat)
     else:
         starts = _differs(keys)
-    rows = np.zeros((np.count_nonzero(starts), spec.width), dtype=values.dtype)
+    rows = np.zeros((np.count_nonzero(starts), spec.row_width), dtype=values.dtype)
     rows[np.cumsum(starts) - 1, columns] = values
     return _from_rows(spec, keys[starts], rows)
 
@@ -317,15 +318,16 @@ def _with_wire_keys(data: TensorData) -> TensorData:
     if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
         at = _first(bits > bits.dtype.type(largest))
         raise InvalidArgument(
-            f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.dimension)}"
+            f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.num_rows)}"
         )
     return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
 
 
 def _wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: int) -> Array:
-    if values.size != num_keys * spec.width or (values.ndim > 1 and len(values) != num_keys):
+    if values.size != num_keys * spec.row_width or (values.ndim > 1 and len(values) != num_keys):
         raise InvalidArgument(
-            f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of width {spec.width}"
+            f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of "
+            f"row_width {spec.row_width}"
         )
     if values.size == 0:
         converted = np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
@@ -336,7 +338,7 @@ def _wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: 
     else:
         converted = _to_integer(spec, keys, values)
     wire = converted.dtype.newbyteorder("<")
-    return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.width)
+    return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.row_width)
 
 
 def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgument:
@@ -358,9 +360,9 @@ def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: 
         value: the value.
         dtype: name of the dtype.
     """
-    position, column = divmod(index, spec.width)
+    position, column = divmod(index, spec.row_width)
     where = f"tensor {spec.name!r}, key {position if keys is None else keys[position]}, position {position}"
-    where += f", column {column}" if spec.width > 1 else ""
+    where += f", column {column}" if spec.row_width > 1 else ""
     return InvalidArgument(f"{where}: value {value} does not fit {dtype}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf import timestamp_pb2
 
 from sparseagg.durations import seconds_of
+from sparseagg.renamed import SIZES, renamed
 from sparseagg.spec import RoundSpec, enum_name
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -38,7 +39,7 @@ class ServerLimits:
     max_page_bytes: int
     max_open_rounds: int
     max_tensors: int
-    max_width: int
+    max_row_width: int
     max_submissions: int
     max_tuples_per_submission: int
     max_bytes_per_submission: int
@@ -186,6 +187,7 @@ class Timeline:
         )
 
 
+@renamed(SIZES)
 @dataclasses.dataclass(frozen=True)
 class TensorSummary:
     """One tensor's result in outline.
@@ -199,8 +201,8 @@ class TensorSummary:
     num_keys: int
     layout: str
     dtype: str
-    width: int
-    dimension: int
+    row_width: int
+    num_rows: int
     plan: str = ""
 
 
@@ -270,8 +272,8 @@ class RoundInfo:
                     num_keys=summary.num_keys,
                     layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
                     dtype=enum_name(pb.DType, "DTYPE_", summary.dtype),
-                    width=summary.width,
-                    dimension=summary.dimension,
+                    row_width=summary.row_width,
+                    num_rows=summary.num_rows,
                     plan=summary.plan,
                 )
                 for summary in proto.results

@@ -96,9 +96,9 @@ def gradients(result: Mapping[str, TensorResult], model: Any) -> list[tuple[Any,
         if tensor.layout == "dense" or not shape:
             pairs.append((tf.cast(tensor.dense().reshape(shape), variable.dtype), variable))
             continue
-        merged = np.asarray(tensor.values).reshape(-1, tensor.width)
+        merged = np.asarray(tensor.values).reshape(-1, tensor.row_width)
         rows, at, part = _places(tensor, shape)
-        values = np.zeros((len(rows), math.prod(shape[1:]) // tensor.width, tensor.width), merged.dtype)
+        values = np.zeros((len(rows), math.prod(shape[1:]) // tensor.row_width, tensor.row_width), merged.dtype)
         values[at, part] = merged
         values = tf.cast(values.reshape(len(rows), *shape[1:]), variable.dtype)
         slices = tf.IndexedSlices(values, tf.constant(rows), tf.constant(shape, tf.int64))
@@ -129,9 +129,9 @@ def apply_rows(optimizer: RowOptimizer, result: Mapping[str, TensorResult], mode
             continue
         rows, at, part = _places(tensor, shape)
         values = np.array(tf.gather(storage, rows).numpy())
-        parts = values.reshape(len(rows), math.prod(shape[1:]) // tensor.width, tensor.width)
-        delta = np.asarray(tensor.values).reshape(-1, tensor.width)
-        count = math.prod(shape) // tensor.width
+        parts = values.reshape(len(rows), math.prod(shape[1:]) // tensor.row_width, tensor.row_width)
+        delta = np.asarray(tensor.values).reshape(-1, tensor.row_width)
+        count = math.prod(shape) // tensor.row_width
         parts[at, part] = optimizer.step_rows(tensor.name, count, tensor.keys, parts[at, part], delta, alpha)
         storage.scatter_update(tf.IndexedSlices(values, rows))
 
@@ -151,11 +151,11 @@ def _matched(result: Mapping[str, TensorResult], model: Any) -> list[tuple[Tenso
         if tensor.values is None:
             raise InvalidArgument(f"tensor {name!r} is a union, which has no values")
         shape = tuple(int(size) for size in storage.shape)
-        num_keys = math.prod(shape) // tensor.width
-        if tensor.dimension not in (0, num_keys) or math.prod(shape[1:]) % tensor.width:
-            size = f"dimension {tensor.dimension} × width {tensor.width}"
+        num_keys = math.prod(shape) // tensor.row_width
+        if tensor.num_rows not in (0, num_keys) or math.prod(shape[1:]) % tensor.row_width:
+            size = f"num_rows {tensor.num_rows} × row_width {tensor.row_width}"
             raise InvalidArgument(f"tensor {name!r}: {size} does not fit a variable of shape {shape}")
-        if tensor.dimension == 0 and len(tensor) and int(tensor.keys[-1]) >= num_keys:
+        if tensor.num_rows == 0 and len(tensor) and int(tensor.keys[-1]) >= num_keys:
             raise InvalidArgument(f"tensor {name!r}: key {tensor.keys[-1]} is not in a variable of shape {shape}")
         matched.append((tensor, variable, storage))
     return matched
@@ -164,9 +164,9 @@ def _matched(result: Mapping[str, TensorResult], model: Any) -> list[tuple[Tenso
 def _places(tensor: TensorResult, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """Returns the rows of a variable that have keys, ascending; and for each key, which of these, and the part of it.
 
-    A key is a whole row, or a part of one: a single element with ``width`` 1.
+    A key is a whole row, or a part of one: a single element with ``row_width`` 1.
     """
     keys = tensor.keys.astype(np.int64)
-    parts = math.prod(shape[1:]) // tensor.width
+    parts = math.prod(shape[1:]) // tensor.row_width
     rows, at = np.unique(keys // parts, return_inverse=True)
     return rows, at, keys % parts

@@ -48,7 +48,7 @@ class _TensorState:
 
     Attributes:
         steps: taken so far.
-        slots: m and v by name, of shape (dimension, width); rows never touched are zeros, which take no memory.
+        slots: m and v by name, of shape (num_rows, row_width); rows never touched are zeros, which take no memory.
     """
 
     steps: int
@@ -117,14 +117,14 @@ class RowOptimizer(abc.ABC):
             table[where] = self._move(state, where, table[where], rows[part], alpha)
 
     @default_float_environment()
-    def step_rows(self, name: str, dimension: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
+    def step_rows(self, name: str, num_rows: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
         """Takes one step of rows that the caller holds: for tables that are not arrays of this process.
 
         Args:
             name: of the tensor, which has its own state.
-            dimension: number of rows of the whole table.
+            num_rows: number of rows of the whole table.
             keys: of the rows, each once.
-            rows: the model's rows at ``keys``; shape (n, width).
+            rows: the model's rows at ``keys``; shape (n, row_width).
             delta: their merged differences, of the same shape.
             alpha: factor of ``delta``; −1 for merged gradients.
 
@@ -137,13 +137,13 @@ class RowOptimizer(abc.ABC):
         if self.dense:
             raise InvalidArgument("a dense optimiser moves all rows of a tensor: call step")
         keys, rows, delta = (to_numpy(part) for part in (keys, rows, delta))
-        keys = _checked_keys(name, keys, dimension)
+        keys = _checked_keys(name, keys, num_rows)
         if rows.ndim != 2 or rows.shape != delta.shape or len(rows) != len(keys):
             raise InvalidArgument(
                 f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"
             )
-        self._check_width(name, dimension * rows.shape[1], rows.shape[1])
-        state = self._begin_step(name, (dimension, rows.shape[1]), rows.dtype)
+        self._check_width(name, num_rows * rows.shape[1], rows.shape[1])
+        state = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
         return self._move(state, keys, rows, delta, alpha)
 
     @property
@@ -155,12 +155,12 @@ class RowOptimizer(abc.ABC):
     def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
         """Changes m and v of some rows, float64, and returns what to add to the rows; ``steps`` counts this step."""
 
-    def _check_width(self, name: str, size: int, width: int) -> None:
+    def _check_width(self, name: str, size: int, row_width: int) -> None:
         state = self._states.get(name)
         for table in state.slots.values() if state else ():
-            if table.shape != (size // width, width):
+            if table.shape != (size // row_width, row_width):
                 raise InvalidArgument(
-                    f"tensor {name!r}: {size // width} rows of {width} values, but the steps before had "
+                    f"tensor {name!r}: {size // row_width} rows of {row_width} values, but the steps before had "
                     f"{table.shape[0]} of {table.shape[1]}"
                 )
 
@@ -316,47 +316,49 @@ def _writable(name: str, target: Any) -> Array:
 
 
 def _rows_of(name: str, target: Array, delta: Any) -> tuple[Array | None, Array]:
-    """Returns keys and rows, of shape (n, width), of differences; keys are None for all rows of the target."""
-    width = math.prod(target.shape[1:])
+    """Returns keys and rows, of shape (n, row_width), of differences; keys are None for all rows of the target."""
+    row_width = math.prod(target.shape[1:])
     if isinstance(delta, TensorResult):
         rows = delta.as_update()
         keys, rows = rows if isinstance(rows, tuple) else (None, rows)
         if rows is None:
             raise InvalidArgument(f"tensor {name!r}: a union has no values")
-        if delta.dimension and delta.dimension * delta.width != target.size:
+        if delta.num_rows and delta.num_rows * delta.row_width != target.size:
             raise InvalidArgument(
-                f"tensor {name!r}: a result of dimension {delta.dimension} × width {delta.width} does not fit a target "
-                f"of shape {target.shape}"
+                f"tensor {name!r}: a result of num_rows {delta.num_rows} × row_width {delta.row_width} does not fit "
+                f"a target of shape {target.shape}"
             )
-        rows = np.asarray(rows).reshape(-1, delta.width)
+        rows = np.asarray(rows).reshape(-1, delta.row_width)
         if delta.layout == "dense" and delta.counts is not None:
             present = np.flatnonzero(delta.counts)
             keys, rows = (present if keys is None else keys[present]), rows[present]
-        return (None if keys is None else _checked_keys(name, keys, target.size // delta.width)), rows
+        return (None if keys is None else _checked_keys(name, keys, target.size // delta.row_width)), rows
     if not isinstance(delta, tuple):
         rows = to_numpy(delta)
         if rows.shape != target.shape:
             raise InvalidArgument(
                 f"tensor {name!r}: differences of shape {rows.shape} do not fit a target of shape {target.shape}"
             )
-        return None, rows.reshape(-1, max(1, width))
+        return None, rows.reshape(-1, max(1, row_width))
     keys, rows = (to_numpy(part) for part in delta)
-    if rows.size != len(keys) * width or (rows.ndim > 1 and len(rows) != len(keys)):
+    if rows.size != len(keys) * row_width or (rows.ndim > 1 and len(rows) != len(keys)):
         raise InvalidArgument(
             f"tensor {name!r}: rows of shape {rows.shape} do not go with {len(keys)} keys of a target of shape "
             f"{target.shape}"
         )
-    return _checked_keys(name, keys, target.size // width if width else 0), rows.reshape(len(keys), max(1, width))
+    return _checked_keys(name, keys, target.size // row_width if row_width else 0), rows.reshape(
+        len(keys), max(1, row_width)
+    )
 
 
-def _checked_keys(name: str, keys: Array, dimension: int) -> Array:
+def _checked_keys(name: str, keys: Array, num_rows: int) -> Array:
     """Returns keys as indices; refuses those outside the table, and those given twice."""
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
         raise InvalidArgument(f"tensor {name!r}: keys are integers in one dimension, not {keys.dtype} of {keys.shape}")
-    outside = (keys < 0) | (keys >= dimension)
+    outside = (keys < 0) | (keys >= num_rows)
     if outside.any():
         at = int(np.argmax(outside))
-        raise InvalidArgument(f"tensor {name!r}: key {keys[at]} at position {at} is not in [0, {dimension})")
+        raise InvalidArgument(f"tensor {name!r}: key {keys[at]} at position {at} is not in [0, {num_rows})")
     indices: Array = keys.astype(np.int64)
     if not (keys[1:] > keys[:-1]).all():
         ordered = np.sort(indices)

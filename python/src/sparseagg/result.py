@@ -15,6 +15,7 @@ from sparseagg.errors import FailedPrecondition, InvalidArgument
 from sparseagg.float_environment import default_float_environment
 from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
+from sparseagg.renamed import SIZES, renamed
 from sparseagg.spec import key_bytes
 from sparseagg.spec_of_model import model_arrays
 from sparseagg.tied import overlapping_arrays, tied_arrays
@@ -22,6 +23,7 @@ from sparseagg.tied import overlapping_arrays, tied_arrays
 __all__ = ["Result", "TensorResult"]
 
 
+@renamed(SIZES)
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
 class TensorResult:
     """One tensor's result, or the part of it within the range of keys that the caller asked for.
@@ -30,25 +32,25 @@ class TensorResult:
         name: the tensor's name.
         layout: "sparse" or "dense".
         dtype: name of the values' dtype.
-        dimension: number of rows of the tensor; 0: all of uint64.
-        width: values per key.
-        keys: shape (n,), ascending and unique; uint32 where the dimension allows, else uint64. A dense result has all
+        num_rows: number of rows of the tensor; 0: all of uint64.
+        row_width: values per key.
+        keys: shape (n,), ascending and unique; uint32 where num_rows allows, else uint64. A dense result has all
             keys of the range. Given as None, all keys of the tensor, which are made at their first use.
-        values: shape (n,) if ``width`` is 1, else (n, width). bfloat16 values have the type of ml_dtypes, if that
-            package is installed; otherwise they are widened to float32, exactly. None for a union.
+        values: shape (n,) if ``row_width`` is 1, else (n, row_width). bfloat16 values have the type of ml_dtypes, if
+            that package is installed; otherwise they are widened to float32, exactly. None for a union.
         counts: number of contributors of each key, uint32, shape (n,); None without ``return_counts``.
         weights: sum of the contributors' weights, float64, shape (n,); None without ``return_weights``.
         fixed_point_shift: s, if the sums are exact multiples of 2^-s; else None.
         fill: the spec's value at keys of a dense result that no submission lists.
-        shape: of the tensor's array, as in the spec; without one there (dimension,) if ``width`` is 1, else (dimension,
-            width). None if the dimension is 0.
+        shape: of the tensor's array, as in the spec; without one there (num_rows,) if ``row_width`` is 1, else
+            (num_rows, row_width). None if num_rows is 0.
     """
 
     name: str
     layout: str
     dtype: str
-    dimension: int
-    width: int
+    num_rows: int
+    row_width: int
     keys: Array
     values: Array | None
     counts: Array | None
@@ -58,8 +60,10 @@ class TensorResult:
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.shape is None and self.dimension:
-            object.__setattr__(self, "shape", (self.dimension,) if self.width == 1 else (self.dimension, self.width))
+        if self.shape is None and self.num_rows:
+            object.__setattr__(
+                self, "shape", (self.num_rows,) if self.row_width == 1 else (self.num_rows, self.row_width)
+            )
         if self.keys is None:  # all keys: __getattr__ makes them
             object.__delattr__(self, "keys")
 
@@ -68,16 +72,16 @@ class TensorResult:
         def __getattr__(self, name: str) -> Any:
             if name != "keys":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            keys = np.arange(self.dimension, dtype=f"u{key_bytes(self.dimension)}")
+            keys = np.arange(self.num_rows, dtype=f"u{key_bytes(self.num_rows)}")
             object.__setattr__(self, name, keys)
             return keys
 
     def __len__(self) -> int:
-        return len(self.keys) if "keys" in vars(self) else self.dimension
+        return len(self.keys) if "keys" in vars(self) else self.num_rows
 
     def __repr__(self) -> str:
-        rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.width}"
-        return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, dimension {self.dimension})"
+        rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.row_width}"
+        return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, num_rows {self.num_rows})"
 
     @property
     def indices(self) -> Array:
@@ -102,17 +106,17 @@ class TensorResult:
                 A dense result of the whole tensor has all keys.
 
         Raises:
-            FailedPrecondition: there are no values (union), no bound on the keys (dimension 0), or too many rows for
+            FailedPrecondition: there are no values (union), no bound on the keys (num_rows 0), or too many rows for
                 the memory.
         """
         values = self._values()
         if self.shape is None:
-            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 cannot be made dense")
+            raise FailedPrecondition(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
         if self._is_whole():
             return values.reshape(self.shape)
         if fill is None:
             fill = self.fill if self.layout == "dense" else 0.0
-        rows = result_forms.empty_array(self, (self.dimension, *values.shape[1:]), values.dtype)
+        rows = result_forms.empty_array(self, (self.num_rows, *values.shape[1:]), values.dtype)
         rows[...] = fill
         rows[self.keys] = values
         return rows.reshape(self.shape)
@@ -130,7 +134,7 @@ class TensorResult:
         Raises:
             InvalidArgument: the target is another thing, is read-only, or has another shape or an unfit dtype; or alpha
                 is no finite number. Nothing is added.
-            FailedPrecondition: there are no values (union), or no bound on the keys (dimension 0).
+            FailedPrecondition: there are no values (union), or no bound on the keys (num_rows 0).
             OutOfRange: an integer sum does not fit the target's dtype. Rows at smaller keys are added.
         """
         self._addition(target, alpha).run()
@@ -145,12 +149,12 @@ class TensorResult:
         return self.keys, self.values
 
     def to_scipy(self) -> Any:
-        """Returns a ``scipy.sparse.csr_matrix`` of shape (dimension, width), with one stored row per key.
+        """Returns a ``scipy.sparse.csr_matrix`` of shape (num_rows, row_width), with one stored row per key.
 
         16-bit floats, with which SciPy does not compute, are widened to float32, exactly.
 
         Raises:
-            FailedPrecondition: there are no values (union), no bound on the keys (dimension 0), or too many rows for
+            FailedPrecondition: there are no values (union), no bound on the keys (num_rows 0), or too many rows for
                 the memory.
         """
         return result_forms.to_scipy(self)
@@ -161,7 +165,7 @@ class TensorResult:
         The axes that make the keys are sparse, and those of a row are dense.
 
         Raises:
-            FailedPrecondition: there are no values (union), or the dimension is 0 or does not fit int64.
+            FailedPrecondition: there are no values (union), or num_rows is 0 or does not fit int64.
         """
         return result_forms.to_torch(self)
 
@@ -171,7 +175,7 @@ class TensorResult:
         Keys that are single elements of an array of several axes make a ``tf.SparseTensor``.
 
         Raises:
-            FailedPrecondition: there are no values (union), or the dimension or a key does not fit int64.
+            FailedPrecondition: there are no values (union), or num_rows or a key does not fit int64.
         """
         return result_forms.to_tf(self)
 
@@ -181,13 +185,13 @@ class TensorResult:
         The axes that make the keys are sparse, and those of a row are dense. Indices are unique and sorted.
 
         Raises:
-            FailedPrecondition: there are no values (union), the dimension is 0, or values or indices need 64 bits that
+            FailedPrecondition: there are no values (union), num_rows is 0, or values or indices need 64 bits that
                 JAX is not set to have.
         """
         return result_forms.to_jax(self)
 
     def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame``: keys in the index "key"; a column "value", or columns 0 … width − 1.
+        """Returns a ``pandas.DataFrame``: keys in the index "key"; a column "value", or columns 0 … row_width − 1.
 
         An update may be such a frame. 16-bit floats are widened to float32, exactly; other values are not copied.
 
@@ -197,7 +201,7 @@ class TensorResult:
         return result_forms.to_pandas(self)
 
     def to_arrow(self) -> Any:
-        """Returns a ``pyarrow.Table`` of columns "key" and "value", whose values are lists if the width is not 1.
+        """Returns a ``pyarrow.Table`` of columns "key" and "value", whose values are lists if row_width is not 1.
 
         An update may be such a table. 16-bit floats are widened to float32, exactly; keys and other values are not
         copied.
@@ -208,12 +212,12 @@ class TensorResult:
         return result_forms.to_arrow(self)
 
     def _is_whole(self) -> bool:
-        return self.layout == "dense" and len(self) == self.dimension
+        return self.layout == "dense" and len(self) == self.num_rows
 
     def _addition(self, target: Any, alpha: Any) -> Addition:
-        values = self._values().reshape(len(self), self.width)
+        values = self._values().reshape(len(self), self.row_width)
         if self.shape is None:
-            raise FailedPrecondition(f"tensor {self.name!r} of dimension 0 is no part of an array")
+            raise FailedPrecondition(f"tensor {self.name!r} of num_rows 0 is no part of an array")
         return Addition(self.name, self.shape, None if self._is_whole() else self.keys, values, target, alpha)
 
     def _changes(self) -> bool:
@@ -222,7 +226,7 @@ class TensorResult:
 
     def _equals(self, other: TensorResult) -> bool:
         """Returns whether another result of an array of the same shape has the same bits."""
-        if (self.layout, self.width, len(self)) != (other.layout, other.width, len(other)):
+        if (self.layout, self.row_width, len(self)) != (other.layout, other.row_width, len(other)):
             return _have_same_bits(self.dense(), other.dense())
         return np.array_equal(self.keys, other.keys) and _have_same_bits(self._values(), other._values())
 
@@ -272,7 +276,7 @@ class Result(Mapping[str, TensorResult]):
         Raises:
             InvalidArgument: the model has no array of a tensor's name, or not a fit one; or arrays of several tensors
                 are one memory (tied weights), and the results differ. Nothing is added.
-            FailedPrecondition: a tensor has no values (union), or no bound on the keys (dimension 0).
+            FailedPrecondition: a tensor has no values (union), or no bound on the keys (num_rows 0).
             OutOfRange: an integer sum does not fit its array's dtype. Tensors before it are added.
         """
         arrays = model_arrays(model, frozen=True, buffers=True, tied=True)

@@ -22,11 +22,11 @@ def to_scipy(result: TensorResult) -> Any:
     import scipy.sparse
 
     values = _rows(result, "SciPy shape")
-    present = empty_array(result, (result.dimension + 1,), np.dtype(np.int64))
+    present = empty_array(result, (result.num_rows + 1,), np.dtype(np.int64))
     present[...] = 0
-    present[result.indices + 1] = result.width
-    columns = np.tile(np.arange(result.width), len(result))
-    shape = (result.dimension, result.width)
+    present[result.indices + 1] = result.row_width
+    columns = np.tile(np.arange(result.row_width), len(result))
+    shape = (result.num_rows, result.row_width)
     return scipy.sparse.csr_matrix((_widened(values.reshape(-1)), columns, np.cumsum(present)), shape=shape)
 
 
@@ -48,7 +48,7 @@ def to_tf(result: TensorResult) -> Any:
 
     if result.layout == "dense":
         return tf.convert_to_tensor(result.dense())
-    if result.dimension == 0:
+    if result.num_rows == 0:
         values = _rows(result)
         return tf.IndexedSlices(tf.convert_to_tensor(values), tf.convert_to_tensor(result.indices))
     rows, coordinates, shape = _coordinates(result, "TensorFlow shape")
@@ -97,8 +97,8 @@ def to_pandas(result: TensorResult) -> Any:
 
     values = _widened(_rows(result))
     index = pandas.Index(result.keys, name="key")
-    columns = ["value"] if result.width == 1 else None
-    return pandas.DataFrame(values.reshape(len(result), result.width), index=index, columns=columns, copy=False)
+    columns = ["value"] if result.row_width == 1 else None
+    return pandas.DataFrame(values.reshape(len(result), result.row_width), index=index, columns=columns, copy=False)
 
 
 def to_arrow(result: TensorResult) -> Any:
@@ -106,8 +106,8 @@ def to_arrow(result: TensorResult) -> Any:
     import pyarrow
 
     values = pyarrow.array(_widened(_rows(result)).reshape(-1))
-    if result.width > 1:
-        values = pyarrow.FixedSizeListArray.from_arrays(values, result.width)
+    if result.row_width > 1:
+        values = pyarrow.FixedSizeListArray.from_arrays(values, result.row_width)
     return pyarrow.table({"key": pyarrow.array(result.keys), "value": values})
 
 
@@ -117,33 +117,33 @@ def empty_array(result: TensorResult, shape: tuple[int, ...], dtype: np.dtype[An
         return np.empty(shape, dtype)
     except (MemoryError, OverflowError, ValueError) as error:  # also for more entries than there are addresses
         raise FailedPrecondition(
-            f"tensor {result.name!r} of dimension {result.dimension} is too large for an array of all keys: {error}"
+            f"tensor {result.name!r} of num_rows {result.num_rows} is too large for an array of all keys: {error}"
         ) from error
 
 
 def _rows(result: TensorResult, bounded: str = "") -> Array:
-    """Returns the values; ``FailedPrecondition`` for a union, and where ``bounded`` needs a dimension."""
+    """Returns the values; ``FailedPrecondition`` for a union, and where ``bounded`` needs num_rows."""
     if result.values is None:
         raise FailedPrecondition(f"tensor {result.name!r} is a union, which has keys and counts but no values")
-    if bounded and result.dimension == 0:
-        raise FailedPrecondition(f"tensor {result.name!r} of dimension 0 has no {bounded}")
+    if bounded and result.num_rows == 0:
+        raise FailedPrecondition(f"tensor {result.name!r} of num_rows 0 has no {bounded}")
     return result.values
 
 
 def _coordinates(result: TensorResult, what: str) -> tuple[Array, Array, tuple[int, ...]]:
     """Returns the rows, the coordinates of the keys, int64 of shape (axes of keys, n), and the shape of the array.
 
-    Where no first axes of the tensor's shape make the keys, the array is one of (dimension, width).
+    Where no first axes of the tensor's shape make the keys, the array is one of (num_rows, row_width).
     """
     values = _rows(result, what)
-    if result.dimension >= 1 << 63:
+    if result.num_rows >= 1 << 63:
         raise FailedPrecondition(
-            f"tensor {result.name!r} of dimension {result.dimension}, which does not fit int64, has no {what}"
+            f"tensor {result.name!r} of num_rows {result.num_rows}, which does not fit int64, has no {what}"
         )
     shape = result.shape or (1,)
-    num_axes = key_axes(shape, result.dimension)
+    num_axes = key_axes(shape, result.num_rows)
     if num_axes is None or num_axes == 0:
-        shape, num_axes = (result.dimension, result.width), 1
+        shape, num_axes = (result.num_rows, result.row_width), 1
     rows = values.reshape(len(result), *shape[num_axes:])
     if num_axes == 1:
         return rows, result.indices.reshape(1, -1), shape

@@ -40,36 +40,37 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def sizes_of(shape: tuple[int, ...], layout: str, dimension: int | None, width: int | None) -> tuple[int, int]:
-    """Returns the dimension and the width of a tensor of that shape.
+def sizes_of(shape: tuple[int, ...], layout: str, num_rows: int | None, row_width: int | None) -> tuple[int, int]:
+    """Returns num_rows and row_width of a tensor of that shape.
 
     Args:
         shape: a checked shape.
         layout: of the tensor. It decides where both sizes are None: keys are along the first axis of a sparse tensor,
             and at each value of a dense one.
-        dimension: None for what the shape and ``width`` leave.
-        width: None for what the shape and ``dimension`` leave.
+        num_rows: None for what the shape and ``row_width`` leave.
+        row_width: None for what the shape and ``num_rows`` leave.
 
     Raises:
         InvalidArgument: no two such sizes multiply to the number of values.
     """
     size = math.prod(shape)
-    given = " × ".join(f"{what} {n}" for what, n in (("dimension", dimension), ("width", width)) if n is not None)
+    sizes = {"num_rows": num_rows, "row_width": row_width}
+    given = " × ".join(f"{what} {n}" for what, n in sizes.items() if n is not None)
     if not given:
-        dimension = size if layout == "dense" else shape[0] if shape else 1
-    if dimension is None and width:
-        dimension = size // width
-    elif width is None and dimension:
-        width = size // dimension
-    if dimension and width and dimension * width == size:
-        return dimension, width
+        num_rows = size if layout == "dense" else shape[0] if shape else 1
+    if num_rows is None and row_width:
+        num_rows = size // row_width
+    elif row_width is None and num_rows:
+        row_width = size // num_rows
+    if num_rows and row_width and num_rows * row_width == size:
+        return num_rows, row_width
     raise InvalidArgument(f"shape {shape} has {size} values, which {given} does not make")
 
 
-def key_axes(shape: Sequence[int], dimension: int) -> int | None:
+def key_axes(shape: Sequence[int], num_rows: int) -> int | None:
     """Returns how many first axes make the keys, one if there is a choice; None if no number of axes does."""
     counts = (*range(1, len(shape) + 1), 0)
-    return next((num_axes for num_axes in counts if math.prod(shape[:num_axes]) == dimension), None)
+    return next((num_axes for num_axes in counts if math.prod(shape[:num_axes]) == num_rows), None)
 
 
 def is_like(shape: Sequence[int], other: Sequence[int]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
 from sparseagg.errors import InvalidArgument
+from sparseagg.renamed import SIZES, renamed
 from sparseagg.shapes import checked_shape, sizes_of
 from sparseagg.spec_of_model import Names, tensor_fields
 from sparseagg.spec_options import (
@@ -37,16 +38,17 @@ __all__ = [
     "words_of",
 ]
 
-# Fields of TensorSpec that are integers: name, description, bounds. On the wire, a width of 0 means 1.
+# Fields of TensorSpec that are integers: name, description, bounds. On the wire, a row_width of 0 means 1.
 _SIZES = (
-    ("dimension", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
-    ("width", "a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1),
+    ("num_rows", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
+    ("row_width", "a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1),
 )
 
 # Fields of RoundSpec that are numbers.
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
 
+@renamed(SIZES)
 @dataclasses.dataclass(frozen=True, repr=False)
 class TensorSpec(Options):
     """One tensor of a round.
@@ -54,21 +56,21 @@ class TensorSpec(Options):
     Args:
         name: 1–256 bytes in UTF-8 without control characters, unique in the round.
         dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
-        dimension: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
+        num_rows: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
             ``ids.view(np.uint64)``). None: as ``shape`` says.
-        width: values per key. None: as ``shape`` says, and 1 without a shape.
+        row_width: values per key. None: as ``shape`` says, and 1 without a shape.
         shape: of the caller's array; () for a scalar. The result's ``dense()`` has it. Alone, it makes the keys of a
-            sparse tensor those of the first axis, and each value of a dense tensor a row. ``width=1`` gives a sparse
-            tensor of several axes a key for each element: the element's position, row after row.
-        layout: "sparse", or "dense" when every update carries all ``dimension`` rows.
+            sparse tensor those of the first axis, and each value of a dense tensor a row. ``row_width=1`` gives a
+            sparse tensor of several axes a key for each element: the element's position, row after row.
+        layout: "sparse", or "dense" when every update carries all ``num_rows`` rows.
         modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
         op: this and the following arguments override those of ``RoundSpec`` for this tensor. None: the round's.
     """
 
     name: str
     dtype: Any  # its name, once __post_init__ has run
-    dimension: int = None  # type: ignore[assignment]  # an integer, once __post_init__ has run; width likewise
-    width: int = None  # type: ignore[assignment]
+    num_rows: int = None  # type: ignore[assignment]  # an integer, once __post_init__ has run; row_width likewise
+    row_width: int = None  # type: ignore[assignment]
     shape: Any = None  # a tuple of integers or None, once __post_init__ has run
     layout: str = "sparse"
     modular: bool = False
@@ -104,27 +106,29 @@ class TensorSpec(Options):
             raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
 
     def _sizes(self) -> dict[str, Any]:
-        """Returns shape, dimension and width, in Python's integers: NumPy's overflow in products."""
+        """Returns shape, num_rows and row_width, in Python's integers: NumPy's overflow in products."""
         given: dict[str, Any] = {}
         for field, what, least, most in _SIZES:
             size = getattr(self, field)
             given[field] = None if size is None else checked_integer(f"{field} is {what}", size, least, most)
         if self.shape is None:
-            if given["dimension"] is None:
-                raise InvalidArgument("neither dimension nor shape is given; dimension 0 is for any 64-bit keys")
-            return {**given, "width": 1 if given["width"] is None else given["width"]}
+            if given["num_rows"] is None:
+                raise InvalidArgument("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
+            return {**given, "row_width": 1 if given["row_width"] is None else given["row_width"]}
         shape = checked_shape(self.shape)
-        dimension, width = sizes_of(shape, self.layout, given["dimension"], given["width"])
-        checked_integer(f"width is {_SIZES[1][1]}", width, *_SIZES[1][2:])
-        return {"shape": shape, "dimension": dimension, "width": width}
+        num_rows, row_width = sizes_of(shape, self.layout, given["num_rows"], given["row_width"])
+        checked_integer(f"row_width is {_SIZES[1][1]}", row_width, *_SIZES[1][2:])
+        return {"shape": shape, "num_rows": num_rows, "row_width": row_width}
 
     def __repr__(self) -> str:
-        return self._shown({"name": self.name, "dtype": self.dtype, "dimension": self.dimension, "width": self.width})
+        return self._shown(
+            {"name": self.name, "dtype": self.dtype, "num_rows": self.num_rows, "row_width": self.row_width}
+        )
 
     @property
     def key_bytes(self) -> int:
-        """Bytes of one key on the wire: 4 where the dimension allows, else 8."""
-        return key_bytes(self.dimension)
+        """Bytes of one key on the wire: 4 where num_rows allows, else 8."""
+        return key_bytes(self.num_rows)
 
     def to_proto(self) -> pb.TensorSpec:
         """Returns the message. Fields of None stay unset.
@@ -138,7 +142,7 @@ class TensorSpec(Options):
                 layout=pb.TENSOR_LAYOUT_DENSE if self.layout == "dense" else pb.TENSOR_LAYOUT_SPARSE,
                 aggregation=self._options_to_proto(),
             )
-            set_fields(proto, self, ("name", "dimension", "width", "modular"))
+            set_fields(proto, self, ("name", "num_rows", "row_width", "modular"))
             if self.shape is not None:
                 proto.shape.CopyFrom(pb.Shape(sizes=self.shape))
         except InvalidArgument as error:
@@ -150,9 +154,11 @@ class TensorSpec(Options):
         """Returns the spec of a message; ``InvalidArgument`` if its dtype is missing or unknown."""
         if proto.dtype == pb.DTYPE_UNSPECIFIED:
             raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
-        sizes: dict[str, Any] = {"dimension": proto.dimension, "width": proto.width or 1}
+        sizes: dict[str, Any] = {"num_rows": proto.num_rows, "row_width": proto.row_width or 1}
         if proto.HasField("shape"):  # no size is 0 then; a file may give the shape alone
-            sizes = {field: size for field, size in (("dimension", proto.dimension), ("width", proto.width)) if size}
+            sizes = {
+                field: size for field, size in (("num_rows", proto.num_rows), ("row_width", proto.row_width)) if size
+            }
             sizes["shape"] = tuple(proto.shape.sizes)
         return cls(
             name=proto.name,

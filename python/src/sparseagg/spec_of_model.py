@@ -68,9 +68,9 @@ def tensor_fields(model: Any, sparse: Names, elements: Names, skip: Names, buffe
         if name in chosen["sparse"] and name in chosen["elements"]:
             raise InvalidArgument(f"tensor {name!r} is among sparse, whose keys are rows, and among elements")
         layout = "sparse" if name in chosen["sparse"] or name in chosen["elements"] else "dense"
-        width = 1 if name in chosen["elements"] else None
+        row_width = 1 if name in chosen["elements"] else None
         shape, dtype = _shape_and_dtype(name, arrays[name])
-        yield {"name": name, "dtype": dtype, "shape": shape, "layout": layout, "width": width}
+        yield {"name": name, "dtype": dtype, "shape": shape, "layout": layout, "row_width": row_width}
 
 
 def _sparse_weights(model: Any) -> set[str]:

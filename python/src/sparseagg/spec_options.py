@@ -72,15 +72,15 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def key_bytes(dimension: int) -> int:
-    """Returns the bytes of one key on the wire and in results: 4 where the dimension allows, else 8."""
-    return 4 if 0 < dimension <= 1 << 32 else 8
+def key_bytes(num_rows: int) -> int:
+    """Returns the bytes of one key on the wire and in results: 4 where num_rows allows, else 8."""
+    return 4 if 0 < num_rows <= 1 << 32 else 8
 
 
-def outside_key_space(dimension: int) -> str:
-    """Returns what is wrong with a key that is negative or not below the dimension: the end of an error's text."""
-    if dimension:
-        return f"is not in [0, {dimension})"
+def outside_key_space(num_rows: int) -> str:
+    """Returns what is wrong with a key that is negative or not below num_rows: the end of an error's text."""
+    if num_rows:
+        return f"is not in [0, {num_rows})"
     return "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: keys.view(np.uint64)"
 
 

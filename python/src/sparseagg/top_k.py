@@ -34,7 +34,7 @@ class TopK:
         fraction: of the elements or rows, in (0, 1]; rounded to the nearest number, and 1 at least.
         k: number of elements or rows. Either this or ``fraction`` is given.
         by: "element": keys are positions in the array, row after row, for a ``TensorSpec`` with ``shape`` and
-            ``width=1``. "row": keys are positions on the first axis, by the rows' L2 norm.
+            ``row_width=1``. "row": keys are positions on the first axis, by the rows' L2 norm.
 
     Raises:
         InvalidArgument: an argument has a wrong type or value.

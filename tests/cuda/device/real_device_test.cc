@@ -62,12 +62,12 @@ TEST(RealDevice, Streams_OverlapWithoutRaces) {
   // Many batches, so that copies of one run beside the work on another.
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 1'000'000;
+  spec.num_rows = 1'000'000;
   std::vector<RawSubmission> submissions;
   Rng rng(TestSeed(4));
   for (int i = 0; i < 40; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 50'000, KeyStyle::kZipf, KeyOrder::kShuffled);
+    raw.keys = RandomKeys(rng, spec.num_rows, 50'000, KeyStyle::kZipf, KeyOrder::kShuffled);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
     submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
   }

@@ -71,12 +71,12 @@ struct Merged {
 Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~size_t{0}, size_t slab_bytes = 0) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 200;
+  spec.num_rows = 200;
   std::vector<RawSubmission> submissions;
   Rng rng(TestSeed(77));
   for (int i = 0; i < 30; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 100, KeyStyle::kUniform, order);
+    raw.keys = RandomKeys(rng, spec.num_rows, 100, KeyStyle::kUniform, order);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
     submissions.push_back({"client " + std::to_string(i), 1.0, {std::move(raw)}});
   }
@@ -159,11 +159,11 @@ struct Counted {
 };
 
 // A sum over `keys`, one submission each, on the sort path of a device with room for so much.
-Counted CountMerge(uint64_t dimension, const std::vector<std::vector<uint64_t>>& keys, size_t budget_bytes,
+Counted CountMerge(uint64_t num_rows, const std::vector<std::vector<uint64_t>>& keys, size_t budget_bytes,
                    uint64_t max_batch_entries, size_t slab_bytes = 0) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = dimension;
+  spec.num_rows = num_rows;
   std::vector<RawSubmission> submissions;
   Rng rng(TestSeed(78));
   for (const std::vector<uint64_t>& each : keys) {
@@ -194,8 +194,8 @@ TEST(Batches, RowsDoNotFit_GivenUpAtOnce) {
   for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
   for (const auto& [budget_bytes, max_entries] :
        {std::pair(size_t{300'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{5000})}) {
-    for (const uint64_t dimension : {uint64_t{0}, uint64_t{1} << 30}) {
-      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+    for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 30}) {
+      const Counted counted = CountMerge(num_rows, keys, budget_bytes, max_entries);
       EXPECT_EQ(counted.num_results, 0u) << "they do fit";
       EXPECT_EQ(counted.counts.attempts, 1);
       EXPECT_LE(counted.counts.sorted_entries, 100'000u);
@@ -215,14 +215,14 @@ TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
   for (const std::vector<uint64_t>& each : keys) num_tuples += each.size();
   for (const auto& [budget_bytes, max_entries] :
        {std::pair(size_t{100'000}, kManyEntries), std::pair(kMuchMemory, uint64_t{1200})}) {
-    for (const uint64_t dimension : {uint64_t{0}, uint64_t{500}}) {
-      SCOPED_TRACE(absl::StrCat(num_tuples, " tuples, budget ", budget_bytes, ", ", max_entries, " entries, dimension ",
-                                dimension));
-      const Counted counted = CountMerge(dimension, keys, budget_bytes, max_entries);
+    for (const uint64_t num_rows : {uint64_t{0}, uint64_t{500}}) {
+      SCOPED_TRACE(absl::StrCat(num_tuples, " tuples, budget ", budget_bytes, ", ", max_entries, " entries, num_rows ",
+                                num_rows));
+      const Counted counted = CountMerge(num_rows, keys, budget_bytes, max_entries);
       EXPECT_EQ(counted.num_results, 1u) << "the CPU engine had to do it";
       EXPECT_EQ(counted.counts.attempts, 1);
       // Keys, values, and what tells the batches' sources apart.
-      EXPECT_LE(counted.counts.sent_bytes, num_tuples * (dimension == 0 ? 12 : 8) * 3 / 2 + 20'000);
+      EXPECT_LE(counted.counts.sent_bytes, num_tuples * (num_rows == 0 ? 12 : 8) * 3 / 2 + 20'000);
     }
   }
 }
@@ -304,8 +304,8 @@ TEST(Batches, SecondRound_AllocatesNoHostMemory) {
 TEST(DenseResult, BytesBeyond64Bits_NoMemory_AsOnTheCpu) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = uint64_t{1} << 62;
-  spec.width = 4;
+  spec.num_rows = uint64_t{1} << 62;
+  spec.row_width = 4;
   spec.aggregation.result_layout = ResultLayout::kDense;
   const RawTensor raw{.keys = {5}, .values = std::string(4 * sizeof(float), '\0')};
   const std::unique_ptr<Engine> cpu = CreateCpuEngine({});

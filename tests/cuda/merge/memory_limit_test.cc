@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 std::vector<TensorSpec> Specs() {
   TensorSpec canonical;
   canonical.name = "canonical";
-  canonical.dimension = 20'000;
+  canonical.num_rows = 20'000;
   TensorSpec fixed = canonical;
   fixed.name = "fixed";
   fixed.aggregation.numerics = Numerics::kFixedPoint;

@@ -38,11 +38,11 @@ std::vector<uint32_t> LengthsOf(const cuda::SegmentList& list, const cuda::Segme
 
 // Merges one submission for each entry of the longest segment, so that key i gets lengths[i] entries. Checks the result
 // and that both kernels divide the segments in the same way.
-Listed MergeSegments(const std::vector<uint32_t>& lengths, uint32_t width, Numerics numerics) {
+Listed MergeSegments(const std::vector<uint32_t>& lengths, uint32_t row_width, Numerics numerics) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = 100;
-  spec.width = width;
+  spec.num_rows = 100;
+  spec.row_width = row_width;
   spec.aggregation.op = Op::kCoordinateMean;
   spec.aggregation.weighting = Weighting::kByWeight;
   spec.aggregation.numerics = numerics;
@@ -57,7 +57,7 @@ Listed MergeSegments(const std::vector<uint32_t>& lengths, uint32_t width, Numer
     for (size_t key = 0; key < lengths.size(); ++key) {
       if (client < lengths[key]) raw.keys.push_back(key);
     }
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * row_width, ValueStyle::kUnit);
     submissions.push_back({absl::StrCat("client ", client), 1.0 + client % 3, {std::move(raw)}});
   }
 

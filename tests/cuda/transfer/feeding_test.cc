@@ -23,10 +23,10 @@
 namespace sparseagg::testing {
 namespace {
 
-TensorSpec Sum(uint64_t dimension) {
+TensorSpec Sum(uint64_t num_rows) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = dimension;
+  spec.num_rows = num_rows;
   return spec;
 }
 
@@ -35,7 +35,7 @@ std::vector<RawSubmission> Submissions(const TensorSpec& spec, int num_clients, 
   Rng rng(TestSeed(12));
   for (int i = 0; i < num_clients; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, num_tuples, KeyStyle::kUniform, order);
+    raw.keys = RandomKeys(rng, spec.num_rows, num_tuples, KeyStyle::kUniform, order);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
     submissions.push_back({absl::StrCat("client ", i), 1.0, {std::move(raw)}});
   }

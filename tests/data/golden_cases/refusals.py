@@ -39,7 +39,7 @@ def refusals() -> list[Case]:
     def spoilt(change: Callable[[Chunks], None]) -> Client:
         return v("bad", [3, 4, 3], [1.0, 2.0, 3.0], 1.0, change)
 
-    def key_at_dimension(chunks: Chunks) -> None:
+    def key_at_num_rows(chunks: Chunks) -> None:
         chunks[0].slices[0].keys = np.array([3, 10, 4], "<u4").tobytes()
 
     def rename(chunks: Chunks) -> None:
@@ -78,15 +78,13 @@ def refusals() -> list[Case]:
             chunk.sequence += 1
 
     weighted = one(weighting="by_weight")
-    dense = one(dimension=3, layout="dense")
+    dense = one(num_rows=3, layout="dense")
     good_dense = Client("good", {"v": [1.0, 2.0, 3.0]})
     return [
-        bad(
-            "key_beyond_the_dimension", "The first key that is too large is named.", "key 10", spoilt(key_at_dimension)
-        ),
+        bad("key_beyond_num_rows", "The first key that is too large is named.", "key 10", spoilt(key_at_num_rows)),
         bad("unknown_tensor", "The message lists the known ones.", "'w'", spoilt(rename)),
         bad("wrong_dtype", "Values are not converted.", "'v'", spoilt(retype)),
-        bad("values_do_not_fit_keys", "keys·width ≠ values.", "'v'", spoilt(drop_value)),
+        bad("values_do_not_fit_keys", "keys·row_width ≠ values.", "'v'", spoilt(drop_value)),
         bad("value_bytes_are_no_multiple", "11 bytes are no float32s.", "11", spoilt(drop_byte)),
         bad("key_bytes_are_no_multiple", "11 bytes are no keys.", "11", spoilt(drop_key_byte)),
         bad("num_keys_disagrees", "It must agree with the bytes when it is set.", "'v'", spoilt(miscount)),
@@ -175,13 +173,13 @@ def refusals() -> list[Case]:
             "value_bound",
         ),
         Case(
-            "dense_needs_a_dimension",
+            "dense_needs_num_rows",
             "Hashed keys have no dense result.",
-            one(dimension=0, result="dense"),
+            one(num_rows=0, result="dense"),
             [],
             "",
             INVALID_ARGUMENT,
-            "dimension",
+            "num_rows",
         ),
         Case(
             "two_tensors_of_one_name",

@@ -94,7 +94,7 @@ def keys() -> list[Case]:
         Case(
             "prune_zeros",
             "Rows whose every rounded value is zero go.",
-            one(width=2, prune_zeros=True),
+            one(row_width=2, prune_zeros=True),
             [v("a", [1, 2, 3], [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]), v("b", [1, 2], [[-1.0, 0.0], [-1.0, 0.0]])],
         ),
         Case(
@@ -106,13 +106,13 @@ def keys() -> list[Case]:
         Case(
             "min_contributors_in_a_dense_result",
             "Removed keys hold the fill and count 0.",
-            one(dimension=5, result="dense", fill=-1.5, min_contributors=2, return_counts=True, return_weights=True),
+            one(num_rows=5, result="dense", fill=-1.5, min_contributors=2, return_counts=True, return_weights=True),
             [v("a", [1, 2], [1.0, 1.0]), v("b", [1, 3], [1.0, 1.0])],
         ),
         Case(
             "hashed_keys",
-            "Dimension 0: all of uint64, no key reserved.",
-            one(dimension=0),
+            "num_rows 0: all of uint64, no key reserved.",
+            one(num_rows=0),
             [
                 v("a", np.array([2**64 - 1, 0, 2**63], np.uint64), [1.0, 2.0, 3.0]),
                 v("b", np.array([2**64 - 1], np.uint64), [0.5]),
@@ -120,14 +120,14 @@ def keys() -> list[Case]:
         ),
         Case(
             "largest_u32_key",
-            "Dimension 2^32 still has keys of 32 bits.",
-            one(dimension=2**32),
+            "num_rows 2^32 still has keys of 32 bits.",
+            one(num_rows=2**32),
             [v("a", [2**32 - 1, 0], [1.0, 2.0])],
         ),
         Case(
-            "first_u64_dimension",
+            "first_u64_num_rows",
             "One more, and keys have 64 bits.",
-            one(dimension=2**32 + 1),
+            one(num_rows=2**32 + 1),
             [v("a", [2**32, 0], [1.0, 2.0])],
         ),
     ]
@@ -146,13 +146,13 @@ def layouts() -> list[Case]:
         Case(
             "implicit_keys_of_a_sparse_tensor",
             "A sparse tensor takes a whole array too.",
-            one(dimension=4, width=3),
+            one(num_rows=4, row_width=3),
             [Client("a", {"v": rows}), v("b", [2], rows[:1])],
         ),
         Case(
             "dense_result",
             "Untouched keys hold the fill.",
-            one(dimension=6, result="dense", fill=0.5),
+            one(num_rows=6, result="dense", fill=0.5),
             [v("a", [4, 1], [1.0, 2.0])],
         ),
         Case(
@@ -176,13 +176,13 @@ def layouts() -> list[Case]:
         Case(
             "auto_union",
             "A union's rows are its counts, of 4 bytes.",
-            one("float64", dimension=4, op="union", result="auto"),
+            one("float64", num_rows=4, op="union", result="auto"),
             [v("a", [0, 3], None)],
         ),
         Case(
             "chunks_of_one_submission",
-            "Rows of width 3 in many chunks, keys repeated across them.",
-            one(width=3, return_counts=True),
+            "Rows of row_width 3 in many chunks, keys repeated across them.",
+            one(row_width=3, return_counts=True),
             [v("a", [1, 5, 1, 9, 0], np.arange(15.0).reshape(5, 3) / 8)],
             chunk_bytes=110,
         ),

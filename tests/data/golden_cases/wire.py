@@ -52,20 +52,20 @@ def packed() -> list[Case]:
     first_gap = [v("a", [1000, 1001, 1007, 1010], rows[:4], spoil=begin_lower), v("b", [1001], rows[:1])]
     narrow = [v("a", [1, 5, 9], [0.1, -0.3, 100.0]), v("b", [5], [0.7])]
     return [
-        Case("delta_keys", "Blocks of 128 and a rest.", one(dimension=90_000), many, wire=DELTA),
-        Case("delta_keys_64_bits", "Gaps of 64 bits, up to the last key.", one(dimension=0), wide, wire=DELTA),
-        Case("delta_keys_first_gap", "first_key is below the first key.", one(dimension=2000), first_gap, wire=DELTA),
-        Case("bitmap_keys", "Bits from the first key on.", one(dimension=700), dense, wire=BITMAP),
-        Case("run_of_keys", "A run needs no bytes.", one(dimension=300), run, wire=ALL),
+        Case("delta_keys", "Blocks of 128 and a rest.", one(num_rows=90_000), many, wire=DELTA),
+        Case("delta_keys_64_bits", "Gaps of 64 bits, up to the last key.", one(num_rows=0), wide, wire=DELTA),
+        Case("delta_keys_first_gap", "first_key is below the first key.", one(num_rows=2000), first_gap, wire=DELTA),
+        Case("bitmap_keys", "Bits from the first key on.", one(num_rows=700), dense, wire=BITMAP),
+        Case("run_of_keys", "A run needs no bytes.", one(num_rows=300), run, wire=ALL),
         Case(
             "kinds_of_keys_mixed",
             "Each slice in the smallest encoding; what does not ascend, plain.",
-            one(dimension=700, return_counts=True),
+            one(num_rows=700, return_counts=True),
             kinds,
             chunk_bytes=900,
             wire=ALL,
         ),
-        Case("delta_keys_of_a_union", "Keys alone.", one(dimension=90_000, op="union"), many, wire=DELTA),
+        Case("delta_keys_of_a_union", "Keys alone.", one(num_rows=90_000, op="union"), many, wire=DELTA),
         Case(
             "float16_values_of_float32",
             "Rounded by the sender, widened exactly.",
@@ -77,8 +77,8 @@ def packed() -> list[Case]:
         Case("float32_values_of_float64", "Likewise.", one("float64"), narrow, wire=values_as("float32")),
         Case(
             "int8_values_of_float32",
-            "64 values share a scale; rows of width 3.",
-            one(dimension=90_000, width=3),
+            "64 values share a scale; rows of row_width 3.",
+            one(num_rows=90_000, row_width=3),
             [
                 v(name, keys := random_keys(90_000, 90, i), np.resize(rows, (len(keys), 3)))
                 for i, name in enumerate("ab")
@@ -87,21 +87,21 @@ def packed() -> list[Case]:
             wire=values_as("int8_scaled"),
         ),
         Case("int8_values_of_float64", "The product is exact.", one("float64"), narrow, wire=values_as("int8_scaled")),
-        Case("result_in_delta_keys", "What the reader asks for.", one(dimension=90_000), many, result=DELTA),
-        Case("result_in_delta_keys_64_bits", "Up to the last key.", one(dimension=0), wide, result=ALL),
-        Case("result_in_bitmap_keys", "The smallest.", one(dimension=700, return_counts=True), dense, result=ALL),
-        Case("result_in_a_run", "Keys that need no bytes.", one(dimension=300), run[:1], result=ALL),
+        Case("result_in_delta_keys", "What the reader asks for.", one(num_rows=90_000), many, result=DELTA),
+        Case("result_in_delta_keys_64_bits", "Up to the last key.", one(num_rows=0), wide, result=ALL),
+        Case("result_in_bitmap_keys", "The smallest.", one(num_rows=700, return_counts=True), dense, result=ALL),
+        Case("result_in_a_run", "Keys that need no bytes.", one(num_rows=300), run[:1], result=ALL),
         Case(
             "result_in_plain_keys",
             "Where nothing is smaller.",
-            one(dimension=2**32),
+            one(num_rows=2**32),
             [v("a", [0, 2**31], [1, 2])],
             result=ALL,
         ),
         Case("result_in_float16", "Rounded to nearest even.", one(), narrow, result=values_as("float16")),
         Case("result_in_bfloat16", "Of a float64 result.", one("float64"), narrow, result=values_as("bfloat16")),
         Case(
-            "result_in_int8", "Scales for each 64 values.", one(dimension=90_000), many, result=values_as("int8_scaled")
+            "result_in_int8", "Scales for each 64 values.", one(num_rows=90_000), many, result=values_as("int8_scaled")
         ),
         Case(
             "result_beyond_float16",
@@ -113,7 +113,7 @@ def packed() -> list[Case]:
         Case(
             "dense_result_in_float16",
             "Implicit keys, rows rounded.",
-            one(dimension=5, result="dense", fill=0.1),
+            one(num_rows=5, result="dense", fill=0.1),
             [v("a", [1], [0.3])],
             result=values_as("float16"),
         ),
@@ -170,13 +170,13 @@ def packed_refusals() -> list[Case]:
     return [
         bad("delta_keys_cut", "The widths tell the length.", "2 bytes of keys", DELTA, cut),
         bad("delta_keys_with_a_byte_more", "Nothing may follow.", "4 bytes of keys", DELTA, lengthen),
-        bad("delta_keys_beyond_the_dimension", "The first key too large is named.", "key 10", DELTA, shift),
+        bad("delta_keys_beyond_num_rows", "The first key too large is named.", "key 10", DELTA, shift),
         bad("delta_keys_that_wrap", "No key is taken modulo 2^64.", "key 18446744073709551615", DELTA, wrap),
         bad("delta_width_above_64", "No gap has more bits than a key.", "65 bits", DELTA, widen),
         bad("delta_padding", "The bits left over are zero.", "behind the last key", DELTA, pad),
         bad("delta_num_keys_disagrees", "It must agree with the bytes.", "num_keys 2", DELTA, recount),
         bad("bitmap_with_a_byte_more", "The last byte is not zero.", "bitmap", BITMAP, lengthen),
-        bad("bitmap_beyond_the_dimension", "The first key too large is named.", "key 10", BITMAP, shift),
+        bad("bitmap_beyond_num_rows", "The first key too large is named.", "key 10", BITMAP, shift),
         bad("bitmap_num_keys_disagrees", "It must agree with the bits.", "num_keys 2", BITMAP, recount),
         bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED, BITMAP", DELTA, unknown_keys),
         bad("unknown_value_encoding", "The message lists those known.", "NONE, INT8_SCALED", DELTA, unknown_values),

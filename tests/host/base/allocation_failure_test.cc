@@ -24,14 +24,14 @@ namespace {
 constexpr size_t kLeastBytes = 512;
 constexpr size_t kClients = 6;
 
-TensorSpec SpecOf(Op op, uint32_t width, uint64_t dimension, Rng& rng) {
+TensorSpec SpecOf(Op op, uint32_t row_width, uint64_t num_rows, Rng& rng) {
   TensorSpec spec;
   spec.name = "t";
-  spec.width = width;
-  spec.dimension = dimension;
+  spec.row_width = row_width;
+  spec.num_rows = num_rows;
   AggregationSpec& a = spec.aggregation;
   a.op = op;
-  if (dimension != 0 && rng.Coin()) a.result_layout = ResultLayout::kDense;
+  if (num_rows != 0 && rng.Coin()) a.result_layout = ResultLayout::kDense;
   a.return_counts = rng.Coin();
   if (rng.Coin()) {
     a.weighting = Weighting::kByWeight;
@@ -52,8 +52,8 @@ std::vector<RawSubmission> Submissions(const TensorSpec& spec, Rng& rng) {
   std::vector<RawSubmission> submissions;
   for (size_t k = 0; k < kClients; ++k) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 1500, KeyStyle::kUniform, order);
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kUnit);
+    raw.keys = RandomKeys(rng, spec.num_rows, 1500, KeyStyle::kUniform, order);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kUnit);
     submissions.push_back({absl::StrCat("client ", k), 0.5 + rng.Unit(), {std::move(raw)}});
   }
   return submissions;
@@ -101,9 +101,9 @@ TEST_F(AllocationFailure, AnyAllocationOfAMerge_IsToldOrMakesNoDifference) {
   Rng rng(seed);
   int num_failed = 0;
   for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMin, Op::kUnion}) {
-    for (const uint32_t width : {1, 3}) {
-      for (const uint64_t dimension : {0, 20'000}) {
-        const TensorSpec spec = SpecOf(op, width, dimension, rng);
+    for (const uint32_t row_width : {1, 3}) {
+      for (const uint64_t num_rows : {0, 20'000}) {
+        const TensorSpec spec = SpecOf(op, row_width, num_rows, rng);
         SCOPED_TRACE(Describe(spec));
         std::vector<ValidatedUpdate> updates;
         for (const RawSubmission& submission : Submissions(spec, rng)) {

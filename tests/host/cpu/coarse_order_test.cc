@@ -26,10 +26,10 @@ using ::testing::Each;
 
 constexpr size_t kTuples = 20'000;
 
-// Distinct keys below `dimension` in random order.
-std::vector<uint64_t> DistinctKeys(Rng& rng, uint64_t dimension, size_t count) {
+// Distinct keys below `num_rows` in random order.
+std::vector<uint64_t> DistinctKeys(Rng& rng, uint64_t num_rows, size_t count) {
   std::set<uint64_t> keys;
-  while (keys.size() < count) keys.insert(rng.Below(dimension));
+  while (keys.size() < count) keys.insert(rng.Below(num_rows));
   std::vector<uint64_t> shuffled(keys.begin(), keys.end());
   rng.Shuffle(shuffled);
   return shuffled;
@@ -44,20 +44,20 @@ struct Ordered {
 
 // Orders keys; the bytes of a key's row say its position.
 template <typename Key>
-Ordered<Key> Order(const std::vector<uint64_t>& wide_keys, uint64_t dimension, size_t row_bytes) {
+Ordered<Key> Order(const std::vector<uint64_t>& wide_keys, uint64_t num_rows, size_t row_bytes) {
   const std::vector<Key> keys(wide_keys.begin(), wide_keys.end());
   std::vector<std::byte> values(keys.size() * row_bytes);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / row_bytes * 31 + i % row_bytes);
   Ordered<Key> out;
-  out.done = cpu::OrderCoarsely<Key>(keys, values.data(), row_bytes, cpu::CoarseBits(dimension), out.keys, out.values);
+  out.done = cpu::OrderCoarsely<Key>(keys, values.data(), row_bytes, cpu::CoarseBits(num_rows), out.keys, out.values);
   return out;
 }
 
 template <typename Key>
-void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t dimension, size_t row_bytes) {
-  const Ordered<Key> got = Order<Key>(keys, dimension, row_bytes);
+void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t num_rows, size_t row_bytes) {
+  const Ordered<Key> got = Order<Key>(keys, num_rows, row_bytes);
   ASSERT_TRUE(got.done);
-  const int low_bits = cpu::CoarseBits(dimension);
+  const int low_bits = cpu::CoarseBits(num_rows);
   std::vector<size_t> order(keys.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -125,21 +125,21 @@ TEST(CoarseOrder, OneRepeatedKey_IsFound) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  for (const uint64_t dimension : {uint64_t{30'000}, uint64_t{1} << 27, uint64_t{1} << 40, uint64_t{0}}) {
-    const uint64_t bound = dimension == 0 ? ~uint64_t{0} : dimension;
+  for (const uint64_t num_rows : {uint64_t{30'000}, uint64_t{1} << 27, uint64_t{1} << 40, uint64_t{0}}) {
+    const uint64_t bound = num_rows == 0 ? ~uint64_t{0} : num_rows;
     std::vector<bool> done;
     for (int i = 0; i < 20; ++i) {
       // Keys of all buckets, or crowded in two buckets.
       std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
-      if (dimension != 30'000 && i % 2 == 1) {
+      if (num_rows != 30'000 && i % 2 == 1) {
         for (uint64_t& key : keys) key = key % 2 * (bound / 2) + key % 1'000'003;
       }
       keys[rng.Below(kTuples)] = keys[rng.Below(kTuples)];
       const bool has_repeat = std::set<uint64_t>(keys.begin(), keys.end()).size() < keys.size();
-      if (has_repeat) done.push_back(Order<uint64_t>(keys, dimension, 4).done);
+      if (has_repeat) done.push_back(Order<uint64_t>(keys, num_rows, 4).done);
     }
     EXPECT_GT(done.size(), 10u);
-    EXPECT_THAT(done, Each(false)) << dimension;
+    EXPECT_THAT(done, Each(false)) << num_rows;
   }
 }
 
@@ -158,12 +158,12 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   Rng rng(seed);
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = uint64_t{1} << 40;
+  spec.num_rows = uint64_t{1} << 40;
   spec.aggregation.return_counts = true;
   std::vector<RawSubmission> submissions;
   for (size_t k = 0; k < 40; ++k) {
     RawTensor raw;
-    raw.keys = k == 7 ? DistinctKeys(rng, spec.dimension, kTuples)
+    raw.keys = k == 7 ? DistinctKeys(rng, spec.num_rows, kTuples)
                       : RandomKeys(rng, 1'000'000, 40'000, KeyStyle::kUniform, KeyOrder::kSortedUnique);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
@@ -171,22 +171,22 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   ExpectTheReferencesResult(spec, submissions);
 }
 
-// The largest dimension whose keys fit words.
-constexpr uint64_t kWordDimension = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
+// The largest num_rows whose keys fit words.
+constexpr uint64_t kWordNumRows = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
 
 TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  for (const uint64_t dimension : {uint64_t{1} << 33, kWordDimension - 7, kWordDimension}) {
-    for (const uint64_t bound : {dimension, dimension / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
-      SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", keys below " << bound);
+  for (const uint64_t num_rows : {uint64_t{1} << 33, kWordNumRows - 7, kWordNumRows}) {
+    for (const uint64_t bound : {num_rows, num_rows / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
+      SCOPED_TRACE(::testing::Message() << "num_rows " << num_rows << ", keys below " << bound);
       const std::vector<uint64_t> keys = DistinctKeys(rng, bound, kTuples);
-      const Ordered<uint64_t> expected = Order<uint64_t>(keys, dimension, sizeof(uint32_t));
+      const Ordered<uint64_t> expected = Order<uint64_t>(keys, num_rows, sizeof(uint32_t));
       std::vector<std::byte> values(keys.size() * sizeof(uint32_t));
       for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / 4 * 31 + i % 4);
       cpu::CoarseWords words;
-      ASSERT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseBits(dimension), words));
+      ASSERT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseBits(num_rows), words));
       size_t at = 0;
       words.ForEach([&](uint64_t key, uint32_t value) {
         ASSERT_EQ(key, expected.keys[at]);
@@ -205,8 +205,8 @@ TEST(CoarseWords, LongKeys_FewTuples_AndRepeatedKeys_AreRefused) {
   Rng rng(seed);
   const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
   cpu::CoarseWords words;
-  const int low_bits = cpu::CoarseBits(kWordDimension);
-  std::vector<uint64_t> keys = DistinctKeys(rng, kWordDimension, kTuples);
+  const int low_bits = cpu::CoarseBits(kWordNumRows);
+  std::vector<uint64_t> keys = DistinctKeys(rng, kWordNumRows, kTuples);
   EXPECT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words));
   EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseWords::kMaxLowBits + 1, words));
   EXPECT_FALSE(cpu::OrderCoarselyInWords(absl::MakeConstSpan(keys).first(3), values.data(), low_bits, words));
@@ -221,9 +221,9 @@ TEST(CoarseWords, UnpackedUpdate_TakesNoMoreMemoryThanItReported) {
   Rng rng(seed);
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = kWordDimension;
+  spec.num_rows = kWordNumRows;
   RawTensor raw;
-  raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+  raw.keys = DistinctKeys(rng, spec.num_rows, kTuples);
   raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
   auto updates = BuildUpdates({spec}, {"client", 1.0, {std::move(raw)}});
   ASSERT_TRUE(updates.ok()) << updates.status();
@@ -245,19 +245,19 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
   enum class Others { kNone, kSorted, kFew, kRepeated, kDense };
-  const std::vector<uint64_t> shared = DistinctKeys(rng, kWordDimension, 3000);
+  const std::vector<uint64_t> shared = DistinctKeys(rng, kWordNumRows, 3000);
   for (const Others others : {Others::kNone, Others::kSorted, Others::kFew, Others::kRepeated, Others::kDense}) {
     for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMax}) {
       SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op));
       TensorSpec spec;
       spec.name = "t";
-      spec.dimension = kWordDimension;
+      spec.num_rows = kWordNumRows;
       spec.aggregation.op = op;
       spec.aggregation.return_counts = op == Op::kMean;
       std::vector<RawSubmission> submissions;
       for (size_t k = 0; k < 9; ++k) {
         RawTensor raw;
-        raw.keys = DistinctKeys(rng, spec.dimension, kTuples);
+        raw.keys = DistinctKeys(rng, spec.num_rows, kTuples);
         std::copy(shared.begin(), shared.end(), raw.keys.begin());  // of every client
         std::sort(raw.keys.begin(), raw.keys.end());
         raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
@@ -267,7 +267,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
           if (others == Others::kFew) raw.keys.resize(100);
           if (others == Others::kRepeated) raw.keys[3] = raw.keys[1000];
           if (others == Others::kDense) {
-            std::iota(raw.keys.begin(), raw.keys.end(), kWordDimension / 2);
+            std::iota(raw.keys.begin(), raw.keys.end(), kWordNumRows / 2);
             std::swap(raw.keys[3], raw.keys[1000]);
           }
         }
@@ -281,7 +281,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
 
 TEST(CoarseOrder, FewTuples_AreRefused) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
 
-TEST(CoarseOrder, SmallDimensions_HaveNone) {
+TEST(CoarseOrder, SmallNumRows_HaveNone) {
   EXPECT_EQ(cpu::CoarseBits(1), 0);
   EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets), 0);
   EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets + 1), 1);

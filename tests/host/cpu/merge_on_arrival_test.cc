@@ -38,11 +38,11 @@ struct Arrival {
 
 void PrintTo(const Arrival& arrival, std::ostream* out) { *out << arrival.name; }
 
-TensorSpec FixedPointSpec(Op op, uint64_t dimension, uint32_t width, uint64_t max_submissions) {
+TensorSpec FixedPointSpec(Op op, uint64_t num_rows, uint32_t row_width, uint64_t max_submissions) {
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = dimension;
-  spec.width = width;
+  spec.num_rows = num_rows;
+  spec.row_width = row_width;
   AggregationSpec& a = spec.aggregation;
   a.op = op;
   a.numerics = Numerics::kFixedPoint;
@@ -64,11 +64,11 @@ std::vector<Arrival> Arrivals() {
   integers.aggregation.op = Op::kMean;
   TensorSpec keys;
   keys.name = "t";
-  keys.dimension = 3000;
+  keys.num_rows = 3000;
   keys.aggregation.op = Op::kUnion;
   TensorSpec extremes;
   extremes.name = "t";
-  extremes.dimension = 3000;
+  extremes.num_rows = 3000;
   extremes.aggregation.op = Op::kMin;
   extremes.aggregation.return_counts = true;
   return {{"FixedPointWeighted", weighted, kMany, 4},
@@ -85,8 +85,8 @@ std::vector<RawSubmission> Submissions(const Arrival& arrival, Rng& rng) {
   for (size_t i = 0; i < arrival.num_submissions; ++i) {
     const KeyOrder order = rng.Coin() ? KeyOrder::kSortedUnique : KeyOrder::kShuffled;
     RawTensor raw;
-    raw.keys = RandomKeys(rng, arrival.spec.dimension, 1 + rng.Below(arrival.max_tuples), KeyStyle::kZipf, order);
-    raw.values = RandomValues(rng, arrival.spec.dtype, raw.keys.size() * arrival.spec.width, ValueStyle::kUnit);
+    raw.keys = RandomKeys(rng, arrival.spec.num_rows, 1 + rng.Below(arrival.max_tuples), KeyStyle::kZipf, order);
+    raw.values = RandomValues(rng, arrival.spec.dtype, raw.keys.size() * arrival.spec.row_width, ValueStyle::kUnit);
     submissions.push_back({std::to_string(rng.Bits()), 0.25 + 0.5 * rng.Unit(), {std::move(raw)}});
   }
   return submissions;

@@ -19,15 +19,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string PlanOf(uint64_t dimension, size_t clients, size_t tuples) {
+std::string PlanOf(uint64_t num_rows, size_t clients, size_t tuples) {
   Rng rng(TestSeed(5));
   TensorSpec spec;
   spec.name = "t";
-  spec.dimension = dimension;
+  spec.num_rows = num_rows;
   std::vector<RawSubmission> submissions;
   for (size_t k = 0; k < clients; ++k) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, dimension, tuples, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.keys = RandomKeys(rng, num_rows, tuples, KeyStyle::kUniform, KeyOrder::kSortedUnique);
     raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(k), 1.0, {std::move(raw)}});
   }

@@ -40,12 +40,12 @@ inline RawSubmission KeysOnly(std::string id, std::vector<uint64_t> keys, double
   return {std::move(id), weight, {{std::move(keys), "", false}}};
 }
 
-inline TensorSpec MakeSpec(DType dtype, Op op, uint64_t dimension = 0, uint32_t width = 1) {
+inline TensorSpec MakeSpec(DType dtype, Op op, uint64_t num_rows = 0, uint32_t row_width = 1) {
   TensorSpec spec;
   spec.name = "tensor-name";
   spec.dtype = dtype;
-  spec.dimension = dimension;
-  spec.width = width;
+  spec.num_rows = num_rows;
+  spec.row_width = row_width;
   spec.modular = IsModular(dtype);
   spec.aggregation.op = op;
   return spec;
@@ -93,7 +93,7 @@ class ContractTest : public ::testing::TestWithParam<EngineCase> {
   absl::Status SubmitStatus(const TensorSpec& spec, const RawSubmission& submission) {
     const Driven driven = Run({spec}, {submission});
     if (!driven.submissions[0].ok() && driven.results.ok() && spec.aggregation.result_layout == ResultLayout::kSparse) {
-      EXPECT_EQ(driven.results->front().num_rows, 0u) << "a refused submission left something behind";
+      EXPECT_EQ(driven.results->front().num_keys, 0u) << "a refused submission left something behind";
     }
     return driven.submissions[0];
   }

@@ -108,12 +108,12 @@ TEST(Differential, RandomCases_CoverTheContract) {
       const Result& result = verdict.results[t];
       const bool is_auto = c.specs[t].aggregation.result_layout == ResultLayout::kAuto;
       seen.results++;
-      seen.rows += result.num_rows > 0;
+      seen.rows += result.num_keys > 0;
       seen.dense_by_fallback += is_auto && result.layout == Layout::kDense;
       seen.fixed_point += result.fixed_point_shift.has_value();
       seen.unions += !result.has_values;
       seen.kept_empty +=
-          c.specs[t].layout == Layout::kDense && result.layout == Layout::kSparse && result.num_rows == 0;
+          c.specs[t].layout == Layout::kDense && result.layout == Layout::kSparse && result.num_keys == 0;
     }
   }
   EXPECT_GE(seen.results, 400);

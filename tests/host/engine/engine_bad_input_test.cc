@@ -200,7 +200,7 @@ TEST_P(BadInputContract, ZeroTotalWeight_Mean_FailsOnlyWhereKeysWereTouched) {
   const absl::Status status = MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {}, {}, 0.0)});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("tensor-name"));
-  EXPECT_EQ(Merge(spec, {Client(spec, "a", {}, {}, 0.0), Client(spec, "b", {}, {}, 0.0)}).num_rows, 0u);
+  EXPECT_EQ(Merge(spec, {Client(spec, "a", {}, {}, 0.0), Client(spec, "b", {}, {}, 0.0)}).num_keys, 0u);
   EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {}, {}, 0x1p-1074)})),
               ElementsAre(0.0));
 }
@@ -232,13 +232,13 @@ TEST_P(BadInputContract, ZeroWeightContributor_StillCounts) {
 
 // ---- refusals
 
-TEST_P(BadInputContract, KeyBeyondTheDimension_IsRefused) {
-  for (const uint64_t dimension :
+TEST_P(BadInputContract, KeyBeyondNumRows_IsRefused) {
+  for (const uint64_t num_rows :
        {uint64_t{1}, uint64_t{1000}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
-    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, dimension);
-    SCOPED_TRACE(dimension);
-    EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", {dimension - 1}, {1})).ok());
-    for (const uint64_t key : {dimension, ~uint64_t{0}}) {
+    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, num_rows);
+    SCOPED_TRACE(num_rows);
+    EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", {num_rows - 1}, {1})).ok());
+    for (const uint64_t key : {num_rows, ~uint64_t{0}}) {
       const absl::Status status = SubmitStatus(spec, Client(spec, "a", {0, key}, {1, 1}));
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("tensor-name"), HasSubstr(std::to_string(key))));

@@ -28,7 +28,7 @@ RawSubmission FirstKeys(const TensorSpec& spec, uint64_t count) {
   std::vector<uint64_t> keys(count);
   std::iota(keys.begin(), keys.end(), uint64_t{0});
   if (spec.aggregation.op == Op::kUnion) return KeysOnly("a", keys);
-  return Client(spec, "a", keys, std::vector<double>(count * spec.width, 1.0));
+  return Client(spec, "a", keys, std::vector<double>(count * spec.row_width, 1.0));
 }
 
 TEST_P(LayoutContract, Dense_UntouchedKeys_HoldFillWithoutCountsAndWeights) {
@@ -38,7 +38,7 @@ TEST_P(LayoutContract, Dense_UntouchedKeys_HoldFillWithoutCountsAndWeights) {
   spec.aggregation.return_weights = true;
   const Result result = Merge(spec, {Client(spec, "a", {2}, {4, 6}), Client(spec, "b", {0, 2}, {1, 3, 0, 0})});
   EXPECT_EQ(result.layout, Layout::kDense);
-  EXPECT_EQ(result.num_rows, 4u);
+  EXPECT_EQ(result.num_keys, 4u);
   EXPECT_THAT(FloatsOf(result), ElementsAre(0.5, 1.5, -2.5, -2.5, 2, 3, -2.5, -2.5));
   EXPECT_THAT(CountsOf(result), ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(WeightsOf(result), ElementsAre(1.0, 0.0, 2.0, 0.0));
@@ -59,7 +59,7 @@ TEST_P(LayoutContract, Dense_Union_HasCountsOnly) {
   spec.aggregation.fill = 3.0;
   const Result result = Merge(spec, {KeysOnly("a", {1, 3}), KeysOnly("b", {3})});
   EXPECT_EQ(result.layout, Layout::kDense);
-  EXPECT_EQ(result.num_rows, 4u);
+  EXPECT_EQ(result.num_keys, 4u);
   EXPECT_TRUE(result.values.empty());
   EXPECT_THAT(CountsOf(result), ElementsAre(0, 1, 0, 2));
 }
@@ -124,15 +124,15 @@ TEST_P(LayoutContract, DenseTensor_MissingRow_IsRefused) {
 
 struct AutoRow {
   DType dtype;
-  uint32_t width;
+  uint32_t row_width;
   Op op;
   std::optional<DType> result_dtype;
-  uint64_t dimension;
+  uint64_t num_rows;
   uint64_t least_dense;  // the fewest keys that make the result dense
 };
 
 TEST_P(LayoutContract, Auto_GoesDenseExactlyWhereThatIsNotLarger) {
-  // keys·(4 + width·value bytes) ≥ dimension·width·value bytes
+  // keys·(4 + row_width·value bytes) ≥ num_rows·row_width·value bytes
   const std::vector<AutoRow> table = {
       {DType::kFloat32, 1, Op::kSum, std::nullopt, 10, 5},     // 8k ≥ 40
       {DType::kFloat32, 1, Op::kSum, std::nullopt, 11, 6},     // 8k ≥ 44
@@ -151,15 +151,15 @@ TEST_P(LayoutContract, Auto_GoesDenseExactlyWhereThatIsNotLarger) {
       {DType::kFloat32, 1, Op::kSum, std::nullopt, 65537, 32769},
   };
   for (const AutoRow& row : table) {
-    TensorSpec spec = WithLayout(MakeSpec(row.dtype, row.op, row.dimension, row.width), ResultLayout::kAuto);
+    TensorSpec spec = WithLayout(MakeSpec(row.dtype, row.op, row.num_rows, row.row_width), ResultLayout::kAuto);
     spec.aggregation.result_dtype = row.result_dtype;
     SCOPED_TRACE(Describe(spec));
     const Result below = Merge(spec, {FirstKeys(spec, row.least_dense - 1)});
     EXPECT_EQ(below.layout, Layout::kSparse);
-    EXPECT_EQ(below.num_rows, row.least_dense - 1);
+    EXPECT_EQ(below.num_keys, row.least_dense - 1);
     const Result at = Merge(spec, {FirstKeys(spec, row.least_dense)});
     EXPECT_EQ(at.layout, Layout::kDense);
-    EXPECT_EQ(at.num_rows, row.dimension);
+    EXPECT_EQ(at.num_keys, row.num_rows);
   }
 }
 
@@ -171,7 +171,7 @@ TEST_P(LayoutContract, Auto_DenseThreshold_ComesFirstWhereItIsLower) {
   spec.aggregation.dense_threshold = 1.0;  // the size still decides
   EXPECT_EQ(Merge(spec, {FirstKeys(spec, 4)}).layout, Layout::kSparse);
   EXPECT_EQ(Merge(spec, {FirstKeys(spec, 5)}).layout, Layout::kDense);
-  spec.dimension = 3;
+  spec.num_rows = 3;
   spec.aggregation.dense_threshold = 1.0 / 3.0;
   EXPECT_EQ(Merge(spec, {FirstKeys(spec, 1)}).layout, Layout::kDense);
 }
@@ -196,20 +196,20 @@ TEST_P(LayoutContract, Auto_CountsTheKeysThatAreLeft) {
 }
 
 TEST_P(LayoutContract, Auto_LargeKeySpaces_StaySparse) {
-  for (const uint64_t dimension : {uint64_t{0}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
-    const TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kSum, dimension), ResultLayout::kAuto);
+  for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
+    const TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kSum, num_rows), ResultLayout::kAuto);
     EXPECT_EQ(Merge(spec, {FirstKeys(spec, 100)}).layout, Layout::kSparse);
   }
   EXPECT_EQ(Merge(WithLayout(MakeSpec(DType::kFloat32, Op::kSum, 1), ResultLayout::kAuto), {}).layout, Layout::kSparse)
       << "no keys";
 }
 
-TEST_P(LayoutContract, StoredKeys_Have32BitsUpToDimension2To32) {
-  for (const uint64_t dimension : {uint64_t{5}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
-    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, dimension);
+TEST_P(LayoutContract, StoredKeys_Have32BitsUpToNumRows2To32) {
+  for (const uint64_t num_rows : {uint64_t{5}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
+    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, num_rows);
     for (const bool empty : {false, true}) {
       const Result result = Merge(spec, {empty ? Client(spec, "a", {}, {}) : Client(spec, "a", {4}, {1})});
-      EXPECT_EQ(result.keys.index() == 0, dimension != 0 && dimension <= uint64_t{1} << 32);
+      EXPECT_EQ(result.keys.index() == 0, num_rows != 0 && num_rows <= uint64_t{1} << 32);
     }
   }
 }
@@ -309,35 +309,35 @@ TEST_P(LayoutContract, DenseTensor_NoSubmissionsAndKeep_IsSparseWithoutRows) {
     spec.aggregation.return_counts = true;
     const Result result = Merge(spec, {});
     EXPECT_EQ(result.layout, Layout::kSparse);
-    EXPECT_EQ(result.num_rows, 0u);
-    EXPECT_EQ(result.dimension, 3u);
-    EXPECT_EQ(result.width, 2u);
+    EXPECT_EQ(result.num_keys, 0u);
+    EXPECT_EQ(result.num_rows, 3u);
+    EXPECT_EQ(result.row_width, 2u);
     EXPECT_EQ(result.dtype, DType::kInt64);
     EXPECT_THAT(KeysOf(result), IsEmpty());
     EXPECT_TRUE(result.values.empty());
     EXPECT_TRUE(result.counts.empty());
     // With a submission on_empty has no influence.
-    EXPECT_EQ(Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 2, 3, 4, 5, 6})}).num_rows, 3u);
+    EXPECT_EQ(Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 2, 3, 4, 5, 6})}).num_keys, 3u);
   }
 }
 
 // A sparse tensor of the same round is just empty.
 TEST_P(LayoutContract, SparseTensor_NoSubmissions_IsEmptyWhateverOnEmptySays) {
   const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, 3);
-  EXPECT_EQ(Merge(spec, {}).num_rows, 0u);
+  EXPECT_EQ(Merge(spec, {}).num_keys, 0u);
 }
 
 TEST_P(LayoutContract, Empty_NoSubmissionsOrNoKeys_GiveNoRows) {
   for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    for (const uint64_t dimension : {uint64_t{10}, uint64_t{0}}) {
-      TensorSpec spec = MakeSpec(DType::kFloat32, op, dimension, 3);
+    for (const uint64_t num_rows : {uint64_t{10}, uint64_t{0}}) {
+      TensorSpec spec = MakeSpec(DType::kFloat32, op, num_rows, 3);
       spec.aggregation.return_counts = true;
       spec.aggregation.return_weights = true;
       for (const size_t count : {0, 1, 3}) {
         std::vector<RawSubmission> submissions;
         for (size_t i = 0; i < count; ++i) submissions.push_back(Client(spec, std::to_string(i), {}, {}));
         const Result result = Merge(spec, submissions);
-        EXPECT_EQ(result.num_rows, 0u);
+        EXPECT_EQ(result.num_keys, 0u);
         EXPECT_THAT(KeysOf(result), IsEmpty());
         EXPECT_TRUE(result.values.empty());
         EXPECT_THAT(CountsOf(result), IsEmpty());

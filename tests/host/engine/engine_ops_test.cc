@@ -41,9 +41,9 @@ TEST_P(OpsContract, Sum_Uniform_AddsRowsOfContributors) {
   EXPECT_EQ(result.layout, Layout::kSparse);
   EXPECT_EQ(result.dtype, DType::kFloat32);
   EXPECT_TRUE(result.has_values);
-  EXPECT_EQ(result.num_rows, 3u);
-  EXPECT_EQ(result.dimension, 10u);
-  EXPECT_EQ(result.width, 1u);
+  EXPECT_EQ(result.num_keys, 3u);
+  EXPECT_EQ(result.num_rows, 10u);
+  EXPECT_EQ(result.row_width, 1u);
   EXPECT_TRUE(result.counts.empty());
   EXPECT_TRUE(result.weights.empty());
   EXPECT_EQ(result.fixed_point_shift, std::nullopt);

@@ -15,15 +15,15 @@ using ::testing::ElementsAre;
 
 SPARSEAGG_ENGINE_SUITE(ShapeContract);
 
-TensorSpec Plain(uint64_t dimension, uint32_t width = 1) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, dimension, width);
+TensorSpec Plain(uint64_t num_rows, uint32_t row_width = 1) {
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, num_rows, row_width);
   spec.aggregation.return_counts = true;
   return spec;
 }
 
 RawSubmission WithUnitValues(const TensorSpec& spec, std::string id, std::vector<uint64_t> keys, Rng& rng) {
   RawTensor raw;
-  raw.values = RandomValues(rng, spec.dtype, keys.size() * spec.width, ValueStyle::kUnit);
+  raw.values = RandomValues(rng, spec.dtype, keys.size() * spec.row_width, ValueStyle::kUnit);
   raw.keys = std::move(keys);
   return {std::move(id), 1.0, {std::move(raw)}};
 }
@@ -33,12 +33,12 @@ TEST_P(ShapeContract, TupleCounts_AroundPowersOfTwo) {
   for (const size_t count : {0,  1,  2,   3,   7,   8,    9,    15,   16,    17,    31,    32,    33,    63,
                              64, 65, 255, 256, 257, 1023, 1024, 1025, 16383, 16384, 16385, 65535, 65536, 65537}) {
     for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
-      for (const uint64_t dimension : {uint64_t{100000}, uint64_t{0}}) {
-        SCOPED_TRACE(std::to_string(count) + " tuples of " + std::to_string(dimension));
-        const TensorSpec spec = Plain(dimension);
+      for (const uint64_t num_rows : {uint64_t{100000}, uint64_t{0}}) {
+        SCOPED_TRACE(std::to_string(count) + " tuples of " + std::to_string(num_rows));
+        const TensorSpec spec = Plain(num_rows);
         std::vector<RawSubmission> submissions;
         for (const char* id : {"a", "b"}) {
-          std::vector<uint64_t> keys = RandomKeys(rng, dimension, count, KeyStyle::kUniform, order);
+          std::vector<uint64_t> keys = RandomKeys(rng, num_rows, count, KeyStyle::kUniform, order);
           submissions.push_back(WithUnitValues(spec, id, std::move(keys), rng));
         }
         Merge(spec, submissions);
@@ -58,40 +58,40 @@ TEST_P(ShapeContract, ContributorCounts_AroundPowersOfTwo) {
       submissions.push_back(WithUnitValues(spec, std::to_string(i), {5, 5 + rng.Below(900)}, rng));
     }
     const Result result = Merge(spec, submissions);
-    ASSERT_GE(result.num_rows, 1u);
+    ASSERT_GE(result.num_keys, 1u);
     EXPECT_EQ(result.KeyAt(0), 5u);
     EXPECT_EQ(result.counts[0], static_cast<uint32_t>(count)) << "counts must not saturate";
   }
 }
 
-TEST_P(ShapeContract, Dimensions_AroundPowersOfTwo_AllKeys) {
+TEST_P(ShapeContract, NumRows_AroundPowersOfTwo_AllKeys) {
   Rng rng(TestSeed(3));
-  for (const uint64_t dimension :
+  for (const uint64_t num_rows :
        {1, 2, 31, 32, 33, 63, 64, 65, 16383, 16384, 16385, 65535, 65536, 65537, 262143, 262145}) {
     for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense}) {
-      SCOPED_TRACE(dimension);
-      TensorSpec spec = Plain(dimension);
+      SCOPED_TRACE(num_rows);
+      TensorSpec spec = Plain(num_rows);
       spec.aggregation.result_layout = layout;
-      std::vector<uint64_t> keys(dimension);
+      std::vector<uint64_t> keys(num_rows);
       std::iota(keys.begin(), keys.end(), uint64_t{0});
       const Result result =
-          Merge(spec, {WithUnitValues(spec, "a", keys, rng), WithUnitValues(spec, "b", {dimension - 1}, rng)});
-      EXPECT_EQ(result.num_rows, dimension);
+          Merge(spec, {WithUnitValues(spec, "a", keys, rng), WithUnitValues(spec, "b", {num_rows - 1}, rng)});
+      EXPECT_EQ(result.num_keys, num_rows);
     }
   }
 }
 
 TEST_P(ShapeContract, Keys_AtTheEdgesOfAnyBlock) {
-  // Around every power of two, and the last key of every dimension.
+  // Around every power of two, and the last key of every num_rows.
   Rng rng(TestSeed(4));
-  for (const uint64_t dimension : {uint64_t{1} << 20, (uint64_t{1} << 32) - 1, uint64_t{1} << 32,
-                                   (uint64_t{1} << 32) + 1, uint64_t{1} << 40, ~uint64_t{0}, uint64_t{0}}) {
-    SCOPED_TRACE(dimension);
-    const TensorSpec spec = Plain(dimension);
+  for (const uint64_t num_rows : {uint64_t{1} << 20, (uint64_t{1} << 32) - 1, uint64_t{1} << 32,
+                                  (uint64_t{1} << 32) + 1, uint64_t{1} << 40, ~uint64_t{0}, uint64_t{0}}) {
+    SCOPED_TRACE(num_rows);
+    const TensorSpec spec = Plain(num_rows);
     std::vector<RawSubmission> submissions;
     for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kSorted, KeyOrder::kDescending, KeyOrder::kShuffled,
                                  KeyOrder::kShuffledUnique}) {
-      std::vector<uint64_t> keys = RandomKeys(rng, dimension, 400, KeyStyle::kEdges, order);
+      std::vector<uint64_t> keys = RandomKeys(rng, num_rows, 400, KeyStyle::kEdges, order);
       submissions.push_back(WithUnitValues(spec, std::to_string(submissions.size()), std::move(keys), rng));
     }
     Merge(spec, submissions);
@@ -99,14 +99,14 @@ TEST_P(ShapeContract, Keys_AtTheEdgesOfAnyBlock) {
 }
 
 TEST_P(ShapeContract, FirstAndLastKey_AreOrdinaryKeys) {
-  for (const uint64_t dimension : {uint64_t{1}, uint64_t{7}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
-    const uint64_t last = dimension - 1;
+  for (const uint64_t num_rows : {uint64_t{1}, uint64_t{7}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
+    const uint64_t last = num_rows - 1;
     for (const Op op : {Op::kSum, Op::kMin, Op::kUnion}) {
-      TensorSpec spec = MakeSpec(DType::kFloat32, op, dimension);
+      TensorSpec spec = MakeSpec(DType::kFloat32, op, num_rows);
       spec.aggregation.return_counts = true;
       const Result result =
           Merge(spec, {Client(spec, "a", {last, 0, last}, {1, 2, 3}), Client(spec, "b", {last}, {4})});
-      if (dimension == 1) {
+      if (num_rows == 1) {
         EXPECT_THAT(KeysOf(result), ElementsAre(0u));
       } else {
         EXPECT_THAT(KeysOf(result), ElementsAre(0u, last));
@@ -118,11 +118,11 @@ TEST_P(ShapeContract, FirstAndLastKey_AreOrdinaryKeys) {
 
 TEST_P(ShapeContract, Widths_WithEveryDType) {
   Rng rng(TestSeed(5));
-  for (const uint32_t width : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 300}) {
+  for (const uint32_t row_width : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 300}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64, DType::kInt32,
                               DType::kInt64, DType::kUInt32, DType::kUInt64}) {
       for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
-        TensorSpec spec = MakeSpec(dtype, Op::kSum, 50, width);
+        TensorSpec spec = MakeSpec(dtype, Op::kSum, 50, row_width);
         SCOPED_TRACE(Describe(spec));
         std::vector<RawSubmission> submissions;
         for (const char* id : {"c", "a", "b"}) {
@@ -137,29 +137,29 @@ TEST_P(ShapeContract, Widths_WithEveryDType) {
 
 TEST_P(ShapeContract, WideRow_OfOneKey) {
   Rng rng(TestSeed(6));
-  for (const uint32_t width : {4096u, 100000u}) {
-    const TensorSpec spec = Plain(3, width);
+  for (const uint32_t row_width : {4096u, 100000u}) {
+    const TensorSpec spec = Plain(3, row_width);
     Merge(spec, {WithUnitValues(spec, "a", {1}, rng), WithUnitValues(spec, "b", {2, 1, 2}, rng)});
   }
 }
 
 TEST_P(ShapeContract, HotKey_ManyDuplicatesInOneUpdate) {
   Rng rng(TestSeed(7));
-  for (const uint64_t dimension : {uint64_t{1}, uint64_t{1000000}, uint64_t{0}}) {
-    const TensorSpec spec = Plain(dimension);
-    const uint64_t hot = dimension / 2;
+  for (const uint64_t num_rows : {uint64_t{1}, uint64_t{1000000}, uint64_t{0}}) {
+    const TensorSpec spec = Plain(num_rows);
+    const uint64_t hot = num_rows / 2;
     std::vector<uint64_t> keys(100000, hot);
     const Result same = Merge(spec, {WithUnitValues(spec, "a", keys, rng)});
     EXPECT_THAT(CountsOf(same), ElementsAre(1));
-    for (size_t i = 0; i < keys.size(); i += 3) keys[i] = rng.Below(dimension);
+    for (size_t i = 0; i < keys.size(); i += 3) keys[i] = rng.Below(num_rows);
     Merge(spec, {WithUnitValues(spec, "a", keys, rng), WithUnitValues(spec, "b", {hot}, rng)});
   }
 }
 
 TEST_P(ShapeContract, HotKey_OfManyContributors) {
   Rng rng(TestSeed(8));
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Plain(dimension, 2);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Plain(num_rows, 2);
     std::vector<RawSubmission> submissions;
     for (int i = 0; i < 20000; ++i) {
       submissions.push_back(WithUnitValues(spec, std::to_string(rng.Bits()), {rng.Below(1000), 77}, rng));
@@ -183,12 +183,12 @@ TEST_P(ShapeContract, EmptyAndFullUpdates_Interleaved) {
 TEST_P(ShapeContract, ImplicitRuns_OfSparseTensors) {
   // Chunks without key bytes, through every kind of key space; MergeFrom mixes them with stored keys.
   Rng rng(TestSeed(10));
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
-    const TensorSpec spec = Plain(dimension, 3);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
+    const TensorSpec spec = Plain(num_rows, 3);
     std::vector<RawSubmission> submissions;
     for (int i = 0; i < 12; ++i) {
       std::vector<uint64_t> keys(1 + rng.Below(60));
-      std::iota(keys.begin(), keys.end(), i == 0 ? dimension - keys.size() : rng.Below(900));
+      std::iota(keys.begin(), keys.end(), i == 0 ? num_rows - keys.size() : rng.Below(900));
       submissions.push_back(WithUnitValues(spec, std::to_string(i), std::move(keys), rng));
     }
     for (uint64_t seed = 0; seed < 10; ++seed) {
@@ -208,7 +208,7 @@ TEST_P(ShapeContract, Failure_EarlyInALargeRound_StopsCleanly) {
       std::vector<RawSubmission> submissions;
       for (const char* id : {"a", "b", "zero"}) {
         std::vector<uint64_t> keys =
-            RandomKeys(rng, spec.dimension, 100000, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+            RandomKeys(rng, spec.num_rows, 100000, KeyStyle::kUniform, KeyOrder::kSortedUnique);
         std::erase(keys, bad_key);
         submissions.push_back(IntegerClient(spec, id, keys, std::vector<int64_t>(keys.size(), 1)));
       }
@@ -233,7 +233,7 @@ TEST_P(ShapeContract, LongSparseRange_WithADenseCorner) {
   std::vector<RawSubmission> submissions;
   for (const char* id : {"a", "b", "c"}) {
     std::vector<uint64_t> keys = RandomKeys(rng, 40000, 30000, KeyStyle::kUniform, KeyOrder::kSorted);
-    const std::vector<uint64_t> rare = RandomKeys(rng, spec.dimension, 50, KeyStyle::kUniform, KeyOrder::kSorted);
+    const std::vector<uint64_t> rare = RandomKeys(rng, spec.num_rows, 50, KeyStyle::kUniform, KeyOrder::kSorted);
     keys.insert(keys.end(), rare.begin(), rare.end());
     std::sort(keys.begin(), keys.end());
     submissions.push_back(WithUnitValues(spec, id, std::move(keys), rng));

@@ -29,8 +29,8 @@ constexpr uint64_t kDivisor = kSanitized ? 4 : 1;
 
 struct Shape {
   std::string name;
-  uint64_t dimension;
-  uint32_t width;
+  uint64_t num_rows;
+  uint32_t row_width;
   size_t num_clients;
   size_t tuples;  // of each client
   KeyStyle keys;
@@ -175,8 +175,8 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   spec.name = shape.name;
   spec.dtype = shape.dtype;
   spec.modular = IsModular(shape.dtype);
-  spec.dimension = shape.dimension / kDivisor;
-  spec.width = shape.width;
+  spec.num_rows = shape.num_rows / kDivisor;
+  spec.row_width = shape.row_width;
   spec.layout = shape.layout;
   AggregationSpec& a = spec.aggregation;
   a.op = shape.op;
@@ -194,12 +194,12 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   for (size_t i = 0; i < shape.num_clients; ++i) {
     RawTensor raw;
     if (shape.layout == Layout::kDense) {
-      raw.keys.resize(spec.dimension);
+      raw.keys.resize(spec.num_rows);
       std::iota(raw.keys.begin(), raw.keys.end(), 0);
     } else {
-      raw.keys = RandomKeys(rng, spec.dimension, shape.tuples / kDivisor, shape.keys, shape.order);
+      raw.keys = RandomKeys(rng, spec.num_rows, shape.tuples / kDivisor, shape.keys, shape.order);
     }
-    raw.values = RandomValues(rng, shape.dtype, raw.keys.size() * shape.width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, shape.dtype, raw.keys.size() * shape.row_width, ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(i), 0.5 + 7.0 * rng.Unit(), {std::move(raw)}});
   }
   const Verdict verdict = Judge({spec}, submissions);

@@ -36,12 +36,12 @@ struct Limited {
 
 void PrintTo(const Limited& limited, std::ostream* out) { *out << limited.name; }
 
-TensorSpec SpecOf(uint64_t dimension, Op op = Op::kSum, DType dtype = DType::kFloat32, uint32_t width = 1) {
+TensorSpec SpecOf(uint64_t num_rows, Op op = Op::kSum, DType dtype = DType::kFloat32, uint32_t row_width = 1) {
   TensorSpec spec;
   spec.name = "t";
   spec.dtype = dtype;
-  spec.dimension = dimension;
-  spec.width = width;
+  spec.num_rows = num_rows;
+  spec.row_width = row_width;
   spec.aggregation.op = op;
   return spec;
 }
@@ -53,7 +53,7 @@ TensorSpec Weighted(TensorSpec spec) {
   return spec;
 }
 
-// Dimensions for table folds and for sort folds, of narrow and of wide keys.
+// Numbers of rows for table folds and for sort folds, of narrow and of wide keys.
 std::vector<Limited> Cases() {
   constexpr uint64_t kSparse = 4000000000;
   constexpr uint64_t kWide = uint64_t{1} << 40;
@@ -85,18 +85,18 @@ std::vector<Limited> Cases() {
 std::vector<RawSubmission> Submissions(const Limited& limited, Rng& rng) {
   const TensorSpec& spec = limited.spec;
   const std::vector<uint64_t> shared =
-      RandomKeys(rng, spec.dimension, limited.shared_keys, KeyStyle::kUniform, KeyOrder::kShuffled);
+      RandomKeys(rng, spec.num_rows, limited.shared_keys, KeyStyle::kUniform, KeyOrder::kShuffled);
   std::vector<RawSubmission> submissions;
   for (int i = 0; i < 80; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 5, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    raw.keys = RandomKeys(rng, spec.num_rows, 5, KeyStyle::kUniform, KeyOrder::kSortedUnique);
     for (size_t n = rng.Below(limited.max_tuples); n > 0; --n) raw.keys.push_back(shared[rng.Below(shared.size())]);
     if (rng.Coin()) {
       std::sort(raw.keys.begin(), raw.keys.end());
       raw.keys.erase(std::unique(raw.keys.begin(), raw.keys.end()), raw.keys.end());
     }
     const ValueStyle style = IsFloat(spec.dtype) ? ValueStyle::kCancelling : ValueStyle::kSmallIntegers;
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width,
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width,
                               spec.dtype == DType::kFloat16 ? ValueStyle::kUnit : style);
     const double weight = IsFloat(spec.dtype) ? 0.25 + rng.Unit() : 1.0 + static_cast<double>(rng.Below(9));
     submissions.push_back({absl::StrFormat("client %03d", i), weight, {std::move(raw)}});
@@ -242,7 +242,7 @@ TEST_F(FoldedAggregation, MoreRowsThanTheLimit_AreRefusedAndTheOthersStand) {
   EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kResourceExhausted);
   const auto results = std::move(*aggregation).Finish();
   ASSERT_TRUE(results.ok());
-  EXPECT_EQ(results->front().num_rows, 2000u);
+  EXPECT_EQ(results->front().num_keys, 2000u);
 }
 
 TEST_F(FoldedAggregation, AClientThatIsRefused_FoldsNoOther) {
@@ -274,8 +274,8 @@ TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
 // Sizes that wrap around in 64 bits must not look small.
 TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit) {
   struct TooLarge {
-    uint64_t dimension;
-    uint32_t width;
+    uint64_t num_rows;
+    uint32_t row_width;
     DType dtype;
     Op op;
   };
@@ -285,13 +285,13 @@ TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit
                                 TooLarge{uint64_t{1} << 50, 4096, DType::kFloat32, Op::kMax},
                                 TooLarge{uint64_t{1} << 62, 1, DType::kFloat32, Op::kUnion},
                                 TooLarge{uint64_t{1} << 46, 1, DType::kFloat32, Op::kSum}}) {
-    TensorSpec spec = SpecOf(shape.dimension);
-    spec.width = shape.width;
+    TensorSpec spec = SpecOf(shape.num_rows);
+    spec.row_width = shape.row_width;
     spec.dtype = shape.dtype;
     spec.aggregation.op = shape.op;
     spec.aggregation.result_layout = ResultLayout::kDense;
     const absl::Status status = Aggregation::Create(*engine_, {spec}).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << shape.dimension;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << shape.num_rows;
     EXPECT_THAT(std::string(status.message()), HasSubstr("address"));
   }
 }

@@ -124,7 +124,7 @@ TEST_P(RemoveContract, AllTensorsAndAllClients_LeaveAnEmptyAggregation) {
   EXPECT_LE(aggregation->memory_bytes(), bytes + 128);
   const auto results = std::move(*aggregation).Finish();
   ASSERT_TRUE(results.ok()) << results.status();
-  for (const Result& result : *results) EXPECT_EQ(result.num_rows, 0u);
+  for (const Result& result : *results) EXPECT_EQ(result.num_keys, 0u);
 }
 
 TEST(Remove, AllocatesNothing) {

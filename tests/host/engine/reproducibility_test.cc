@@ -20,9 +20,9 @@ std::vector<RawSubmission> Updates(const TensorSpec& spec, uint64_t seed) {
   std::vector<RawSubmission> submissions;
   for (int i = 0; i < 40; ++i) {
     RawTensor raw;
-    raw.keys = RandomKeys(rng, spec.dimension, 500, KeyStyle::kZipf,
+    raw.keys = RandomKeys(rng, spec.num_rows, 500, KeyStyle::kZipf,
                           i % 2 == 0 ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
-    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kUnit);
     submissions.push_back({"client " + std::to_string(i), rng.Unit(), {std::move(raw)}});
   }
   return submissions;
@@ -35,8 +35,8 @@ TEST(Reproducibility, TwentyOrdersAndChunkings_AllEngines_OneDigestPerMode) {
   for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
     TensorSpec spec;
     spec.name = "t";
-    spec.dimension = 20000;
-    spec.width = 4;
+    spec.num_rows = 20000;
+    spec.row_width = 4;
     spec.aggregation.op = Op::kCoordinateMean;
     spec.aggregation.weighting = Weighting::kByWeight;
     spec.aggregation.return_counts = true;
@@ -66,7 +66,7 @@ TEST(Reproducibility, ClientIds_DecideTheCanonicalOrder) {
   TensorSpec spec;
   spec.name = "t";
   spec.dtype = DType::kFloat64;
-  spec.dimension = 100;
+  spec.num_rows = 100;
   std::vector<RawSubmission> submissions = Updates(spec, 3);
   const std::unique_ptr<Engine> engine = AvailableEngines().front().create();
   const Driven before = Drive(*engine, {spec}, submissions);

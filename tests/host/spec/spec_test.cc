@@ -25,7 +25,7 @@ constexpr Op kAllOps[] = {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, 
 TensorSpec Plain() {
   TensorSpec spec;
   spec.name = "embedding";
-  spec.dimension = 100;
+  spec.num_rows = 100;
   return spec;
 }
 
@@ -66,10 +66,10 @@ TEST(Spec, Defaults_WithANameAndADType_AreValid) {
   EXPECT_TRUE(Validate(FixedPoint()).ok());
 }
 
-TEST(Spec, Width_OutOfRange_IsRefused) {
-  Check({{"width 0", [](TensorSpec& s) { s.width = 0; }, {"width", "0"}},
-         {"width 1", [](TensorSpec& s) { s.width = 1; }, {}},
-         {"wide", [](TensorSpec& s) { s.width = 1 << 20; }, {}}});
+TEST(Spec, RowWidth_OutOfRange_IsRefused) {
+  Check({{"row_width 0", [](TensorSpec& s) { s.row_width = 0; }, {"row_width", "0"}},
+         {"row_width 1", [](TensorSpec& s) { s.row_width = 1; }, {}},
+         {"wide", [](TensorSpec& s) { s.row_width = 1 << 20; }, {}}});
 }
 
 TEST(Spec, Name_OutOfRange_IsRefused) {
@@ -151,18 +151,17 @@ TEST(Spec, ResultDType_ByDefault) {
   EXPECT_EQ(result(DType::kUInt64), DType::kUInt64);
 }
 
-TEST(Spec, DenseLayouts_NeedADimension) {
-  Check(
-      {{"dense result", [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kDense; }, {}},
-       {"dense tensor", [](TensorSpec& s) { s.layout = Layout::kDense; }, {}},
-       {"dense result, dimension 0",
-        [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kDense, s.dimension = 0; },
-        {"dimension"}},
-       {"dense tensor, dimension 0", [](TensorSpec& s) { s.layout = Layout::kDense, s.dimension = 0; }, {"dimension"}},
-       {"auto, dimension 0",
-        [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kAuto, s.dimension = 0; },
-        {}},
-       {"sparse, dimension 0", [](TensorSpec& s) { s.dimension = 0; }, {}}});
+TEST(Spec, DenseLayouts_NeedNumRows) {
+  Check({{"dense result", [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kDense; }, {}},
+         {"dense tensor", [](TensorSpec& s) { s.layout = Layout::kDense; }, {}},
+         {"dense result, num_rows 0",
+          [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kDense, s.num_rows = 0; },
+          {"num_rows"}},
+         {"dense tensor, num_rows 0", [](TensorSpec& s) { s.layout = Layout::kDense, s.num_rows = 0; }, {"num_rows"}},
+         {"auto, num_rows 0",
+          [](TensorSpec& s) { s.aggregation.result_layout = ResultLayout::kAuto, s.num_rows = 0; },
+          {}},
+         {"sparse, num_rows 0", [](TensorSpec& s) { s.num_rows = 0; }, {}}});
 }
 
 TEST(Spec, DenseThreshold_IsInZeroToOne) {
@@ -293,10 +292,10 @@ TEST(Spec, FixedPoint_WeightsThatAreSummed_NeedABound) {
   }
 }
 
-TEST(Spec, NarrowKeys_UpToDimension2To32) {
-  const auto narrow = [](uint64_t dimension) {
+TEST(Spec, NarrowKeys_UpToNumRows2To32) {
+  const auto narrow = [](uint64_t num_rows) {
     TensorSpec spec = Plain();
-    spec.dimension = dimension;
+    spec.num_rows = num_rows;
     return HasNarrowKeys(spec);
   };
   EXPECT_TRUE(narrow(1));

@@ -19,12 +19,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kNarrowKeys = uint64_t{1} << 32;  // the largest dimension whose keys have 32 bits
+constexpr uint64_t kNarrowKeys = uint64_t{1} << 32;  // the largest num_rows whose keys have 32 bits
 
-TensorSpec KeysSpec(uint64_t dimension) {
+TensorSpec KeysSpec(uint64_t num_rows) {
   TensorSpec spec;
   spec.name = "v";
-  spec.dimension = dimension;
+  spec.num_rows = num_rows;
   return spec;
 }
 
@@ -36,8 +36,8 @@ class CopyKeysTest : public ::testing::TestWithParam<std::string> {
 
 // The copies of keys that are overwritten as soon as they are copied.
 template <typename To, typename From>
-std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys, KeyOrder* found = nullptr) {
-  const TensorSpec spec = KeysSpec(dimension);
+std::vector<uint64_t> Copied(uint64_t num_rows, std::vector<From> keys, KeyOrder* found = nullptr) {
+  const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
   EXPECT_TRUE(columns.ok()) << columns.status();
@@ -48,8 +48,8 @@ std::vector<uint64_t> Copied(uint64_t dimension, std::vector<From> keys, KeyOrde
 }
 
 template <typename From>
-std::string Refusal(uint64_t dimension, const std::vector<From>& keys) {
-  const TensorSpec spec = KeysSpec(dimension);
+std::string Refusal(uint64_t num_rows, const std::vector<From>& keys) {
+  const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
   const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
   EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
@@ -90,13 +90,13 @@ std::vector<size_t> Places(size_t size) {
 }
 
 template <typename To, typename From>
-void CopiesAnyLength(uint64_t dimension) {
+void CopiesAnyLength(uint64_t num_rows) {
   for (const size_t size : kSizes) {
     SCOPED_TRACE(::testing::Message() << "size " << size);
     std::vector<From> keys(size);
     for (size_t i = 0; i < size; ++i) keys[i] = static_cast<From>(3 * i + 5);
     KeyOrder order;
-    EXPECT_EQ((Copied<To, From>(dimension, keys, &order)), std::vector<uint64_t>(keys.begin(), keys.end()));
+    EXPECT_EQ((Copied<To, From>(num_rows, keys, &order)), std::vector<uint64_t>(keys.begin(), keys.end()));
     EXPECT_EQ(order.empty, size == 0);
     EXPECT_TRUE(order.sorted && order.unique);
     if (size > 0) {
@@ -106,10 +106,10 @@ void CopiesAnyLength(uint64_t dimension) {
       if (at == 0) continue;
       std::vector<From> flawed = keys;
       flawed[at] = flawed[at - 1];
-      Copied<To, From>(dimension, flawed, &order);
+      Copied<To, From>(num_rows, flawed, &order);
       EXPECT_TRUE(order.sorted && !order.unique) << "repeated at " << at;
       flawed[at] = 4;
-      EXPECT_EQ((Copied<To, From>(dimension, flawed, &order))[at], 4u);
+      EXPECT_EQ((Copied<To, From>(num_rows, flawed, &order))[at], 4u);
       EXPECT_FALSE(order.sorted || order.unique) << "descends at " << at;
     }
   }
@@ -140,7 +140,7 @@ TEST_P(CopyKeysTest, KeyThatDoesNotFit_IsNamedWithItsPlace) {
               HasSubstr("key 4294967296 at position 0"));
 }
 
-// The key that is cut to a good one: its low half is below the dimension.
+// The key that is cut to a good one: its low half is below num_rows.
 TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
   for (const size_t size : kSizes) {
     for (const size_t at : Places(size)) {
@@ -153,7 +153,7 @@ TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
       std::vector<int64_t> beyond(size, 1);
       beyond[at] = 10;
       EXPECT_EQ(Refusal(10, beyond),
-                "tensor 'v', position " + std::to_string(at) + ": key 10 is not below the dimension 10");
+                "tensor 'v', position " + std::to_string(at) + ": key 10 is not below num_rows 10");
       std::vector<int32_t> negative(size, 1);
       negative[at] = std::numeric_limits<int32_t>::min();
       EXPECT_THAT(Refusal(0, negative), HasSubstr("key -2147483648 at position " + std::to_string(at) + " "));

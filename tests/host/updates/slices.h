@@ -13,11 +13,11 @@
 
 namespace sparseagg::testing {
 
-inline TensorSpec Spec(uint64_t dimension = 1000, uint32_t width = 1) {
+inline TensorSpec Spec(uint64_t num_rows = 1000, uint32_t row_width = 1) {
   TensorSpec spec;
   spec.name = "embedding";
-  spec.dimension = dimension;
-  spec.width = width;
+  spec.num_rows = num_rows;
+  spec.row_width = row_width;
   return spec;
 }
 
@@ -79,9 +79,9 @@ inline std::vector<uint64_t> KeysOf(const ValidatedUpdate& update) {
   return keys;
 }
 
-inline std::vector<double> FloatsOf(const ValidatedUpdate& update, uint32_t width = 1) {
+inline std::vector<double> FloatsOf(const ValidatedUpdate& update, uint32_t row_width = 1) {
   std::vector<double> values;
-  for (size_t i = 0; i < update.num_keys() * width; ++i) {
+  for (size_t i = 0; i < update.num_keys() * row_width; ++i) {
     values.push_back(ReadFloat(DType::kFloat32, reinterpret_cast<const char*>(update.values()) + 4 * i));
   }
   return values;

@@ -33,13 +33,13 @@ TEST(UpdateBuilderByteSpans, Append_SeveralSpans_GiveTheSameUpdate) {
   const std::vector<Slice> slices = {U32({7, 3, 9, 9, 1}, values), U64({7, 3, 9, 9, 1}, values),
                                      Delta({1, 3, 7, 9, 500}, values), Bitmap({1, 3, 7, 9, 500}, values),
                                      Implicit(20, 5, values)};
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40}) {
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{1} << 40}) {
     for (const Op op : {Op::kSum, Op::kUnion}) {
-      TensorSpec spec = Spec(dimension);
+      TensorSpec spec = Spec(num_rows);
       spec.aggregation.op = op;
       for (size_t s = 0; s < slices.size(); ++s) {
         for (size_t size = 1; size < 12; ++size) {
-          SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", slice " << s << ", spans of " << size);
+          SCOPED_TRACE(::testing::Message() << "num_rows " << num_rows << ", slice " << s << ", spans of " << size);
           const std::vector<absl::string_view> keys = Cut(slices[s].keys, size);
           const std::vector<absl::string_view> values_in_spans = Cut(slices[s].values, size);
           SliceView view = slices[s].view();
@@ -77,11 +77,11 @@ TEST(UpdateBuilderByteSpans, Append_LongSlices_AreKeptUnchanged) {
     keys[i] = rng() % 1'000'000;
     values[i] = static_cast<double>(rng() % 1000);
   }
-  for (const uint64_t dimension : {uint64_t{1'000'000}, uint64_t{1} << 40}) {
-    const TensorSpec spec = Spec(dimension);
+  for (const uint64_t num_rows : {uint64_t{1'000'000}, uint64_t{1} << 40}) {
+    const TensorSpec spec = Spec(num_rows);
     for (const Slice& slice : {U32(keys, values), U64(keys, values)}) {
       for (const size_t size : {size_t{4099}, size_t{8192}, size_t{70'001}, size_t{1} << 20}) {
-        SCOPED_TRACE(::testing::Message() << "dimension " << dimension << ", spans of " << size);
+        SCOPED_TRACE(::testing::Message() << "num_rows " << num_rows << ", spans of " << size);
         const std::vector<absl::string_view> key_spans = Cut(slice.keys, size);
         const std::vector<absl::string_view> value_spans = Cut(slice.values, size);
         SliceView view = slice.view();

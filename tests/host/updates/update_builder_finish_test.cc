@@ -50,11 +50,11 @@ TEST(UpdateBuilder, Finish_FalseDeclarations_AreRefused) {
                                           {{{9, 5}, {5, 7}}, false, false},
                                           {{{}}, true, true},
                                           {{{9, 3, 4, 9}}, false, false}};
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
     for (const Declaration& row : table) {
       for (const bool declare_sorted : {false, true}) {
         for (const bool declare_unique : {false, true}) {
-          const TensorSpec spec = Spec(dimension);
+          const TensorSpec spec = Spec(num_rows);
           UpdateBuilder builder(&spec);
           if (declare_sorted) builder.DeclareSorted();
           uint64_t chunk = 0;
@@ -142,8 +142,8 @@ ContentHash HashOfContent(const TensorSpec& spec, const std::vector<Slice>& slic
 }
 
 TEST(UpdateBuilder, HashContent_DoesNotDependOnChunksOrKeyEncoding) {
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
-    const TensorSpec spec = Spec(dimension);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{1} << 40, uint64_t{0}}) {
+    const TensorSpec spec = Spec(num_rows);
     const auto hash = HashOfContent(spec, {U32({5, 6, 7, 8}, {1, 2, 3, 4})});
     EXPECT_EQ(HashOfContent(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
     EXPECT_EQ(HashOfContent(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);

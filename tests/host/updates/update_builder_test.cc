@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 // ---- what good chunks become
 
 TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(dimension);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(num_rows);
     UpdateBuilder builder(&spec);
     ASSERT_TRUE(Append(builder, spec, 0, U32({7, 3}, {1, 2}).view()).ok());
     ASSERT_TRUE(Append(builder, spec, 1, U64({9}, {3}).view()).ok());
@@ -32,7 +32,7 @@ TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
     ASSERT_TRUE(Append(builder, spec, 3, U32({}, {}).view()).ok());
     ASSERT_TRUE(Append(builder, spec, 4, U32({7}, {7}).view()).ok());
     EXPECT_EQ(builder.num_keys(), 7u);
-    EXPECT_GE(builder.memory_bytes(), 7 * (dimension == 0 ? 12u : 8u));
+    EXPECT_GE(builder.memory_bytes(), 7 * (num_rows == 0 ? 12u : 8u));
     const auto update = std::move(builder).Finish(1.0);
     ASSERT_TRUE(update.ok()) << update.status();
     EXPECT_THAT(KeysOf(*update), ElementsAre(7, 3, 9, 4, 5, 6, 7));
@@ -43,8 +43,8 @@ TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
 }
 
 TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(dimension);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(num_rows);
     UpdateBuilder builder(&spec);
     ASSERT_TRUE(Append(builder, spec, 0, Implicit(4, 2, {1, 2}).view()).ok());
     ASSERT_TRUE(Append(builder, spec, 1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
@@ -143,8 +143,8 @@ TEST(UpdateBuilder, Sortedness_IsFoundAcrossChunks) {
 }
 
 TEST(UpdateBuilder, NoChunks_IsAnEmptyUpdate) {
-  for (const uint64_t dimension : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(dimension);
+  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(num_rows);
     const auto update = UpdateBuilder(&spec).Finish(1.0);
     ASSERT_TRUE(update.ok()) << update.status();
     EXPECT_EQ(update->num_keys(), 0u);
@@ -229,7 +229,7 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
   Slice bitmap_wraps = Bitmap({1, 2}, {1, 2, 3, 4});
   bitmap_wraps.first_key = ~uint64_t{0};
   const std::vector<BadSlice> table = {
-      {"key = dimension", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"key = num_rows", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
       {"key far beyond", U64({~uint64_t{0}}, {1, 2}), {"position 0", "18446744073709551615"}},
       {"key that wraps 32 bits", U64({(uint64_t{1} << 32) + 1}, {1, 2}), {"position 0", "4294967297"}},
       {"run beyond the end", Implicit(999, 2, {1, 2, 3, 4}), {"1000"}},
@@ -244,14 +244,14 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
       {"no values", no_values, {"values"}},
       {"key bytes of a run", run_with_bytes, {"implicit"}},
       {"count of a run", Implicit(5, uint64_t{1} << 63, {1, 2}), {}},
-      {"packed key = dimension", Delta({998, 999, 1000}, {1, 2, 3, 4, 5, 6}), {"position 2", "key 1000"}},
+      {"packed key = num_rows", Delta({998, 999, 1000}, {1, 2, 3, 4, 5, 6}), {"position 2", "key 1000"}},
       {"packed keys far beyond", Delta({5, uint64_t{1} << 63}, {1, 2, 3, 4}), {"position 1", "9223372036854775808"}},
       {"packed keys that wrap", delta_wraps, {"position 0", "18446744073709551615"}},
       {"packed keys and their bytes", delta_count, {"2 bytes of keys", "num_keys 3"}},
       {"packed keys beyond count", delta_huge, {"bytes of keys"}},
       {"packed keys and too few values", Delta({1, 2}, {1, 2}), {"2 keys", "2 values"}},
       {"packed keys and nan", Delta({1, 22}, {1, 2, std::nan(""), 4}), {"key 22, position 1", "nan"}},
-      {"bit = dimension", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
+      {"bit = num_rows", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
       {"bits that wrap", bitmap_wraps, {"position 0", "18446744073709551615"}},
       {"bitmap's last byte", bitmap_zero, {"bitmap", "zero"}},
       {"bits and too many values", Bitmap({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
@@ -332,7 +332,7 @@ TEST(UpdateBuilder, Append_PackedKeysWithoutABound_StopAtTheLargest) {
 }
 
 TEST(UpdateBuilder, Append_WidthTimesCount_DoesNotOverflow) {
-  // 2^33 keys of width 2^31 times 4 bytes is 2^66.
+  // 2^33 keys of row_width 2^31 times 4 bytes is 2^66.
   TensorSpec spec = Spec(0, uint32_t{1} << 31);
   UpdateBuilder builder(&spec);
   EXPECT_EQ(Append(builder, spec, 0, Implicit(0, uint64_t{1} << 33, {}).view()).code(),

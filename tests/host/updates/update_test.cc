@@ -16,11 +16,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TensorSpec TensorOf(uint64_t dimension = 100, uint32_t width = 1) {
+TensorSpec TensorOf(uint64_t num_rows = 100, uint32_t row_width = 1) {
   TensorSpec spec;
   spec.name = "embedding";
-  spec.dimension = dimension;
-  spec.width = width;
+  spec.num_rows = num_rows;
+  spec.row_width = row_width;
   return spec;
 }
 
@@ -82,8 +82,8 @@ TEST(ValidatedUpdate, CreateWithCopiedKeys_BadUpdates_AreRefused) {
   const absl::Span<const int64_t> span(keys);
   EXPECT_THAT(refusal(TensorOf(), span, 1), HasSubstr("key 2, position 1: value inf"));
   EXPECT_THAT(refusal(TensorOf(), span, -1), HasSubstr("weight -1"));
-  EXPECT_THAT(refusal(TensorOf(2), span, 1), HasSubstr("position 1: key 2 is not below the dimension 2"));
-  EXPECT_THAT(refusal(TensorOf(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below the dimension 2"));
+  EXPECT_THAT(refusal(TensorOf(2), span, 1), HasSubstr("position 1: key 2 is not below num_rows 2"));
+  EXPECT_THAT(refusal(TensorOf(2), KeyRun{0, 3}, 1), HasSubstr("key 2 is not below num_rows 2"));
   TensorSpec dense = TensorOf(2);
   dense.layout = Layout::kDense;
   EXPECT_THAT(refusal(dense, span.subspan(0, 1), 1), HasSubstr("layout dense needs all 2 rows in order"));
@@ -122,20 +122,20 @@ TEST(ValidatedUpdate, Create_Runs_AreSortedAndUnique) {
   EXPECT_EQ(update->num_keys(), 10u);
 }
 
-TEST(ValidatedUpdate, Create_RunBeyondTheDimension_IsRefused) {
+TEST(ValidatedUpdate, Create_RunBeyondNumRows_IsRefused) {
   EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(91, 10), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(100, 1), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(~uint64_t{0}, 2), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
-  // Dimension 0 ends at 2^64: a run up to it is fine, one past it is not.
+  // num_rows 0 ends at 2^64: a run up to it is fine, one past it is not.
   EXPECT_TRUE(ValidatedUpdate::Create(TensorOf(0), RunOf(~uint64_t{0} - 9, 10), 1.0).ok());
   EXPECT_EQ(ValidatedUpdate::Create(TensorOf(0), RunOf(~uint64_t{0} - 8, 10), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ValidatedUpdate, Create_KeyBeyondTheDimension_NamesTensorPositionAndKey) {
+TEST(ValidatedUpdate, Create_KeyBeyondNumRows_NamesTensorPositionAndKey) {
   const auto update = ValidatedUpdate::Create(TensorOf(), Columns<uint32_t>({1, 2, 100, 200}, {1, 2, 3, 4}), 1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()),

@@ -14,15 +14,15 @@ class Case(NamedTuple):
 
     Attributes:
         dtype: of the values.
-        dimension: all keys are below it.
-        width: values per key.
+        num_rows: all keys are below it.
+        row_width: values per key.
         updates: (keys, rows) of each client; at least one.
         is_exact: all values are small integers, so that no sum in any order is rounded.
     """
 
     dtype: str
-    dimension: int
-    width: int
+    num_rows: int
+    row_width: int
     updates: list[tuple[np.ndarray, np.ndarray]]
     is_exact: bool
 
@@ -35,18 +35,18 @@ def random_case(seed: int) -> Case:
     """Half of the cases have sorted, unique keys in each update; the others repeat keys, in any order."""
     rng = np.random.default_rng(seed)
     dtype = str(rng.choice(["float32", "float64"]))
-    dimension, width = int(rng.choice([1, 5, 40, 10_000])), int(rng.choice([1, 1, 3, 8]))
+    num_rows, row_width = int(rng.choice([1, 5, 40, 10_000])), int(rng.choice([1, 1, 3, 8]))
     plain, is_exact = rng.random() < 0.5, bool(rng.random() < 0.5)
-    pool = rng.integers(0, dimension, 20)
+    pool = rng.integers(0, num_rows, 20)
     updates = []
     for _ in range(rng.integers(1, 8)):
         keys = rng.choice(pool, rng.integers(0, 15))
         if plain:
             keys = np.unique(keys)
-        shape = (len(keys), width)
+        shape = (len(keys), row_width)
         if is_exact:
             rows = rng.integers(-50, 50, shape)
         else:
             rows = rng.standard_normal(shape) * 10.0 ** rng.integers(-4, 4, shape)
         updates.append((keys.astype(np.int64), rows.astype(dtype)))
-    return Case(dtype, dimension, width, updates, is_exact)
+    return Case(dtype, num_rows, row_width, updates, is_exact)

@@ -12,15 +12,15 @@ from random_gradients import NUM_CASES, Case, random_case
 def coalesced(case: Case) -> torch.Tensor:
     keys = np.concatenate([keys for keys, _ in case.updates])
     rows = np.concatenate([rows for _, rows in case.updates])
-    shape = (case.dimension, case.width)
+    shape = (case.num_rows, case.row_width)
     return torch.sparse_coo_tensor(torch.from_numpy(keys[None]), torch.from_numpy(rows), shape).coalesce()
 
 
 def summed(case: Case, **options) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.dimension, case.width)], **options)
+    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.num_rows, case.row_width)], **options)
     updates = []
     for keys, rows in case.updates:
-        shape = (case.dimension, case.width)
+        shape = (case.num_rows, case.row_width)
         updates.append({"v": torch.sparse_coo_tensor(torch.from_numpy(keys[None]), torch.from_numpy(rows), shape)})
     return sa.aggregate(updates, spec)["v"]
 
@@ -31,7 +31,7 @@ def test_sums_are_those_of_coalesce(seed: int) -> None:
     case = random_case(seed)
     theirs, ours = coalesced(case), summed(case)
     assert ours.keys.tolist() == theirs.indices()[0].tolist()
-    our_rows, their_rows = ours.values.reshape(-1, case.width), theirs.values().numpy()
+    our_rows, their_rows = ours.values.reshape(-1, case.row_width), theirs.values().numpy()
     if case.is_exact:
         np.testing.assert_array_equal(our_rows, their_rows)
     else:  # theirs: each of n additions rounds to the dtype

@@ -21,10 +21,10 @@ V1 = tf.compat.v1
 class Accumulator:
     """TensorFlow's, which works in graphs only."""
 
-    def __init__(self, dtype: str, width: int) -> None:
+    def __init__(self, dtype: str, row_width: int) -> None:
         with tf.Graph().as_default() as graph:
-            accumulator = V1.SparseConditionalAccumulator(dtype, shape=tf.TensorShape([None, width]))
-            self.keys, self.rows = V1.placeholder(tf.int64, [None]), V1.placeholder(dtype, [None, width])
+            accumulator = V1.SparseConditionalAccumulator(dtype, shape=tf.TensorShape([None, row_width]))
+            self.keys, self.rows = V1.placeholder(tf.int64, [None]), V1.placeholder(dtype, [None, row_width])
             self.count = V1.placeholder(tf.int32, [])
             # From the step after the last: gradients of an earlier step are dropped, and take_grad waits for others.
             self.apply = accumulator.apply_grad(self.keys, self.rows, local_step=1 << 40)
@@ -40,7 +40,9 @@ class Accumulator:
 
 @pytest.fixture(scope="module")
 def accumulators() -> Iterator[dict[tuple[str, int], Accumulator]]:
-    made = {(dtype, width): Accumulator(dtype, width) for dtype in ("float32", "float64") for width in (1, 3, 8)}
+    made = {
+        (dtype, row_width): Accumulator(dtype, row_width) for dtype in ("float32", "float64") for row_width in (1, 3, 8)
+    }
     yield made
     for accumulator in made.values():
         accumulator.session.close()
@@ -73,13 +75,13 @@ def expected_means(case: Case) -> dict[int, np.ndarray]:
     senders: dict[int, set[int]] = {}
     for client, (keys, rows) in enumerate(case.updates):
         for key, row in zip(keys.tolist(), rows):
-            sums[key] = sums.get(key, np.zeros(case.width)) + row.astype(np.float64)
+            sums[key] = sums.get(key, np.zeros(case.row_width)) + row.astype(np.float64)
             senders.setdefault(key, set()).add(client)
     return {key: sums[key] / len(senders[key]) for key in sorted(sums)}
 
 
 def our_means(case: Case) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.dimension, case.width)], op="coordinate_mean")
+    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.num_rows, case.row_width)], op="coordinate_mean")
     return sa.aggregate([{"v": update} for update in case.updates], spec)["v"]
 
 
@@ -94,9 +96,9 @@ def error_bound(case: Case) -> float:
 def test_means_are_those_of_tensorflow_and_differ_as_documented(seed: int, accumulators) -> None:
     print(f"seed {seed}")
     case = random_case(seed)
-    keys, rows = accumulators[case.dtype, case.width].mean(case.updates)
+    keys, rows = accumulators[case.dtype, case.row_width].mean(case.updates)
     ours = our_means(case)
-    our_rows = ours.values.reshape(len(ours), case.width)
+    our_rows = ours.values.reshape(len(ours), case.row_width)
     bound = 0.0 if case.is_exact else error_bound(case)
 
     # We: one row a key, the mean over the clients that sent it.

@@ -9,12 +9,12 @@ import pytest
 import sparseagg as sa
 import tensorflow as tf
 
-DIMENSION, WIDTH = 12, 4
+NUM_ROWS, WIDTH = 12, 4
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
 
 
-def merge(tensor, dtype="float32", dimension=DIMENSION, width=WIDTH, **options) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width)], **options)
+def merge(tensor, dtype="float32", num_rows=NUM_ROWS, row_width=WIDTH, **options) -> sa.TensorResult:
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width)], **options)
     return sa.aggregate([{"v": tensor}], spec)["v"]
 
 
@@ -22,7 +22,7 @@ def as_dense(result: sa.TensorResult) -> list:
     return np.asarray(result.dense(), np.float64).tolist()
 
 
-def slices(indices, values, shape=(DIMENSION, WIDTH), index_dtype=tf.int64) -> tf.IndexedSlices:
+def slices(indices, values, shape=(NUM_ROWS, WIDTH), index_dtype=tf.int64) -> tf.IndexedSlices:
     shape = None if shape is None else tf.constant(shape, index_dtype)
     return tf.IndexedSlices(values, tf.constant(indices, index_dtype), shape)
 
@@ -37,7 +37,7 @@ def test_indexed_slices_go_in_and_come_out(dtype: str, index_dtype: tf.DType) ->
     out = result.to_tf()
     assert isinstance(out, tf.IndexedSlices)
     assert out.indices.dtype == tf.int64
-    assert out.dense_shape.numpy().tolist() == [DIMENSION, WIDTH]
+    assert out.dense_shape.numpy().tolist() == [NUM_ROWS, WIDTH]
     assert out.values.dtype == ("int64" if dtype == "int32" else dtype)
     assert tf.cast(tf.convert_to_tensor(out), tf.float64).numpy().tolist() == expected.numpy().tolist()
     again = merge(out, out.values.dtype.name)
@@ -45,7 +45,7 @@ def test_indexed_slices_go_in_and_come_out(dtype: str, index_dtype: tf.DType) ->
 
 
 def test_indexed_slices_of_a_gradient_are_taken_as_they_are() -> None:
-    table = tf.Variable(tf.random.stateless_normal((DIMENSION, 2, 2), seed=(3, 4)))
+    table = tf.Variable(tf.random.stateless_normal((NUM_ROWS, 2, 2), seed=(3, 4)))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.gather(table, [[3, 8], [3, 1]]) ** 3)
     gradient = tape.gradient(loss, table)
@@ -54,7 +54,7 @@ def test_indexed_slices_of_a_gradient_are_taken_as_they_are() -> None:
     result = merge(gradient, return_counts=True)
     assert result.keys.tolist() == [1, 3, 8]
     assert result.counts.tolist() == [1, 1, 1]
-    dense = tf.convert_to_tensor(gradient).numpy().reshape(DIMENSION, WIDTH)
+    dense = tf.convert_to_tensor(gradient).numpy().reshape(NUM_ROWS, WIDTH)
     np.testing.assert_array_equal(result.dense(), dense)
 
 
@@ -65,8 +65,8 @@ def test_indexed_slices_without_a_shape_are_taken() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sparse_tensor_goes_in(dtype: str) -> None:
     indices, values = [[5, 3], [0, 1], [5, 0]], tf.cast([1, -2, 3], dtype)
-    sparse = tf.SparseTensor(indices, values, (DIMENSION, WIDTH))
-    expected = np.zeros((DIMENSION, WIDTH))
+    sparse = tf.SparseTensor(indices, values, (NUM_ROWS, WIDTH))
+    expected = np.zeros((NUM_ROWS, WIDTH))
     expected[tuple(np.transpose(indices))] = [1, -2, 3]
     result = merge(sparse, dtype)
     assert result.keys.tolist() == [0, 5]
@@ -76,15 +76,15 @@ def test_sparse_tensor_goes_in(dtype: str) -> None:
 
 
 def test_sparse_tensor_of_single_elements_goes_in_and_comes_out() -> None:
-    vector = tf.SparseTensor([[8], [2]], [1.5, 2.5], [DIMENSION])
-    out = merge(vector, width=1).to_tf()
+    vector = tf.SparseTensor([[8], [2]], [1.5, 2.5], [NUM_ROWS])
+    out = merge(vector, row_width=1).to_tf()
     assert tf.convert_to_tensor(out).numpy().tolist() == tf.sparse.to_dense(tf.sparse.reorder(vector)).numpy().tolist()
 
 
 @pytest.mark.parametrize("make", [tf.constant, tf.Variable, keras.Variable], ids=["tensor", "variable", "keras"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
-    values = np.arange(DIMENSION * WIDTH).reshape(DIMENSION, WIDTH) - 20
+    values = np.arange(NUM_ROWS * WIDTH).reshape(NUM_ROWS, WIDTH) - 20
     given = make(values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype=dtype)
     result = merge(given, dtype, result="dense")
     assert as_dense(result) == values.tolist()
@@ -106,15 +106,15 @@ def test_tensors_of_other_dtypes_are_converted_or_refused() -> None:
 
 def refused_cases():
     ones = tf.ones((2, WIDTH))
-    yield "key beyond", slices([1, DIMENSION], ones), r"(key|coordinate) 12 .*at position 1 is not in \[0, 12\)"
+    yield "key beyond", slices([1, NUM_ROWS], ones), r"(key|coordinate) 12 .*at position 1 is not in \[0, 12\)"
     yield "negative key", slices([1, -1], ones), r"(key|coordinate) -1 .*at position 1"
-    yield "other width", slices([1, 2], tf.ones((2, WIDTH + 1)), (DIMENSION, WIDTH + 1)), r"shape \(12, 5\)"
-    yield "other dimension", slices([1, 2], ones, (DIMENSION + 1, WIDTH)), r"shape \(13, 4\)"
-    yield "other shape", tf.SparseTensor([[1, 1]], [1.0], (WIDTH, DIMENSION)), r"shape \(4, 12\)"
-    yield "outside", tf.SparseTensor([[1, 9]], [1.0], (DIMENSION, WIDTH)), "coordinate 9 of axis 1 at position 0"
+    yield "other width", slices([1, 2], tf.ones((2, WIDTH + 1)), (NUM_ROWS, WIDTH + 1)), r"shape \(12, 5\)"
+    yield "other num_rows", slices([1, 2], ones, (NUM_ROWS + 1, WIDTH)), r"shape \(13, 4\)"
+    yield "other shape", tf.SparseTensor([[1, 1]], [1.0], (WIDTH, NUM_ROWS)), r"shape \(4, 12\)"
+    yield "outside", tf.SparseTensor([[1, 9]], [1.0], (NUM_ROWS, WIDTH)), "coordinate 9 of axis 1 at position 0"
     yield "not finite", slices([1, 2], tf.constant([[1.0] * WIDTH, [1.0, float("nan"), 1.0, 1.0]])), "nan"
     yield "ragged", tf.ragged.constant([[1.0], [2.0, 3.0]]), "tensor 'v'"
-    yield "strings", tf.constant([["a"] * WIDTH] * DIMENSION), "tensor 'v'"
+    yield "strings", tf.constant([["a"] * WIDTH] * NUM_ROWS), "tensor 'v'"
     yield "keys of floats", (tf.constant([1.0, 2.0]), ones), "keys must be integers, not float32"
 
 
@@ -135,7 +135,7 @@ def test_symbolic_tensors_are_refused() -> None:
         with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*SymbolicTensor"):
             merge((np.array([1, 2]), rows))
         with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
-            merge(tf.IndexedSlices(rows, tf.constant([1, 2]), tf.constant([DIMENSION, WIDTH])))
+            merge(tf.IndexedSlices(rows, tf.constant([1, 2]), tf.constant([NUM_ROWS, WIDTH])))
         return rows
 
     traced(tf.ones((2, WIDTH)))

@@ -161,8 +161,8 @@ def test_results_that_do_not_fit_are_refused() -> None:
     for call in (sparse_keras.gradients, lambda *given: sparse_keras.apply_rows(FedAvgM(), *given, -1.0)):
         for given, variables, text in (
             (result, make_model(), "no variable 'v'; it has 'emb/embeddings'"),
-            (result, {"v": tf.Variable(np.ones((WIDTH, 9)))}, r"dimension 9 × width 4 .* shape \(4, 9\)"),
-            (result, {"v": tf.Variable(np.ones((10, WIDTH)))}, r"dimension 9 × width 4 .* shape \(10, 4\)"),
+            (result, {"v": tf.Variable(np.ones((WIDTH, 9)))}, r"num_rows 9 × row_width 4 .* shape \(4, 9\)"),
+            (result, {"v": tf.Variable(np.ones((10, WIDTH)))}, r"num_rows 9 × row_width 4 .* shape \(10, 4\)"),
             (result, {"v": np.ones((9, WIDTH))}, "'v' is ndarray, not a tf.Variable"),
             (union, {"v": tf.Variable(np.ones((9, WIDTH)))}, "'v' is a union"),
         ):

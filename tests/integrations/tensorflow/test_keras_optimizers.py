@@ -10,8 +10,8 @@ import tensorflow as tf
 from sparseagg import keras as sparse_keras
 from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
-DIMENSION, WIDTH = 10, 3
-SPEC = sa.RoundSpec([sa.TensorSpec("emb", "float32", DIMENSION, WIDTH)], op="mean")
+NUM_ROWS, WIDTH = 10, 3
+SPEC = sa.RoundSpec([sa.TensorSpec("emb", "float32", NUM_ROWS, WIDTH)], op="mean")
 # As docs/integrations.md and sparseagg.keras say.
 KERAS = keras.optimizers
 MOVE_OTHERS = {
@@ -53,7 +53,7 @@ def moved_rows(step, variable) -> list[int]:
 @pytest.mark.parametrize("name", MOVE_OTHERS)
 def test_keras_optimizers_that_move_rows_nobody_touched(name: str) -> None:
     make, moves_others = MOVE_OTHERS[name]
-    variable, optimizer = keras.Variable(np.ones((DIMENSION, WIDTH), np.float32)), make()
+    variable, optimizer = keras.Variable(np.ones((NUM_ROWS, WIDTH), np.float32)), make()
     moved = moved_rows(
         lambda result: optimizer.apply(*zip(*sparse_keras.gradients(result, {"emb": variable}))), variable
     )
@@ -64,7 +64,7 @@ def test_keras_optimizers_that_move_rows_nobody_touched(name: str) -> None:
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("name", ROWS)
 def test_apply_rows_moves_the_rows_of_the_result(name: str, dense: bool) -> None:
-    variable, optimizer = keras.Variable(np.ones((DIMENSION, WIDTH), np.float32)), ROWS[name](dense=dense)
+    variable, optimizer = keras.Variable(np.ones((NUM_ROWS, WIDTH), np.float32)), ROWS[name](dense=dense)
     moved = moved_rows(lambda result: sparse_keras.apply_rows(optimizer, result, {"emb": variable}, -1.0), variable)
     assert moved == ([2, 4] if dense and name != "FedAdagrad" else [4])
     assert (variable.numpy()[4] < 1).all()  # against the gradient
@@ -75,11 +75,11 @@ def test_apply_rows_moves_the_rows_of_the_result(name: str, dense: bool) -> None
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_apply_rows_is_the_step_of_an_array(name: str, make, dtype: str) -> None:
     rng = np.random.default_rng(11)
-    variable = make(tf.cast(rng.standard_normal((DIMENSION, WIDTH)), dtype).numpy(), dtype=dtype)
+    variable = make(tf.cast(rng.standard_normal((NUM_ROWS, WIDTH)), dtype).numpy(), dtype=dtype)
     array = np.array(variable.numpy())
     one, other = ROWS[name](), ROWS[name]()
     for _ in range(4):
-        keys = np.flatnonzero(rng.random(DIMENSION) < 0.4)
+        keys = np.flatnonzero(rng.random(NUM_ROWS) < 0.4)
         result = sa.aggregate([{"emb": (keys, rng.standard_normal((len(keys), WIDTH)).astype(np.float32))}], SPEC)
         sparse_keras.apply_rows(one, result, {"emb": variable}, -1.0)
         other.step("emb", array, result["emb"], alpha=-1.0)
@@ -89,7 +89,7 @@ def test_apply_rows_is_the_step_of_an_array(name: str, make, dtype: str) -> None
 @pytest.mark.parametrize("name", ["SGD", "Adagrad"])
 def test_keras_and_ours_take_the_same_steps(name: str) -> None:
     rng = np.random.default_rng(12)
-    start = rng.standard_normal((DIMENSION, WIDTH)).astype(np.float32)
+    start = rng.standard_normal((NUM_ROWS, WIDTH)).astype(np.float32)
     theirs, ours = keras.Variable(start), keras.Variable(start)
     if name == "SGD":
         optimizer, rows = KERAS.SGD(0.1), FedAvgM(learning_rate=0.1, momentum=0.0)
@@ -97,7 +97,7 @@ def test_keras_and_ours_take_the_same_steps(name: str) -> None:
         optimizer = KERAS.Adagrad(0.1, initial_accumulator_value=0.0, epsilon=1e-18)
         rows = FedAdagrad(learning_rate=0.1, tau=1e-9)
     for _ in range(5):
-        keys = np.flatnonzero(rng.random(DIMENSION) < 0.5)
+        keys = np.flatnonzero(rng.random(NUM_ROWS) < 0.5)
         gradients = rng.standard_normal((len(keys), WIDTH)).astype(np.float32)
         result = sa.aggregate([{"emb": (keys, gradients)}], SPEC)
         optimizer.apply_gradients(sparse_keras.gradients(result, {"emb": theirs}))

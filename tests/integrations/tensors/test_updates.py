@@ -23,12 +23,12 @@ def by_row(**options: Any) -> sa.TensorSpec:
 
 
 def by_element() -> sa.TensorSpec:
-    return by_row(width=1)
+    return by_row(row_width=1)
 
 
 def dense(data: TensorData) -> np.ndarray:
     """What the tuples denote, as an array of the tensor's shape."""
-    total = np.zeros((data.spec.dimension, data.spec.width), np.float64)
+    total = np.zeros((data.spec.num_rows, data.spec.row_width), np.float64)
     np.add.at(total, np.arange(data.num_keys) if data.keys is None else data.keys.astype(np.int64), data.values)
     return total.reshape(data.spec.shape or total.shape)
 

@@ -100,7 +100,7 @@ def test_channels_leave_other_errors_alone() -> None:
 
 def test_client_after_disconnect_says_so(server: Any) -> None:
     client = sa.Client(server.address)
-    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10)])
+    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", num_rows=10)])
     opened = client.create_round(spec)
     opened.submit("a", ([1], [1.0]))
     client.disconnect()
@@ -191,7 +191,7 @@ def test_submit_over_several_connections_gives_the_same_bits(server: Any) -> Non
         (np.sort(rng.choice(10_000, 2_000, replace=False)), rng.standard_normal(2_000).astype(np.float32))
         for _ in range(40)
     ]
-    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", dimension=10_000)], op="sum")
+    spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", num_rows=10_000)], op="sum")
     with sa.Client(server.address, connections=1) as one, sa.Client(server.address, connections=3) as three:
         over_one, over_three = (submit_together(client, spec, updates) for client in (one, three))
     assert over_one.keys.tobytes() == over_three.keys.tobytes()

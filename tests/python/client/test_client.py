@@ -13,9 +13,9 @@ from sparseagg.wire import encode
 EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", 100, 4)], return_counts=True)
 
 
-def one(dtype="float32", dimension=10, width=1, **options) -> sa.RoundSpec:
+def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
 
 
 def test_server_info_names_engine_and_limits(client):
@@ -116,7 +116,7 @@ def test_round_update_in_many_chunks_is_one_submission(server, resumable):
     expected = np.zeros((5000, 3))
     np.add.at(expected, keys, rows)
     with sa.Client(server.address, chunk_bytes=10_000) as client:
-        opened = client.create_round(one(dimension=5000, width=3))
+        opened = client.create_round(one(num_rows=5000, row_width=3))
         submission = opened.submit("a", {"v": (keys, rows)}, resumable=resumable, progress=True)
         assert submission.num_tuples == 20_000
         merged = opened.close()["v"]
@@ -327,7 +327,7 @@ def test_aggregate_many_chunks_equals_a_round(server):
         f"client-{i}": {"v": (rng.integers(0, 3000, 4000), rng.standard_normal((4000, 2)).astype(np.float32))}
         for i in range(5)
     }
-    spec = one(dimension=3000, width=2, op="coordinate_mean")
+    spec = one(num_rows=3000, row_width=2, op="coordinate_mean")
     with sa.Client(server.address, chunk_bytes=5000) as client:
         at_once = client.aggregate(updates, spec)["v"]
         opened = client.create_round(spec)
@@ -339,7 +339,7 @@ def test_aggregate_many_chunks_equals_a_round(server):
 
 
 def test_client_many_threads_and_rounds_at_once(client):
-    spec = one("float64", dimension=200, op="sum", return_counts=True)
+    spec = one("float64", num_rows=200, op="sum", return_counts=True)
     opened = [client.create_round(spec) for _ in range(4)]
 
     def submit(task: tuple[int, int]) -> None:
@@ -362,11 +362,11 @@ def test_client_many_threads_and_rounds_at_once(client):
 def test_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
     update = fail_after(monkeypatch, 2)
     with sa.Client(server.address, chunk_bytes=1000) as client:
-        opened = client.create_round(one(dimension=1000))
+        opened = client.create_round(one(num_rows=1000))
         with pytest.raises(MemoryError, match="no room for this chunk"):
             opened.submit("a", update, resumable=resumable)
         with pytest.raises(MemoryError, match="no room for this chunk"):
-            client.aggregate([update], one(dimension=1000))
+            client.aggregate([update], one(num_rows=1000))
         assert opened.refresh().num_submissions == 0
 
 

@@ -17,7 +17,7 @@ from real_server import REPOSITORY, server_binary
 from sparseagg.commands.cli import main
 
 ONCE = sa.RetryPolicy(attempts=1)
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)], op="sum")
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)], op="sum")
 UPDATE = {"v": (np.array([1, 3]), np.array([1.0, 2.0], np.float32))}
 
 

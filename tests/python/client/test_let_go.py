@@ -15,8 +15,8 @@ import pytest
 import sparseagg as sa
 from real_server import ServerProcess
 
-DIMENSION = 100_000
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", DIMENSION, layout="dense")])
+NUM_ROWS = 100_000
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", NUM_ROWS, layout="dense")])
 WAIT_S = 20.0
 
 
@@ -33,7 +33,7 @@ def no_search() -> Iterator[None]:
 
 
 def watched(value: float) -> Watched:
-    return np.full(DIMENSION, value, np.float32).view(Watched)
+    return np.full(NUM_ROWS, value, np.float32).view(Watched)
 
 
 def is_gone(reference: weakref.ref[Watched]) -> bool:

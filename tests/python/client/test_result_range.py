@@ -7,15 +7,15 @@ import pytest
 import sparseagg as sa
 
 
-def one(dtype="float32", dimension=10, width=1, **options) -> sa.RoundSpec:
+def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
 
 
 @pytest.mark.parametrize("layout", ["sparse", "dense"])
 @pytest.mark.parametrize("keys", [(0, 0), (3, 3), (9, 9), (10, 10), (2**64, 2**64), (2**64, None)])
 def test_result_of_an_empty_range_is_empty(client, layout, keys):
-    opened = client.create_round(one(width=2, layout=layout, return_counts=True))
+    opened = client.create_round(one(row_width=2, layout=layout, return_counts=True))
     opened.submit("a", np.ones((10, 2)))
     whole = opened.close()["v"]
     part = opened.result(keys=keys)["v"]
@@ -24,7 +24,7 @@ def test_result_of_an_empty_range_is_empty(client, layout, keys):
 
 
 def test_result_ranges_end_where_they_say(client):
-    opened = client.create_round(one(dimension=0))
+    opened = client.create_round(one(num_rows=0))
     hashes = np.array([0, 5, 2**64 - 1], np.uint64)
     opened.submit("a", (hashes, [1.0, 2.0, 3.0]))
     opened.close()

@@ -94,7 +94,7 @@ class Replaced(pb_grpc.AggregationServicer):
     def GetRound(self, request, context):
         made = pb.Round(name=request.name, state=pb.ROUND_STATE_DONE)
         made.create_time.CopyFrom(timestamp_pb2.Timestamp(seconds=self.created))
-        made.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, dimension=10)
+        made.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, num_rows=10)
         return made
 
     def page(self, key: int) -> pb.ResultPage:
@@ -106,7 +106,7 @@ class Replaced(pb_grpc.AggregationServicer):
 
     def StreamResult(self, request, context):
         first = self.page(1)
-        first.summary.MergeFrom(pb.TensorSummary(name="v", dtype=pb.DTYPE_FLOAT32, dimension=10, has_values=True))
+        first.summary.MergeFrom(pb.TensorSummary(name="v", dtype=pb.DTYPE_FLOAT32, num_rows=10, has_values=True))
         first.next_page_token = "0.1"
         yield first
         self.created = 2

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import sparseagg as sa
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 ONE = {"v": ([1], [1.0])}
 
 

@@ -24,7 +24,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 NO_SERVER = r"^nothing listens at {}: is a server running\? \(.*Connection refused\)$"
 EAGER = sa.RetryPolicy(attempts=10**6, initial=0.01, maximum=0.02)
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 
 
 def info(address: str, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from sparseagg.commands import cli
 from sparseagg.commands.cli import main
 
 SPEC = {
-    "tensors": [{"name": "emb.weight", "dtype": "DTYPE_FLOAT32", "dimension": 10, "width": 2}],
+    "tensors": [{"name": "emb.weight", "dtype": "DTYPE_FLOAT32", "num_rows": 10, "row_width": 2}],
     "aggregation": {"op": "OP_MEAN", "returnCounts": True},
 }
 

@@ -74,7 +74,7 @@ def test_merge_of_what_it_has_written_goes_on(merge):
 
 def test_merge_takes_options(merge):
     # Of an update that is sparse the result keeps its keys: so it can be merged with others of that tensor.
-    merged = merge("a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--dimension", "emb=10", "--result", "dense")
+    merged = merge("a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--num-rows", "emb=10", "--result", "dense")
     assert merged["emb.keys"] == list(range(10))
     assert merged["emb.values"][1] == [(3 + 3 * 5) / 4, (4 + 3 * 6) / 4]
     assert merged["emb.values"][0] == [0, 0]
@@ -100,8 +100,8 @@ def test_merge_unsigned_sums_say_modular(merge):
 def test_merge_takes_a_spec_in_json(merge):
     spec = {
         "tensors": [
-            {"name": "emb", "dtype": "DTYPE_FLOAT32", "dimension": 10, "width": 2},
-            {"name": "bias", "dtype": "DTYPE_FLOAT64", "dimension": 3, "layout": "TENSOR_LAYOUT_DENSE"},
+            {"name": "emb", "dtype": "DTYPE_FLOAT32", "num_rows": 10, "row_width": 2},
+            {"name": "bias", "dtype": "DTYPE_FLOAT64", "num_rows": 3, "layout": "TENSOR_LAYOUT_DENSE"},
         ],
         "aggregation": {"op": "OP_COORDINATE_MEAN"},
     }
@@ -121,8 +121,8 @@ def test_merge_takes_a_spec_in_json(merge):
 @pytest.mark.parametrize(("weighting", "is_taken"), [("uniform", False), ("by_weight", True)])
 @pytest.mark.parametrize("of", ["round", "tensor"])
 def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, weighting, is_taken):
-    spec = {"tensors": [{"name": "emb", "dtype": "float32", "width": 2}, {"name": "bias", "dtype": "float64"}]}
-    spec["tensors"][1].update(dimension=3, layout="dense")
+    spec = {"tensors": [{"name": "emb", "dtype": "float32", "row_width": 2}, {"name": "bias", "dtype": "float64"}]}
+    spec["tensors"][1].update(num_rows=3, layout="dense")
     (spec if of == "round" else spec["tensors"][0])["aggregation"] = {"weighting": weighting}
     pathlib.Path("spec.json").write_text(json.dumps(spec))
     command = ["a.npz", "b.npz", "--spec", "spec.json", "--weights", "1,1000"]
@@ -139,15 +139,15 @@ def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, we
         (["a.npz", "missing.npz"], "missing.npz"),
         (["a.npz", "--weights", "1,2"], "2 weights for 1 files"),
         (["a.npz", "--weights", "x"], "'x'"),
-        (["a.npz", "--dimension", "ten"], "'ten'"),
-        (["a.npz", "--dimension", "other=3"], "other"),
-        (["a.npz", "b.npz", "--dimension", "emb=9"], "b.npz: tensor 'emb', position 1: key 9"),
+        (["a.npz", "--num-rows", "ten"], "'ten'"),
+        (["a.npz", "--num-rows", "other=3"], "other"),
+        (["a.npz", "b.npz", "--num-rows", "emb=9"], "b.npz: tensor 'emb', position 1: key 9"),
         (["a.npz", "--weights", "-1"], "weight -1 is negative"),
         (["bare.npz"], "bare.npz has x.values, but no x.keys"),
         (["names.npz"], "names.npz: array 'x.values': unknown dtype dtype('<U1')"),
         (
             ["both.npz"],
-            "tensor 'x' is float64 of width 1 in both.npz, and dense, float64 of shape (2,) in both",
+            "tensor 'x' is float64 of row_width 1 in both.npz, and dense, float64 of shape (2,) in both",
         ),
         (["b.npz", "a.npz", "--memory-limit", "90"], "a.npz: with the update"),
         (["counts.npz"], "counts.npz has x.counts beside x.keys, as results have"),
@@ -224,8 +224,8 @@ def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
     np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
     tensors = [
         {"name": "x", "dtype": "float32", "aggregation": {"op": "union"}},
-        {"name": "x.counts", "dtype": "float64", "dimension": 2, "layout": "TENSOR_LAYOUT_DENSE"},
-        {"name": "arr_0", "dtype": "float64", "dimension": 2, "layout": "TENSOR_LAYOUT_DENSE"},
+        {"name": "x.counts", "dtype": "float64", "num_rows": 2, "layout": "TENSOR_LAYOUT_DENSE"},
+        {"name": "arr_0", "dtype": "float64", "num_rows": 2, "layout": "TENSOR_LAYOUT_DENSE"},
     ]
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
     merged = merge("c.npz", "--spec", "spec.json")
@@ -248,9 +248,9 @@ ROWS = {
 @pytest.mark.parametrize(
     ("one", "other", "descriptions"),
     [
-        ("float32", "float64", ["float32 of width 1", "float64 of width 1"]),
-        ("float32", "wide", ["float32 of width 1", "float32 of width 2"]),
-        ("float32", "dense", ["float32 of width 1", "dense, float32 of shape (3,)"]),
+        ("float32", "float64", ["float32 of row_width 1", "float64 of row_width 1"]),
+        ("float32", "wide", ["float32 of row_width 1", "float32 of row_width 2"]),
+        ("float32", "dense", ["float32 of row_width 1", "dense, float32 of shape (3,)"]),
         ("dense", "longer", ["dense, float32 of shape (3,)", "dense, float32 of shape (4,)"]),
         ("dense", "column", ["dense, float32 of shape (3,)", "dense, float32 of shape (3, 1)"]),
     ],
@@ -280,7 +280,7 @@ def test_merge_takes_bfloat16_as_numpy_writes_it(merge):
         np.savez(f"{name}.npz", **{"x.keys": np.array([1, 4]), "x.values": rows, "b": rows})
     with np.load("c.npz") as file:
         assert file["b"].dtype == "V2"
-    tensors = [{"name": name, "dtype": "bfloat16", "dimension": n, "width": 2} for name, n in (("x", 9), ("b", 2))]
+    tensors = [{"name": name, "dtype": "bfloat16", "num_rows": n, "row_width": 2} for name, n in (("x", 9), ("b", 2))]
     pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
     merged = merge("c.npz", "d.npz", "--spec", "spec.json")
     assert merged["x.values"] == merged["b.values"] == [[3, -4], [0.5, 192]]

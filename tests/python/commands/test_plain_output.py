@@ -40,9 +40,9 @@ class Hostile(Scripted):
             state_reason=EVIL,
             engine=EVIL,
             create_time=timestamp_pb2.Timestamp(seconds=1),
-            spec=pb.RoundSpec(tensors=[pb.TensorSpec(name=EVIL, dtype=pb.DTYPE_FLOAT32, dimension=10, width=1)]),
+            spec=pb.RoundSpec(tensors=[pb.TensorSpec(name=EVIL, dtype=pb.DTYPE_FLOAT32, num_rows=10, row_width=1)]),
             timeline=pb.RoundTimeline(longest=EVIL, stages=[pb.StageTime(stage=EVIL)]),
-            results=[pb.TensorSummary(name=EVIL, plan=EVIL, dtype=pb.DTYPE_FLOAT32, dimension=10, width=1)],
+            results=[pb.TensorSummary(name=EVIL, plan=EVIL, dtype=pb.DTYPE_FLOAT32, num_rows=10, row_width=1)],
         )
 
     def GetServerInfo(self, request: Any, context: grpc.ServicerContext) -> pb.ServerInfo:
@@ -113,7 +113,7 @@ def test_command_prints_the_words_of_a_server_as_plain_text(words, hostile, caps
 def test_result_and_create_print_names_as_plain_text(hostile, capsys, tmp_path):
     assert main(["result", "r", "-o", str(tmp_path / "x.npz"), "--address", hostile]) == 0
     spec = tmp_path / "spec.json"
-    spec.write_text('{"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "dimension": 3, "width": 1}]}')
+    spec.write_text('{"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 3, "row_width": 1}]}')
     assert main(["rounds", "create", str(spec), "--address", hostile]) == 0
     printed = lines(capsys.readouterr().out)
     assert printed == [f"{SHOWN}: 1 rows, sparse", SHOWN, ""]

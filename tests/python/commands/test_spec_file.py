@@ -24,7 +24,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.mark.parametrize("result", ["resultLayout", "result_layout"])
 @pytest.mark.parametrize("layout", ["auto", "RESULT_LAYOUT_AUTO"])
 def test_spec_takes_names_of_python_and_of_the_proto(path: pathlib.Path, dtype: Any, result: str, layout: str) -> None:
-    tensor = {"name": "x", "dtype": dtype, "dimension": "7", "aggregation": {result: layout}}
+    tensor = {"name": "x", "dtype": dtype, "num_rows": "7", "aggregation": {result: layout}}
     path.write_text(json.dumps({"tensors": [tensor], "aggregation": None, "result_ttl": "1.5s"}))
     assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float64", 7, result="auto")], result_ttl=1.5)
 
@@ -35,8 +35,8 @@ def test_spec_of_a_shape_has_sizes(path: pathlib.Path, shape: Any) -> None:
     assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float32", shape=(4, 3))], on_empty="keep")
     path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "layout": "dense"}, {**TENSOR, "shape": []}]}))
     dense, scalar = read_spec(path).tensors
-    assert (dense.dimension, dense.width, scalar.shape, scalar.dimension) == (12, 1, (), 1)
-    path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "dimension": 5}]}))
+    assert (dense.num_rows, dense.row_width, scalar.shape, scalar.num_rows) == (12, 1, (), 1)
+    path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "num_rows": 5}]}))
     with pytest.raises(sa.InvalidArgument, match=r"tensor 'x': shape \(4, 3\) has 12 values"):
         read_spec(path)
 
@@ -61,7 +61,10 @@ def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
         ),
         ({"tensors": [{"name": "x"}]}, f"tensor 'x' has no dtype; known: {DTYPES}"),
         ({"tensors": [{"nme": "x"}]}, 'no field named "nme"'),
-        ({"tensors": [{**TENSOR, "dimension": -1}]}, "-1"),
+        ({"tensors": [TENSOR, {**TENSOR, "dimension": 9}]}, "tensors[1].dimension is called num_rows now"),
+        ({"tensors": [{**TENSOR, "width": 2}]}, "tensors[0].width is called row_width now"),
+        ({"tensors": [TENSOR], "width": 2}, 'no field named "width"'),
+        ({"tensors": [{**TENSOR, "num_rows": -1}]}, "-1"),
         ({"tensors": 5}, "tensors is an object, not 5"),
         ({"tensors": [TENSOR, []]}, "tensors[1] is an object, not []"),
         ({"tensors": [TENSOR, "x"]}, "tensors[1] is an object, not 'x'"),
@@ -72,7 +75,7 @@ def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
         ({"tensors": [TENSOR], "aggregation": []}, "aggregation is no list"),
         ({"tensors": [TENSOR], "aggregation": {"op": True}}, "aggregation.op is one of sum, mean"),
         ({"tensors": [TENSOR, None]}, "null"),
-        ({"tensors": [{**TENSOR, "dimension": 2.0**53}]}, "tensors[0].dimension is too large an integer"),
+        ({"tensors": [{**TENSOR, "num_rows": 2.0**53}]}, "tensors[0].num_rows is too large an integer"),
         ({"tensors": [{**TENSOR, "shape": [2.0**53]}]}, "tensors[0].shape.sizes[0] is too large an integer"),
         ([], "RoundSpec is an object, not []"),
         (None, "RoundSpec is an object, not None"),

@@ -28,7 +28,7 @@ from sparseagg.commands.top_look import Look, Rate, look_at, rates
 rich_console = pytest.importorskip("rich.console")
 top_view = pytest.importorskip("sparseagg.commands.top_view")
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=1000)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=1000)])
 UPDATE = {"v": (np.arange(500), np.ones(500, np.float32))}
 TIMEOUT_S = 30
 ALTERNATE_SCREEN, MAIN_SCREEN, CURSOR_SHOWN = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"

@@ -33,7 +33,7 @@ def test_result_parts_and_rounded_values_are_alike(any_client, client):
     keys = rng.permutation(1 << 17)
     rows = rng.standard_normal((len(keys), 2))  # some pages of a result
     rows[keys < 1000] *= 1e300  # the first page alone is beyond the ranges of narrower types
-    dense_rows = rng.standard_normal(dense.dimension)
+    dense_rows = rng.standard_normal(dense.num_rows)
     dense_rows[7] = 1e38
     rounds = [at.create_round(spec) for at in (any_client, client)]
     for each in rounds:
@@ -70,7 +70,7 @@ def test_submit_again_is_a_duplicate_or_refused(any_client):
 
 
 def test_submit_of_a_dense_array_again_as_keys_is_a_duplicate(any_client):
-    opened = any_client.create_round(one(dimension=4))
+    opened = any_client.create_round(one(num_rows=4))
     opened.submit("a", np.ones(4))
     assert opened.submit("a", ([0, 1, 2, 3], np.ones(4))).duplicate
     assert opened.submit("b", {}).num_tuples == 0

@@ -36,7 +36,7 @@ BOUNDED = one(numerics="fixed_point", value_bound=1.0, max_submissions=2)
 DENSE = one(layout="dense")
 LIMIT = "the submission has {}, (beyond|more than) {}"
 BAD_UPDATES = {
-    "key": (ONE, ([1, 10], [1.0, 1.0]), None, "InvalidArgument", "position 1: key 10 is not below the dimension 10"),
+    "key": (ONE, ([1, 10], [1.0, 1.0]), None, "InvalidArgument", "position 1: key 10 is not below num_rows 10"),
     "NaN": (ONE, ([1], [np.nan]), None, "InvalidArgument", "key 1, position 0: value nan is not finite"),
     "no values": (ONE, ([1], None), None, "InvalidArgument", "1 keys without values"),
     "no weight": (WEIGHTED, UPDATE, None, "InvalidArgument", "the weight is missing"),

@@ -158,7 +158,9 @@ def test_round_info_tells_counts_times_and_results(any_client):
     assert info.timeline.open >= before.timeline.open > 0
     assert info.timeline.finish > 0
     assert (info.state, info.engine) == ("done", any_client.server_info().engine)
-    shapes = [(each.name, each.num_keys, each.layout, each.dtype, each.width, each.dimension) for each in info.results]
+    shapes = [
+        (each.name, each.num_keys, each.layout, each.dtype, each.row_width, each.num_rows) for each in info.results
+    ]
     assert shapes == [("v", 10, "dense", "bfloat16", 2, 10), ("w", 5, "dense", "int64", 1, 5)]
     assert opened.result().info == info
     alone = any_client.aggregate([{"w": np.arange(5)}], spec).info

@@ -14,7 +14,7 @@ ALPHABET = " abcdefghijklmnopqrstuvwxyz.,"
 SIZE = len(ALPHABET)
 PLAN = {"kind": "next-character", "alphabet": ALPHABET, "tensor": "logits", "epochs": 3, "learningRate": 0.5}
 SPEC = sa.RoundSpec(
-    [sa.TensorSpec("logits", dtype="float32", dimension=SIZE * SIZE, width=SIZE)],
+    [sa.TensorSpec("logits", dtype="float32", num_rows=SIZE * SIZE, row_width=SIZE)],
     op="mean",
     weighting="by_weight",
     return_counts=True,

@@ -12,7 +12,7 @@ import sparseagg as sa
 from http_calls import LOCAL, raw, read_all, request
 from sparseagg.v1 import aggregation_pb2 as pb
 
-SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 1000, "width": 2}]}
+SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000, "rowWidth": 2}]}
 KEYS = np.array([3, 9], "<u4")
 ROWS = np.array([[1, 2], [3, 4]], "<f4")
 
@@ -181,7 +181,7 @@ def test_field_of_a_newer_client_is_refused_in_every_form(address):
     assert (answer.status, answer.json["detail"]) == (400, f"{place}: {reason}")
     trailers = grpc_web(address, "CreateRound", message)[1]
     assert trailers == f"grpc-status: 3\r\ngrpc-message: {place}: {reason}\r\n"
-    tensor = {"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 9, "aggregation": {"newer": 1}}
+    tensor = {"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 9, "aggregation": {"newer": 1}}
     answer = request(address, "POST", "/v1/rounds", {"spec": {"tensors": [tensor]}})
     assert answer.status == 400
     assert 'unknown field "newer" in spec.tensors[0].aggregation' in answer.json["detail"]
@@ -189,6 +189,14 @@ def test_field_of_a_newer_client_is_refused_in_every_form(address):
     assert request(address, "GET", "/v1/rounds/newer").status == 404
     # What only reads may be asked in a newer way.
     assert grpc_web(address, "GetServerInfo", unknown)[1] == "grpc-status: 0\r\n"
+
+
+@pytest.mark.parametrize(("former", "present"), [("dimension", "num_rows"), ("width", "row_width")])
+def test_field_of_an_earlier_name_is_refused_with_its_present_name(address, former, present):
+    tensor = {"name": "w", "dtype": "DTYPE_FLOAT32", former: 9}
+    answer = request(address, "POST", "/v1/rounds", {"spec": {"tensors": [tensor]}})
+    assert answer.status == 400
+    assert f"spec.tensors[0].{former} is called {present} now" in answer.json["detail"]
 
 
 def test_chunked_body_is_refused(address):

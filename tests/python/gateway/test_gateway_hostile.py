@@ -13,7 +13,7 @@ from http_calls import LOCAL, raw, read_all, request
 
 LIMIT_MIB = 256
 FLAGS = (*LOCAL, "--memory-limit", f"{LIMIT_MIB}MiB", "--upload-timeout", "2s")
-SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 1 << 20}]}
+SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "num_rows": 1 << 20}]}
 
 
 def peak_mib(pid: int) -> float:

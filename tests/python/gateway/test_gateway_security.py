@@ -25,7 +25,7 @@ def tokens_file(tmp_path: pathlib.Path) -> str:
 
 def test_tokens_and_roles_are_those_of_grpc(start_server, tokens_file):
     address = start_server(*LOCAL, "--tokens-file", tokens_file).http_address
-    spec = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": 9}]}
+    spec = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "num_rows": 9}]}
 
     def status(role: str | None, method: str, path: str, body=None) -> tuple[int, str]:
         headers = {} if role is None else {"authorization": f"Bearer {TOKENS.get(role, role)}"}

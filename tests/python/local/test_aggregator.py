@@ -17,7 +17,7 @@ from test_engine import floats, one, same
 @pytest.mark.parametrize("numerics", [{}, {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 40}])
 def test_aggregator_merge_equals_one_aggregator(numerics):
     rng = np.random.default_rng(5)
-    spec = one(dimension=60, width=2, return_counts=True, **numerics)
+    spec = one(num_rows=60, row_width=2, return_counts=True, **numerics)
     updates = {f"c{i:02}": (rng.integers(0, 60, 40), rng.uniform(-1, 1, (40, 2)).astype(np.float32)) for i in range(9)}
     parts = [sa.Aggregator(spec) for _ in range(3)]
     for i, (name, update) in enumerate(updates.items()):
@@ -40,7 +40,7 @@ def test_aggregator_merge_refuses_what_does_not_fit():
     with pytest.raises(sa.InvalidArgument, match="itself"):
         a.merge(a)
     with pytest.raises(sa.InvalidArgument, match="'v'"):
-        a.merge(sa.Aggregator(one(dimension=11)))
+        a.merge(sa.Aggregator(one(num_rows=11)))
     with pytest.raises(sa.InvalidArgument, match="'v'"):
         a.merge(sa.Aggregator(one(op="mean")))
     with pytest.raises(sa.InvalidArgument, match="NoneType"):
@@ -59,7 +59,7 @@ def test_aggregator_merge_refuses_what_does_not_fit():
 
 def test_aggregator_adds_from_several_threads():
     rng = np.random.default_rng(8)
-    spec = one(dimension=5000)
+    spec = one(num_rows=5000)
     updates = {f"c{i}": (rng.integers(0, 5000, 500), rng.random(500).astype(np.float32)) for i in range(64)}
     aggregator = sa.Aggregator(spec, threads=2)
     todo = list(updates.items())
@@ -156,7 +156,7 @@ def test_gradients_of_a_module_are_those_of_the_step_they_were_given_at(client):
 
 CHANGES = {
     "shuffled": lambda keys: np.random.default_rng(3).shuffle(keys),
-    "beyond the dimension": lambda keys: keys.__setitem__(-1, 2**32 - 1),
+    "beyond num_rows": lambda keys: keys.__setitem__(-1, 2**32 - 1),
     "all the same": lambda keys: keys.fill(7),
 }
 
@@ -167,7 +167,7 @@ CHANGES = {
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
 def test_keys_count_as_they_were_when_they_were_added(change, result, numerics, dtype):
     rng = np.random.default_rng(4)
-    spec = one(dimension=100_000, result=result, **numerics)
+    spec = one(num_rows=100_000, result=result, **numerics)
     rows = rng.uniform(-1, 1, 50_000).astype(np.float32)
     keys = {f"c{i}": np.sort(rng.choice(100_000, 50_000, replace=False)).astype(dtype) for i in range(4)}
     expected = sa.aggregate({name: (column, rows) for name, column in keys.items()}, spec)
@@ -186,7 +186,7 @@ def test_an_iterator_may_fill_the_same_keys_again_if_it_is_read_one_by_one():
         keys[:] = keys[::-1].copy()
         yield np.arange(3), floats(1, 2, 3)
 
-    result = sa.aggregate(updates(), one(dimension=60_000), memory_limit=1 << 30)["v"]
+    result = sa.aggregate(updates(), one(num_rows=60_000), memory_limit=1 << 30)["v"]
     assert result.values[:5].tolist() == [1.0, 3.0, 5.0, 3.0, 4.0]
 
 
@@ -206,7 +206,7 @@ anything = rng.integers(0, 2**32, SIZE).astype(sys.argv[1])
 others = [keys[0] + 1, rng.permutation(keys[0]), anything, keys[0].copy()]
 if sys.argv[1] == "int64":
     others.append(anything - 2**20)
-WORDS = ("is not below the dimension", "is not in [0, 200000)", "keys changed during the call")
+WORDS = ("is not below num_rows", "is not in [0, 200000)", "keys changed during the call")
 stop = threading.Event()
 
 def overwrite():

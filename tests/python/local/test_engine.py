@@ -37,9 +37,9 @@ GOLDEN_CASES = [
 ]
 
 
-def one(dtype: str = "float32", dimension: int = 10, width: int = 1, **options: Any) -> sa.RoundSpec:
+def one(dtype: str = "float32", num_rows: int = 10, row_width: int = 1, **options: Any) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
 
 
 def floats(*values: float) -> np.ndarray:
@@ -55,8 +55,8 @@ def columns(tensor: sa.TensorResult) -> list[Any]:
         tensor.name,
         tensor.layout,
         tensor.dtype,
-        tensor.dimension,
-        tensor.width,
+        tensor.num_rows,
+        tensor.row_width,
         tensor.fixed_point_shift,
         kinds,
         data,
@@ -177,7 +177,7 @@ def test_engine_equals_the_server(client, dtype, options):
 
 def test_engine_order_of_adding_leaves_no_trace():
     rng = np.random.default_rng(3)
-    spec = one(dimension=50, weighting="by_weight", op="mean")
+    spec = one(num_rows=50, weighting="by_weight", op="mean")
     updates = {
         f"c{i}": ((rng.integers(0, 50, 30), rng.standard_normal(30).astype(np.float32)), float(i + 1)) for i in range(4)
     }
@@ -204,7 +204,7 @@ def test_engine_list_positions_are_ids_in_the_order_of_numbers():
 def test_engine_many_small_updates_from_an_iterator_equal_a_list():
     rng = np.random.default_rng(11)
     updates = [{"v": (np.sort(rng.choice(1000, 7, replace=False)), floats(*rng.random(7)))} for _ in range(3000)]
-    spec = one(dimension=1000, return_counts=True)
+    spec = one(num_rows=1000, return_counts=True)
     result = sa.aggregate(updates, spec)
     assert same(sa.aggregate((update for update in updates), spec, threads=1), result)
     assert result.info.num_submissions == 3000
@@ -214,7 +214,7 @@ def test_engine_many_small_updates_from_an_iterator_equal_a_list():
 
 def test_engine_works_in_a_forked_process():
     rng = np.random.default_rng(9)
-    spec = one(dimension=100_000)
+    spec = one(num_rows=100_000)
     updates = [(np.sort(rng.choice(100_000, 20_000, replace=False)), rng.random(20_000).astype(np.float32))] * 4
     expected = sa.aggregate(updates, spec, threads=2)  # the parent's threads exist, and the child has none of them
     child = os.fork()
@@ -248,7 +248,7 @@ def test_engine_takes_tensors_in_any_order():
 
 
 def test_engine_result_is_what_a_server_gives(client):
-    spec = one(dimension=6, result="dense", return_counts=True)
+    spec = one(num_rows=6, result="dense", return_counts=True)
     updates = [(np.array([5, 1]), floats(1, 2))]
     result = sa.aggregate(updates, spec)
     assert type(result) is sa.Result
@@ -263,7 +263,7 @@ def test_engine_result_is_what_a_server_gives(client):
 
 
 def test_engine_dense_result_makes_its_keys_when_they_are_asked_for():
-    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(dimension=6, result="dense"))["v"]
+    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(num_rows=6, result="dense"))["v"]
     assert len(tensor) == 6
     assert "keys" not in vars(tensor)
     assert (tensor.keys.tolist(), tensor.keys.dtype) == ([0, 1, 2, 3, 4, 5], np.uint32)

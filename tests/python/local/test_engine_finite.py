@@ -15,13 +15,13 @@ BAD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 
 
-def updates_with(bad: float, weight: float, dtype: Any, width: int, dimension: int, seed: int) -> dict[str, Any]:
+def updates_with(bad: float, weight: float, dtype: Any, row_width: int, num_rows: int, seed: int) -> dict[str, Any]:
     """Three clients with weights 2, `weight` and 1, of whom the second has the bad value."""
     rng = np.random.default_rng(seed)
     found: dict[str, Any] = {}
     for client, its_weight in (("a", 2.0), ("b", weight), ("c", 1.0)):
-        keys = np.sort(rng.choice(dimension, dimension // 2, replace=False)).astype(np.uint32)
-        shape = len(keys) if width == 1 else (len(keys), width)
+        keys = np.sort(rng.choice(num_rows, num_rows // 2, replace=False)).astype(np.uint32)
+        shape = len(keys) if row_width == 1 else (len(keys), row_width)
         values = np.asarray(rng.standard_normal(shape)).astype(dtype)
         if client == "b":
             values.reshape(-1)[rng.integers(values.size)] = bad
@@ -49,7 +49,7 @@ def outcome(merge: Any, updates: Any, spec: sa.RoundSpec) -> tuple[str, Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["sum", "mean", "coordinate_mean", "min", "max"])
 def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op: str) -> None:
-    for weighting, result, width, dimension, options in itertools.product(
+    for weighting, result, row_width, num_rows, options in itertools.product(
         ("uniform", "by_weight"),
         ("sparse", "dense"),
         (1, 5, 16),
@@ -59,11 +59,11 @@ def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op:
         if (op in ("min", "max") and weighting == "by_weight") or (result == "dense" and "prune_zeros" in options):
             continue
         spec = sa.RoundSpec(
-            [sa.TensorSpec("v", dtype, dimension, width)], op=op, weighting=weighting, result=result, **options
+            [sa.TensorSpec("v", dtype, num_rows, row_width)], op=op, weighting=weighting, result=result, **options
         )
         # Weights of 0 alone are an error of coordinate_mean, which comes first.
         weight = 3.0 if op == "coordinate_mean" else 0.0
-        updates = updates_with(BAD[bad], weight, DTYPES[dtype], width, dimension, seed=dimension + width)
+        updates = updates_with(BAD[bad], weight, DTYPES[dtype], row_width, num_rows, seed=num_rows + row_width)
         if weighting == "uniform":
             updates = {client: (update, None) for client, (update, _) in updates.items()}
         found = outcome(sa.aggregate, updates, spec)
@@ -101,9 +101,9 @@ def test_a_wrong_key_is_told_before_values_that_are_not_finite() -> None:
     keys, far = np.array([1], np.uint32), np.array([9], np.uint32)
     good, bad = np.ones(1, np.float32), np.full(1, np.inf, np.float32)
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
-    with pytest.raises(sa.InvalidArgument, match="key 9 is not below the dimension 4"):
+    with pytest.raises(sa.InvalidArgument, match="key 9 is not below num_rows 4"):
         sa.aggregate([{"v": (keys, bad)}, {"v": (far, good)}], spec)
-    with pytest.raises(sa.InvalidArgument, match="key 9 is not below the dimension 4"):
+    with pytest.raises(sa.InvalidArgument, match="key 9 is not below num_rows 4"):
         sa.aggregate([{"v": (far, good)}, {"v": (keys, bad)}], spec)
 
 

@@ -15,11 +15,11 @@ from test_engine import floats, one, same
 KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
 
 
-@pytest.mark.parametrize("dimension", [100, 1 << 40, 0])
+@pytest.mark.parametrize("num_rows", [100, 1 << 40, 0])
 @pytest.mark.parametrize("dtype", KEYS)
-def test_engine_takes_keys_of_any_integer_type(dtype, dimension):
-    result = sa.aggregate([{"v": (np.array([99, 7], dtype), floats(1, 2))}], one(dimension=dimension))["v"]
-    assert result.keys.dtype == (np.uint32 if dimension == 100 else np.uint64)
+def test_engine_takes_keys_of_any_integer_type(dtype, num_rows):
+    result = sa.aggregate([{"v": (np.array([99, 7], dtype), floats(1, 2))}], one(num_rows=num_rows))["v"]
+    assert result.keys.dtype == (np.uint32 if num_rows == 100 else np.uint64)
     assert result.keys.tolist() == [7, 99]
     assert result.values.tolist() == [2, 1]
 
@@ -66,7 +66,7 @@ def unaligned(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_engine_takes_arrays_as_they_lie(layout):
     keys, rows = np.array([5, 2, 5], np.uint32), np.arange(6, dtype=np.float32).reshape(3, 2)
-    spec = one(width=2)
+    spec = one(row_width=2)
     expected = sa.aggregate([{"v": (keys, rows)}], spec)
     lay = LAYOUTS[layout]
     assert same(sa.aggregate([{"v": (lay(keys), lay(rows))}], spec), expected)
@@ -108,7 +108,7 @@ def test_engine_names_bad_keys_as_they_lie(place, dtype, layout):
     for key, words in (
         (-3, "key -3 at position {} is not in [0, 10)"),
         ((1 << 32) + 2, "key 4294967298 at position {} is not in [0, 10)"),
-        (10, "position {}: key 10 is not below the dimension 10"),
+        (10, "position {}: key 10 is not below num_rows 10"),
     ):
         if not np.iinfo(dtype).min <= key <= np.iinfo(dtype).max:
             continue
@@ -125,7 +125,7 @@ BAD = {
     "narrow key below 0": ((np.array([1, -3], np.int32), floats(1, 2)), "key -3 at position 1"),
     "small key below 0": ((np.array([1, -3], np.int8), floats(1, 2)), "key -3 at position 1"),
     "key beyond 32 bits": ((np.array([1, 1 << 32]), floats(1, 2)), "key 4294967296 at position 1"),
-    "key not below the dimension": ((np.array([1, 10]), floats(1, 2)), "position 1: key 10"),
+    "key not below num_rows": ((np.array([1, 10]), floats(1, 2)), "position 1: key 10"),
     "keys that are no integers": ((floats(1, 2), floats(1, 2)), "float32"),
     "keys in two dimensions": ((np.array([[1, 2]]), floats(1, 2)), r"\(1, 2\)"),
     "too few values": ((np.array([1, 2]), floats(1)), "2 keys"),
@@ -184,20 +184,20 @@ def test_engine_refuses_rows_whose_axes_are_in_another_order(shape):
     with pytest.raises(
         sa.InvalidArgument, match=rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys"
     ):
-        sa.aggregate([(np.array([1, 2, 3]), transposed(shape))], one(width=2))
+        sa.aggregate([(np.array([1, 2, 3]), transposed(shape))], one(row_width=2))
     with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes .* {re.escape(str(shape))} do not make dim"):
-        sa.aggregate([transposed(shape)], one(dimension=3, width=2))
+        sa.aggregate([transposed(shape)], one(num_rows=3, row_width=2))
 
 
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (3, 1, 2)])
 def test_engine_takes_rows_by_key_or_flat(shape):
     for update in ((np.array([0, 1, 2]), transposed(shape)), transposed(shape)):
-        assert sa.aggregate([update], one(dimension=3, width=2))["v"].values.tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert sa.aggregate([update], one(num_rows=3, row_width=2))["v"].values.tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_engine_takes_dense_parameters_of_several_axes():
-    assert sa.aggregate([transposed((2, 3, 2))], one(dimension=6, width=2))["v"].values.shape == (6, 2)
-    assert sa.aggregate([transposed((2, 3))], one(dimension=6))["v"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert sa.aggregate([transposed((2, 3, 2))], one(num_rows=6, row_width=2))["v"].values.shape == (6, 2)
+    assert sa.aggregate([transposed((2, 3))], one(num_rows=6))["v"].values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_engine_refused_submission_leaves_no_tensor_behind():
@@ -281,5 +281,5 @@ def test_results_are_updates_of_further_merges(client):
     part = opened.result(keys=(1, 3))
     alone = sa.RoundSpec([sa.TensorSpec("b", "float64", 3)])
     assert sa.aggregate([part["b"]], alone)["b"].keys.tolist() == [1, 2]
-    with pytest.raises(sa.InvalidArgument, match="dimension 4"):
+    with pytest.raises(sa.InvalidArgument, match="num_rows 4"):
         sa.aggregate([expected["b"]], sa.RoundSpec([sa.TensorSpec("b", "float64", 4)]))

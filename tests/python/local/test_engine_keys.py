@@ -33,7 +33,7 @@ WRONGS = {
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"op": "mean", "dtype": "float16", "return_counts": True},
-    {"op": "coordinate_mean", "width": 3},
+    {"op": "coordinate_mean", "row_width": 3},
     {"op": "max", "dtype": "int32"},
     {"dtype": "int64"},
     {"op": "union"},
@@ -42,21 +42,21 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONGS)
-@pytest.mark.parametrize("dimension", [4_000, 100_000, 2**31, 2**40])
-def test_wrong_keys_end_as_with_add(wrong: str, dimension: int) -> None:
-    rng = np.random.default_rng(dimension)
+@pytest.mark.parametrize("num_rows", [4_000, 100_000, 2**31, 2**40])
+def test_wrong_keys_end_as_with_add(wrong: str, num_rows: int) -> None:
+    rng = np.random.default_rng(num_rows)
     for options in OPTIONS:
-        how = {name: value for name, value in options.items() if name not in ("dtype", "width")}
-        dtype, width = options.get("dtype", "float32"), options.get("width", 1)
-        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, dimension, width)], **how)
+        how = {name: value for name, value in options.items() if name not in ("dtype", "row_width")}
+        dtype, row_width = options.get("dtype", "float32"), options.get("row_width", 1)
+        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width)], **how)
         updates = {}
         for client in "abc":
-            keys = np.unique(rng.integers(0, dimension, 900, np.uint64))
-            rows = rng.integers(-5, 5, (len(keys), width) if width > 1 else len(keys)).astype(dtype)
+            keys = np.unique(rng.integers(0, num_rows, 900, np.uint64))
+            rows = rng.integers(-5, 5, (len(keys), row_width) if row_width > 1 else len(keys)).astype(dtype)
             updates[client] = ({"v": (keys, None if how.get("op") == "union" else rows)}, 1.0)
         WRONGS[wrong](updates["b"][0]["v"][0])
         expected = outcome(added_one_by_one, updates, spec)
-        assert expected[0] == ("InvalidArgument" if wrong == "beyond" and dimension < 2**33 else "result"), expected
+        assert expected[0] == ("InvalidArgument" if wrong == "beyond" and num_rows < 2**33 else "result"), expected
         assert outcome(sa.aggregate, updates, spec) == expected, options
         assert outcome(lambda given, spec: sa.aggregate(given, spec, threads=1), updates, spec) == expected, options
 

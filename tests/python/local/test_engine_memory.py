@@ -172,7 +172,7 @@ def test_aggregator_that_is_dropped_lets_go():
 
 def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
     rng = np.random.default_rng(2)
-    spec = one(dimension=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
+    spec = one(num_rows=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
     aggregator = sa.Aggregator(spec)
     first = sorted_update(rng)
     alive = weakref.ref(first[1])
@@ -189,7 +189,7 @@ def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
 def test_engine_releases_keys_when_it_has_copied_them(dtype):
     keys, values = sorted_update(np.random.default_rng(3), dtype)
     alive = weakref.ref(keys), weakref.ref(values)
-    aggregator = sa.Aggregator(one(dimension=2_000_000))
+    aggregator = sa.Aggregator(one(num_rows=2_000_000))
     aggregator.add("0", (keys, values))
     del keys, values
     gc.collect()
@@ -236,7 +236,7 @@ def released(work: Any, prepare: Any) -> bool:
 
 def test_engine_releases_the_gil():
     rng = np.random.default_rng(4)
-    spec = one(dimension=2_000_000)
+    spec = one(num_rows=2_000_000)
     updates = [sorted_update(rng) for _ in range(4)]
 
     def filled() -> sa.Aggregator:

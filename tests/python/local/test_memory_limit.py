@@ -12,18 +12,18 @@ import pytest
 import sparseagg as sa
 from sparseagg.commands.cli import main
 
-DIMENSION = 50_000
+NUM_ROWS = 50_000
 CLIENTS = 60
 LIMIT = 3 << 20  # a sixth of what the updates take
 
 
 def spec(**options) -> sa.RoundSpec:
-    return sa.RoundSpec([sa.TensorSpec("v", "float32", DIMENSION)], return_counts=True, **options)
+    return sa.RoundSpec([sa.TensorSpec("v", "float32", NUM_ROWS)], return_counts=True, **options)
 
 
 def update(client: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(client)
-    keys = np.unique(rng.integers(0, DIMENSION, 70_000)).astype(np.uint32)
+    keys = np.unique(rng.integers(0, NUM_ROWS, 70_000)).astype(np.uint32)
     # Sums of these depend on their order.
     return keys, (rng.standard_normal(len(keys)) * 10.0 ** rng.integers(-9, 9, len(keys))).astype(np.float32)
 
@@ -86,10 +86,10 @@ def test_limit_has_one_batch_converted_at_a_time(kind):
 
         def __array__(self, *_, **__):
             added.append(aggregator.num_submissions)
-            return np.ones(DIMENSION)
+            return np.ones(NUM_ROWS)
 
-    assert DIMENSION * 8 > LIMIT / 16
-    updates = [(np.arange(DIMENSION), Values()) for _ in range(5)]
+    assert NUM_ROWS * 8 > LIMIT / 16
+    updates = [(np.arange(NUM_ROWS), Values()) for _ in range(5)]
     aggregator.add_all(updates if kind is list else {f"{i}": update for i, update in enumerate(updates)})
     assert added == [0, 1, 2, 3, 4]
 
@@ -183,8 +183,8 @@ def files(tmp_path, monkeypatch):
 
 
 def test_command_merges_more_files_than_fit_in_any_order(files):
-    assert main(["merge", *files, "--dimension", str(DIMENSION), "-o", "expected.npz"]) == 0
-    limited = ["--dimension", str(DIMENSION), "--memory-limit", "3 MiB", "--weights", ",".join(["1"] * len(files))]
+    assert main(["merge", *files, "--num-rows", str(NUM_ROWS), "-o", "expected.npz"]) == 0
+    limited = ["--num-rows", str(NUM_ROWS), "--memory-limit", "3 MiB", "--weights", ",".join(["1"] * len(files))]
     assert main(["merge", *reversed(files), *limited, "-o", "limited.npz"]) == 0
     with np.load("expected.npz") as expected, np.load("limited.npz") as found:
         assert expected.files == found.files
@@ -200,7 +200,7 @@ def test_command_refuses_what_is_no_size(files, size, capsys):
 
 
 def test_command_says_what_a_limit_has_no_room_for(files, capsys):
-    assert main(["merge", *files, "--dimension", str(DIMENSION), "--memory-limit", "100KiB", "-o", "merged.npz"]) == 1
+    assert main(["merge", *files, "--num-rows", str(NUM_ROWS), "--memory-limit", "100KiB", "-o", "merged.npz"]) == 1
     assert "beyond the memory_limit 102400" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ from real_server import ServerProcess
 from server_processes import temporary_folder
 from sparseagg.local.server_directory import ServerDirectory
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100)])
 
 
 def update(key: int, value: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -11,7 +11,7 @@ import pytest
 MERGE = """
 import hashlib, numpy as np, sparseagg as sa
 rng = np.random.default_rng(5)
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 5000, width=3)], op="mean", weighting="by_weight")
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 5000, row_width=3)], op="mean", weighting="by_weight")
 updates = [
     ({"v": (rng.integers(0, 5000, 700), rng.normal(size=(700, 3)).astype("float32"))}, float(rng.random()))
     for _ in range(30)

@@ -54,7 +54,7 @@ def test_data_written_is_the_sum_of_the_clients(module, tmp_path) -> None:
     data = module("data")
 
     class Workload:
-        name, description, dimension, width = "A", "two clients", 10, 2
+        name, description, num_rows, row_width = "A", "two clients", 10, 2
         clients = [  # noqa: RUF012
             (np.array([1, 3], np.uint32), np.array([[1, 2], [3, 4]], np.float32)),
             (np.array([3], np.uint32), np.array([[5, -6]], np.float32)),

@@ -44,7 +44,7 @@ def test_every_measurement_is_written(written) -> None:
 def test_figures_agree_with_each_other(written) -> None:
     for row in written["results"]:
         assert row["verified"] is True
-        assert row["bytes_in"] == row["tuples"] * ((8 if row["workload"] == "D" else 4) + 4 * row["width"])
+        assert row["bytes_in"] == row["tuples"] * ((8 if row["workload"] == "D" else 4) + 4 * row["row_width"])
         assert 0 < row["rows_out"] <= row["tuples"]
         assert len(row["seconds"]) == 2
         assert row["median_seconds"] in row["seconds"]
@@ -63,15 +63,15 @@ def test_exported_workloads_are_what_the_peers_read(tmp_path, monkeypatch) -> No
     monkeypatch.syspath_prepend(str(REPOSITORY / "bench" / "peers"))
     import gpu_peers
 
-    for letter, dimension, shape in (
+    for letter, num_rows, shape in (
         ("C", 1_000_000, (400_000,)),
         ("D", 1 << 40, (200_000,)),
         ("F", 10**6, (40_000, 64)),
     ):
         keys, values, found = gpu_peers.read_workload(pathlib.Path(GPU_BENCH), letter, {"D": 50}.get(letter, 32))
-        assert (found, values.shape, values.dtype) == (dimension, shape, np.float32)
+        assert (found, values.shape, values.dtype) == (num_rows, shape, np.float32)
         assert (keys.shape, keys.dtype) == (shape[:1], np.uint64 if letter == "D" else np.uint32)
-        assert keys.max() < dimension
+        assert keys.max() < num_rows
         first = keys[: len(keys) // 2]
         assert len(np.unique(first)) == len(first)  # one client's
         assert abs(values.mean()) < 0.01

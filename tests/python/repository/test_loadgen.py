@@ -80,10 +80,10 @@ def test_packed_submissions_merge_to_what_the_engine_makes_of_their_rounded_valu
     flags = ("--workload", workload, "--divide-clients", divide, "--repetitions", 1, "--chunk-bytes", 50_000)
     found = measure(server.address, *flags, "--keys", "packed", "--values", "float16", "--against-plain")
     assert (found["keys"], found["values"], found["verified"]) == ("packed", "float16", True)
-    width = 64 if workload == "F" else 1
+    row_width = 64 if workload == "F" else 1
     # 2 bytes a value, and keys that cost something, but less than plain ones.
-    assert 2 * width < found["bytes_per_tuple"] < 2 * width + 4.1
-    assert found["plain"]["bytes_per_tuple"] > 4 + 4 * width
+    assert 2 * row_width < found["bytes_per_tuple"] < 2 * row_width + 4.1
+    assert found["plain"]["bytes_per_tuple"] > 4 + 4 * row_width
     assert found["plain"]["tuples_per_s_against_it"] > 0
 
 

@@ -16,7 +16,7 @@ import sparseagg as sa
 from real_server import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 
 
 def read(address: str, path: str = "/metrics") -> str:
@@ -80,7 +80,7 @@ def test_metrics_count_http_by_route_and_status(start_server) -> None:
         answer = keep.getresponse()
         return answer.status, answer.read()
 
-    spec = b'{"roundId": "with-a-name", "spec": {"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "dimension": 9}]}}'
+    spec = b'{"roundId": "with-a-name", "spec": {"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 9}]}}'
     sent = sum(len(body) for _, body in [call("POST", "/v1/rounds", spec), call("GET", "/v1/rounds/with-a-name"),
                                          call("GET", "/v1/rounds/another"), call("GET", "/unknown/with-a-name"),
                                          call("BREW", "/coffee"), call("GET", "/health/live")])  # fmt: skip

@@ -178,13 +178,13 @@ def test_encode_keys_only_what_the_server_knows():
 # ---- through a server
 
 
-@pytest.mark.parametrize("dimension", [100_000, 2**40])
-def test_submit_packed_or_plain_is_the_same_submission(client, dimension):
+@pytest.mark.parametrize("num_rows", [100_000, 2**40])
+def test_submit_packed_or_plain_is_the_same_submission(client, num_rows):
     rng = np.random.default_rng(SEED)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", dimension, width=2)], return_counts=True)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows, row_width=2)], return_counts=True)
     updates = [
         (np.unique(rng.integers(0, limit, 5000)), rng.normal(size=(5000, 2)).astype("float32"))
-        for limit in (6000, 100_000, dimension)
+        for limit in (6000, 100_000, num_rows)
     ]
     rnd = client.create_round(spec)
     for name, (keys, rows) in enumerate(updates):

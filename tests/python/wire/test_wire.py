@@ -16,7 +16,7 @@ from sparseagg.wire.values import decode_values, encode_values
 SEED = 20261130
 SPEC = sa.RoundSpec(
     [
-        sa.TensorSpec("e", "float32", 100_000, width=3),
+        sa.TensorSpec("e", "float32", 100_000, row_width=3),
         sa.TensorSpec("d", "float64", 10_000),
         sa.TensorSpec("i", "int32", 1000),
     ],
@@ -144,11 +144,11 @@ def test_aio_client_takes_the_same_options(server):
     assert_equal(closed, alone)
 
 
-@pytest.mark.parametrize("width", [1, 3, 24, 63, 64, 65, 96, 128, 300, 1000])
-def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(width):
-    rng = np.random.default_rng(SEED + width)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000, width)])
-    rows = (rng.normal(size=(200, width)) * 10.0 ** rng.integers(-6, 6, (200, width))).astype(np.float32)
+@pytest.mark.parametrize("row_width", [1, 3, 24, 63, 64, 65, 96, 128, 300, 1000])
+def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(row_width):
+    rng = np.random.default_rng(SEED + row_width)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000, row_width)])
+    rows = (rng.normal(size=(200, row_width)) * 10.0 ** rng.integers(-6, 6, (200, row_width))).astype(np.float32)
     tensors = update_data(spec, (np.arange(200), rows))
     sent = []
     for chunk_bytes in (1, 600, 5000, 77_777, 1 << 20):
@@ -160,11 +160,11 @@ def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(width):
             wire=WireFormat(values={"v": "int8_scaled"}),
         )
         pieces = [piece for chunk in chunks for piece in pb.UpdateChunk.FromString(chunk.serialise()).slices]
-        assert all(piece.num_keys * width % 64 == 0 for piece in pieces[:-1])
+        assert all(piece.num_keys * row_width % 64 == 0 for piece in pieces[:-1])
         sent.append(
-            np.concatenate([decode_values(p.values, "int8_scaled", "float32", p.num_keys * width) for p in pieces])
+            np.concatenate([decode_values(p.values, "int8_scaled", "float32", p.num_keys * row_width) for p in pieces])
         )
-    assert all(np.array_equal(values, sent[-1]) for values in sent), f"seed {SEED + width}"
+    assert all(np.array_equal(values, sent[-1]) for values in sent), f"seed {SEED + row_width}"
 
 
 @pytest.mark.parametrize(

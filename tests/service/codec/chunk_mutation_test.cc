@@ -14,7 +14,7 @@ namespace sparseagg::service {
 namespace {
 
 constexpr uint64_t kMutationSeed = 20261201;
-constexpr uint64_t kDimension = 3000;
+constexpr uint64_t kNumRows = 3000;
 using Random = std::mt19937_64;
 
 std::string ValueBytes(Random& random, size_t size) {
@@ -28,7 +28,7 @@ v1::TensorSlice GoodSlice(Random& random) {
   const uint64_t tensor = random() % 3;
   slice.set_tensor(tensor == 0 ? "v" : tensor == 1 ? "w" : "u");
   std::vector<uint32_t> keys;
-  for (uint32_t key = random() % 50; key < kDimension && keys.size() < 300; key += 1 + random() % 12) {
+  for (uint32_t key = random() % 50; key < kNumRows && keys.size() < 300; key += 1 + random() % 12) {
     keys.push_back(key);
   }
   slice.set_num_keys(keys.size());
@@ -117,7 +117,7 @@ TEST(ChunkMutation, SpoiltSlices_AreTakenOrRefusedAsTheCallersFault) {
   constexpr int kTrials = 4000;
   Limits limits;
   limits.max_tuples_per_submission = 100'000;
-  const auto config = DecodeRoundSpec(ThreeTensors(kDimension), limits);
+  const auto config = DecodeRoundSpec(ThreeTensors(kNumRows), limits);
   ASSERT_THAT(config, IsOk());
   const auto shared = std::make_shared<const RoundConfig>(*config);
   int num_taken = 0;

@@ -12,7 +12,7 @@ PageFormat Packed() { return {.implicit_keys = true, .delta_keys = true, .bitmap
 
 Result ResultOf(const std::vector<uint32_t>& keys, const std::vector<float>& values) {
   Result result;
-  result.num_rows = keys.size();
+  result.num_keys = keys.size();
   Column<uint32_t> column(keys.size());
   std::copy(keys.begin(), keys.end(), column.data());
   result.keys = std::move(column);

@@ -69,8 +69,8 @@ TEST(ParseTest, ParseSpec_AllFieldsOfAllTensors_IsTaken) {
     v1::TensorSpec* tensor = sent.mutable_spec()->add_tensors();
     tensor->set_name(std::string(64, 'x'));
     tensor->set_dtype(v1::DTYPE_FLOAT32);
-    tensor->set_dimension(1 << 20);
-    tensor->set_width(1 << 9);
+    tensor->set_num_rows(1 << 20);
+    tensor->set_row_width(1 << 9);
     tensor->set_layout(v1::TENSOR_LAYOUT_DENSE);
     tensor->set_modular(true);
     for (int axis = 0; axis < 4; ++axis) tensor->mutable_shape()->add_sizes(1 << 20);

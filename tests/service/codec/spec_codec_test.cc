@@ -22,8 +22,8 @@ TEST(SpecCodecTest, Decode_NothingSet_HasTheDefaults) {
   ASSERT_EQ(config.tensors.size(), 1);
   const TensorSpec& tensor = config.tensors[0];
   EXPECT_EQ(tensor.name, "v");
-  EXPECT_EQ(tensor.dimension, 7);
-  EXPECT_EQ(tensor.width, 1);
+  EXPECT_EQ(tensor.num_rows, 7);
+  EXPECT_EQ(tensor.row_width, 1);
   EXPECT_EQ(tensor.layout, Layout::kSparse);
   EXPECT_EQ(tensor.aggregation.op, Op::kSum);
   EXPECT_EQ(tensor.aggregation.weighting, Weighting::kUniform);
@@ -121,8 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
                   for (int i = 0; i < 1000; ++i) s.add_tensors();
                 },
                 Code::kResourceExhausted, "max_tensors 1000"},
-        BadSpec{"Width", [](auto& s) { s.mutable_tensors(0)->set_width(65537); }, Code::kResourceExhausted,
-                "max_width 65536"},
+        BadSpec{"Width", [](auto& s) { s.mutable_tensors(0)->set_row_width(65537); }, Code::kResourceExhausted,
+                "max_row_width 65536"},
         BadSpec{"MaxSubmissions", [](auto& s) { s.set_max_submissions(1'000'001); }, Code::kResourceExhausted,
                 "max_submissions 1000001"},
         BadSpec{"MinAboveMax",
@@ -165,12 +165,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadSpec{"FixedPointWithoutBound",
                 [](auto& s) { s.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT); },
                 Code::kInvalidArgument, "value_bound"},
-        BadSpec{"DenseWithoutDimension",
+        BadSpec{"DenseWithoutNumRows",
                 [](auto& s) {
-                  s.mutable_tensors(0)->set_dimension(0);
+                  s.mutable_tensors(0)->set_num_rows(0);
                   s.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
                 },
-                Code::kInvalidArgument, "dimension"}),
+                Code::kInvalidArgument, "num_rows"}),
     [](const auto& test) { return test.param.name; });
 
 TEST(RoundNameTest, Parse_OnlyRoundsSlashId_IsTaken) {
@@ -203,9 +203,9 @@ TEST(SpecCodecTest, Decode_OnEmpty_IsThatOfTheTensorOrOfTheRound) {
   EXPECT_THAT(DecodeRoundSpec(spec, Limits{}), Fails(Code::kInvalidArgument, HasSubstr("on_empty 9 is unknown")));
 }
 
-v1::RoundSpec Shaped(uint64_t dimension, uint32_t width, const std::vector<uint64_t>& sizes) {
-  v1::RoundSpec spec = SumSpec(dimension);
-  spec.mutable_tensors(0)->set_width(width);
+v1::RoundSpec Shaped(uint64_t num_rows, uint32_t row_width, const std::vector<uint64_t>& sizes) {
+  v1::RoundSpec spec = SumSpec(num_rows);
+  spec.mutable_tensors(0)->set_row_width(row_width);
   spec.mutable_tensors(0)->mutable_shape()->mutable_sizes()->Add(sizes.begin(), sizes.end());
   return spec;
 }
@@ -229,9 +229,9 @@ TEST(SpecCodecTest, Decode_AnotherShape_IsRefused) {
   const auto refusal = [](const v1::RoundSpec& spec) { return DecodeRoundSpec(spec, Limits{}); };
   EXPECT_THAT(refusal(Shaped(6, 1, {2, 4})),
               Fails(Code::kInvalidArgument,
-                    HasSubstr("tensor 'v': shape (2, 4) does not have dimension 6 x width 1 elements")));
+                    HasSubstr("tensor 'v': shape (2, 4) does not have num_rows 6 x row_width 1 elements")));
   EXPECT_THAT(refusal(Shaped(2, 1, {})), Fails(Code::kInvalidArgument, HasSubstr("shape ()")));
-  EXPECT_THAT(refusal(Shaped(0, 1, {2})), Fails(Code::kInvalidArgument, HasSubstr("dimension 0")));
+  EXPECT_THAT(refusal(Shaped(0, 1, {2})), Fails(Code::kInvalidArgument, HasSubstr("num_rows 0")));
   EXPECT_THAT(refusal(Shaped(1, 1, {0})), HasCode(Code::kInvalidArgument));
   EXPECT_THAT(refusal(Shaped(1, 1, Sizes(33, 1))), Fails(Code::kInvalidArgument, HasSubstr("33 axes; up to 32")));
   // Products that are right modulo 2^64 or 2^128, or would saturate alike.

@@ -50,11 +50,11 @@ absl::Status QueryError(const google::protobuf::Descriptor* type, const HttpFiel
 TEST(Json, Message_BothWays) {
   const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(
       v1::CreateRoundRequest::descriptor(),
-      R"({"roundId": "r", "spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "dimension": "18446744073709551615"}]}})"));
-  EXPECT_EQ(round.spec().tensors(0).dimension(), UINT64_MAX);
+      R"({"roundId": "r", "spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": "18446744073709551615"}]}})"));
+  EXPECT_EQ(round.spec().tensors(0).num_rows(), UINT64_MAX);
   const auto json = MessageToJson(v1::CreateRoundRequest::descriptor(), round.SerializeAsString());
   ASSERT_TRUE(json.ok());
-  EXPECT_THAT(*json, HasSubstr(R"("dimension":"18446744073709551615")"));
+  EXPECT_THAT(*json, HasSubstr(R"("numRows":"18446744073709551615")"));
   EXPECT_THAT(*json, HasSubstr(R"("modular":false)"));
 }
 
@@ -117,6 +117,15 @@ TEST(Json, FieldThatNobodyKnows_IsRefusedByItsName) {
   EXPECT_THAT(CreateError(R"({"\u0072oundId": "a"})"), HasSubstr("unknown field"));
 }
 
+TEST(Json, FieldOfAnEarlierName_IsRefusedWithItsPresentName) {
+  EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"name": "v", "dimension": 9}]}})"),
+              HasSubstr("spec.tensors[0].dimension is called num_rows now"));
+  EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"width": 2}]}})"),
+              HasSubstr("spec.tensors[0].width is called row_width now"));
+  EXPECT_THAT(CreateError(R"({"spec": {"width": 2}})"),
+              HasSubstr("unknown field \"width\" in spec; known are tensors"));
+}
+
 TEST(Json, ValueOfAnotherType_IsRefusedByItsField) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"roundId": 5})", "round_id must be a string"},
@@ -132,21 +141,21 @@ TEST(Json, ValueOfAnotherType_IsRefusedByItsField) {
       {R"({"spec": {"tensors": [[]]}})", "spec.tensors[0] must be an object"},
       {R"({"spec": {"tensors": [{"modular": "true"}]}})", "spec.tensors[0].modular must be true or false"},
       {R"({"spec": {"tensors": [{"modular": 1}]}})", "spec.tensors[0].modular must be true or false"},
-      {R"({"spec": {"tensors": [{"dimension": true}]}})", "spec.tensors[0].dimension must be a number"},
-      {R"({"spec": {"tensors": [{"dimension": [1]}]}})", "spec.tensors[0].dimension must be a number"},
+      {R"({"spec": {"tensors": [{"num_rows": true}]}})", "spec.tensors[0].num_rows must be a number"},
+      {R"({"spec": {"tensors": [{"num_rows": [1]}]}})", "spec.tensors[0].num_rows must be a number"},
       {R"({"spec": {"tensors": [{"dtype": true}]}})", "spec.tensors[0].dtype must be the name of a value"},
       {R"({"spec": {"tensors": [{"shape": {"sizes": 5}}]}})", "spec.tensors[0].shape.sizes must be a list"},
       {R"({"spec": {"deadline": 5}})", "spec.deadline must be a string"},
       {R"({"spec": {"deadline": {"seconds": 5}}})", "spec.deadline must be a string"},
       {R"({"spec": {"aggregation": {"fill": {}}}})", "spec.aggregation.fill must be a number"},
       // Left to the converter.
-      {R"({"spec": {"tensors": [{"dimension": 1.5}]}})", "1.5"},
-      {R"({"spec": {"tensors": [{"dimension": -1}]}})", "-1"},
+      {R"({"spec": {"tensors": [{"num_rows": 1.5}]}})", "1.5"},
+      {R"({"spec": {"tensors": [{"num_rows": -1}]}})", "-1"},
       {R"({"spec": {"tensors": [{"dtype": "FLOAT32"}]}})", "FLOAT32"},
       {R"({"spec": {"deadline": "5"}})", "deadline"},
       // float64 has no 2^53 + 1.
-      {R"({"spec": {"tensors": [{"dimension": 9007199254740993.0}]}})", "too large an integer for a fraction"},
-      {R"({"spec": {"tensors": [{"dimension": 1e16}]}})", "too large an integer for a fraction"},
+      {R"({"spec": {"tensors": [{"num_rows": 9007199254740993.0}]}})", "too large an integer for a fraction"},
+      {R"({"spec": {"tensors": [{"num_rows": 1e16}]}})", "too large an integer for a fraction"},
   };
   for (const auto& [json, text] : cases) EXPECT_THAT(CreateError(json), HasSubstr(text)) << json;
 }
@@ -224,13 +233,13 @@ TEST(Json, WhatIsNotJson_IsRefused) {
 
 TEST(Json, EveryWayToWriteAValue_IsTaken) {
   const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(v1::CreateRoundRequest::descriptor(), R"( {
-    "round_id" : "\u0061\/\"\\\b\f\n\r\t\u00e4\ud83d\ude00" , "spec":{ "tensors" : [ { "dtype": 1, "dimension": "10", "width": 2.0 },
-      {"dtype":"DTYPE_FLOAT16","dimension":9007199254740993,"modular":false} , { } ], "minSubmissions": 1e2,
+    "round_id" : "\u0061\/\"\\\b\f\n\r\t\u00e4\ud83d\ude00" , "spec":{ "tensors" : [ { "dtype": 1, "num_rows": "10", "row_width": 2.0 },
+      {"dtype":"DTYPE_FLOAT16","numRows":9007199254740993,"modular":false} , { } ], "minSubmissions": 1e2,
       "deadline": "1.5s", "aggregation": {"fill": -1.5E-3, "denseThreshold": "0.5", "valueBound": 0} } })"));
   EXPECT_EQ(round.round_id(), "a/\"\\\b\f\n\r\tä😀");
   EXPECT_EQ(round.spec().tensors(0).dtype(), v1::DTYPE_FLOAT32);
-  EXPECT_EQ(round.spec().tensors(0).width(), 2u);
-  EXPECT_EQ(round.spec().tensors(1).dimension(), 9007199254740993u);
+  EXPECT_EQ(round.spec().tensors(0).row_width(), 2u);
+  EXPECT_EQ(round.spec().tensors(1).num_rows(), 9007199254740993u);
   EXPECT_EQ(round.spec().tensors_size(), 3);
   EXPECT_EQ(round.spec().min_submissions(), 100u);
   EXPECT_EQ(round.spec().aggregation().fill(), -1.5e-3);

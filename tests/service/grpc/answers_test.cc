@@ -32,7 +32,7 @@ class AnswersTest : public ServerFixture {
       v1::TensorSpec* tensor = spec.add_tensors();
       tensor->set_name(absl::StrCat(std::string(200, 'x'), t));
       tensor->set_dtype(v1::DTYPE_FLOAT32);
-      tensor->set_dimension(10);
+      tensor->set_num_rows(10);
     }
     return spec;
   }
@@ -135,7 +135,7 @@ TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
     v1::TensorSpec* tensor = request.mutable_spec()->add_tensors();
     tensor->set_name(std::to_string(t));
     tensor->set_dtype(v1::DTYPE_FLOAT32);
-    tensor->set_dimension(1);
+    tensor->set_num_rows(1);
   }
   Create(SumSpec());
   const InFlightReservation all = TakeAll();

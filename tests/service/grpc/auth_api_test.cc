@@ -75,14 +75,14 @@ TEST_F(AuthApiTest, Tenants_SameIds_AreDifferentRounds) {
   EXPECT_THAT(missing, Fails(Code::kNotFound, "no round 'none'"));
   ASSERT_THAT(blue.Create(SumSpec(20), "r"), IsOk());  // no ALREADY_EXISTS
   ASSERT_THAT(blue.Create(SumSpec(20), "b"), IsOk());
-  EXPECT_EQ(red.Get("rounds/r")->spec().tensors(0).dimension(), 10);
-  EXPECT_EQ(blue.Get("rounds/r")->spec().tensors(0).dimension(), 20);
+  EXPECT_EQ(red.Get("rounds/r")->spec().tensors(0).num_rows(), 10);
+  EXPECT_EQ(blue.Get("rounds/r")->spec().tensors(0).num_rows(), 20);
 
   grpc::ClientContext context;
   v1::ListRoundsResponse list;
   ASSERT_THAT(FromGrpc(red.stub().ListRounds(&context, {}, &list)), IsOk());
   ASSERT_EQ(list.rounds_size(), 1);
-  EXPECT_EQ(list.rounds(0).spec().tensors(0).dimension(), 10);
+  EXPECT_EQ(list.rounds(0).spec().tensors(0).num_rows(), 10);
   ASSERT_THAT(blue.Delete("rounds/r"), IsOk());
   EXPECT_THAT(red.Get("rounds/r"), IsOk());
 }

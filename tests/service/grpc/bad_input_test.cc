@@ -24,14 +24,14 @@ struct BadInput {
 
 void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 
-// Returns: a spec of sparse "v" with width 2 and dense "d", weighted.
+// Returns: a spec of sparse "v" with row_width 2 and dense "d", weighted.
 v1::RoundSpec TableSpec() {
   v1::RoundSpec spec = SumSpec(100);
-  spec.mutable_tensors(0)->set_width(2);
+  spec.mutable_tensors(0)->set_row_width(2);
   v1::TensorSpec* dense = spec.add_tensors();
   dense->set_name("d");
   dense->set_dtype(v1::DTYPE_FLOAT32);
-  dense->set_dimension(3);
+  dense->set_num_rows(3);
   dense->set_layout(v1::TENSOR_LAYOUT_DENSE);
   dense->mutable_aggregation()->set_op(v1::OP_MEAN);
   spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
@@ -116,7 +116,7 @@ TEST_P(BadInputTest, Submission_Refused_LeavesTheRoundUnharmed) {
 INSTANTIATE_TEST_SUITE_P(
     Table, BadInputTest,
     ::testing::Values(
-        BadInput{"KeyIsDimension", [](auto& c) { c.mutable_slices(0)->set_keys(Packed<uint32_t>({3, 100, 99})); },
+        BadInput{"KeyIsNumRows", [](auto& c) { c.mutable_slices(0)->set_keys(Packed<uint32_t>({3, 100, 99})); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "100"}},
         BadInput{"KeyOf64Bits",
                  [](auto& c) {
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                    c.mutable_slices(0)->clear_values();
                  },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "union"}},
-        BadInput{"ImplicitPastDimension",
+        BadInput{"ImplicitPastNumRows",
                  [](auto& c) {
                    c.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
                    c.mutable_slices(0)->clear_keys();
@@ -243,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
                    c.mutable_slices(0)->set_num_keys(~uint64_t{0});
                  },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "num_keys 18446744073709551615"}},
-        BadInput{"DeltaPastDimension",
+        BadInput{"DeltaPastNumRows",
                  [](auto& c) {
                    SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 3, "\x06\x80\x0b\x03");
                    c.mutable_slices(0)->set_first_key(5);
@@ -263,7 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
                    SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, std::string("\x07\0", 2));
                  },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "bitmap is zero"}},
-        BadInput{"BitmapPastDimension",
+        BadInput{"BitmapPastNumRows",
                  [](auto& c) {
                    SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, "\x07");
                    c.mutable_slices(0)->set_first_key(98);

@@ -94,7 +94,7 @@ TEST_F(RoundsApiTest, Round_FromCreationToEnd_TellsItsFigures) {
   ASSERT_EQ(round->results_size(), 1);
   EXPECT_EQ(round->results(0).name(), "v");
   EXPECT_EQ(round->results(0).num_keys(), 2);
-  EXPECT_EQ(round->results(0).dimension(), 100);
+  EXPECT_EQ(round->results(0).num_rows(), 100);
   EXPECT_TRUE(round->results(0).has_values());
   EXPECT_TRUE(round->results(0).has_counts());
   EXPECT_FALSE(round->results(0).has_weights());

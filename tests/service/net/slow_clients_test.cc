@@ -140,7 +140,7 @@ TEST_F(SlowClientsTest, GetResult_BeforeAThreadRunsIt_ReservesNothingForItsPage)
 
 TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRow) {
   v1::RoundSpec spec = SumSpec();
-  spec.mutable_tensors(0)->set_width(65536);
+  spec.mutable_tensors(0)->set_row_width(65536);
   const std::string round = Create(spec);
   ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1}, std::vector<float>(65536, 1))}), IsOk());
   ASSERT_THAT(client().Finish(round), IsOk());

@@ -23,7 +23,7 @@ constexpr size_t kTuples = 300;
 struct Update {
   std::string client;
   std::vector<uint32_t> keys;
-  std::vector<float> values;  // width 2
+  std::vector<float> values;  // row_width 2
   double weight;
 };
 
@@ -67,7 +67,7 @@ std::vector<v1::UpdateChunk> Split(const Update& update, const std::string& roun
 
 v1::RoundSpec SpecOf(v1::Numerics numerics) {
   v1::RoundSpec spec = SumSpec(1'000'000);
-  spec.mutable_tensors(0)->set_width(2);
+  spec.mutable_tensors(0)->set_row_width(2);
   v1::AggregationSpec* aggregation = spec.mutable_aggregation();
   aggregation->set_op(v1::OP_COORDINATE_MEAN);
   aggregation->set_weighting(v1::WEIGHTING_BY_WEIGHT);

@@ -18,7 +18,7 @@ constexpr absl::Time kCreated = absl::FromUnixSeconds(1);
 Result SparseResult() {
   Result result;
   result.keys = std::variant_alternative_t<1, KeyVector>{0, 5, 6, 100, ~uint64_t{0}};
-  result.num_rows = 5;
+  result.num_keys = 5;
   result.values.resize(20);
   result.counts = {1, 1, 1, 1, 1};
   return result;
@@ -27,7 +27,7 @@ Result SparseResult() {
 Result DenseResult() {
   Result result;
   result.layout = Layout::kDense;
-  result.dimension = result.num_rows = 10;
+  result.num_rows = result.num_keys = 10;
   result.values.resize(40);
   return result;
 }

@@ -52,7 +52,7 @@ TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {
 }
 
 TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverManyTuplesCome) {
-  v1::RoundSpec spec = SumSpec(0);  // hashed keys: the dimension bounds nothing
+  v1::RoundSpec spec = SumSpec(0);  // hashed keys: num_rows bounds nothing
   spec.set_max_submissions(1000);
   spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
   spec.mutable_aggregation()->set_value_bound(1.0);
@@ -84,9 +84,9 @@ TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
 
 TEST_F(RoundMemoryTest, Open_DenseResultBeyondTheLimit_IsToldWhatHelps) {
   limits_.memory_limit_bytes = 1'000'000;
-  for (const auto& [dimension, beyond] :
+  for (const auto& [num_rows, beyond] :
        {std::pair(uint64_t{1'000'000}, "--memory-limit"), std::pair(uint64_t{1} << 62, "address")}) {
-    v1::RoundSpec spec = SumSpec(dimension);
+    v1::RoundSpec spec = SumSpec(num_rows);
     spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
     EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted,
                                      AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr(beyond),
@@ -175,8 +175,8 @@ TEST_F(RoundMemoryTest, Open_DenseResultThatDoesNotFit_IsRefusedWhenTheRoundIsOp
   EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted, AllOf(HasSubstr("dense"), HasSubstr("1000000"))));
   EXPECT_EQ(context().budget.reserved(), 0);
   EXPECT_EQ(context().open_rounds.taken(), 0);
-  spec.mutable_tensors(0)->set_dimension(~uint64_t{0});  // dimension × width × size leaves 64 bits
-  spec.mutable_tensors(0)->set_width(1000);
+  spec.mutable_tensors(0)->set_num_rows(~uint64_t{0});  // num_rows × row_width × size leaves 64 bits
+  spec.mutable_tensors(0)->set_row_width(1000);
   EXPECT_THAT(TryOpen(spec), HasCode(Code::kResourceExhausted));
   spec = SumSpec(100'000);
   spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);

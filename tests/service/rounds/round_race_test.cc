@@ -78,7 +78,7 @@ TEST_F(RoundRaceTest, Commit_RacingWithClose_CountsOrIsRefusedButNeverHalf) {
     const auto results = round->GetResults();
     ASSERT_THAT(results, IsOk());
     for (const Result& result : **results) {
-      ASSERT_EQ(result.num_rows, accepted > 0 ? 1 : 0);
+      ASSERT_EQ(result.num_keys, accepted > 0 ? 1 : 0);
       float sum = 0;
       if (accepted > 0) std::copy_n(result.values.begin(), sizeof(sum), reinterpret_cast<std::byte*>(&sum));
       EXPECT_EQ(sum, accepted);

@@ -217,7 +217,7 @@ TEST_F(UploadTest, Append_Growing_IsRefusedBeforeMoreIsHeldThanMayBe) {
 
 TEST_F(UploadTest, Append_GrowingWhereMemoryIsShort_TakesNearlyAllThatThereIsAndNoMore) {
   v1::RoundSpec spec = SumSpec(1'000'000);
-  spec.mutable_tensors(0)->set_width(256);
+  spec.mutable_tensors(0)->set_row_width(256);
   constexpr uint64_t kLimit = 20 << 20;
   const auto upload = MakeUpload(spec, kLimit);
   MemoryBudget& budget = *budgets_.back();

@@ -20,21 +20,21 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-constexpr uint64_t kDimension = 40'000;
+constexpr uint64_t kNumRows = 40'000;
 
 class LostChunksTest : public ::testing::Test, protected StoredServer {
  protected:
   explicit LostChunksTest(Durability durability = Durability::kAsync) : StoredServer(durability) {}
 
   std::string Create() {
-    const auto round = client().Create(SumSpec(kDimension), "r");
+    const auto round = client().Create(SumSpec(kNumRows), "r");
     EXPECT_THAT(round, IsOk());
     return round.ok() ? round->name() : "";
   }
   // A chunk that goes to a file: 80 KB of values and as much of keys.
   static v1::UpdateChunk Large(const std::string& name, const std::string& who, float value, uint64_t sequence = 0,
                                bool last = true) {
-    std::vector<uint32_t> keys(kDimension / 2);
+    std::vector<uint32_t> keys(kNumRows / 2);
     std::iota(keys.begin(), keys.end(), static_cast<uint32_t>(sequence * keys.size()));
     return MakeChunk(name, who, keys, std::vector<float>(keys.size(), value), sequence, last);
   }
@@ -69,7 +69,7 @@ TEST_F(LostChunksTest, HalfDoneUpload_ContinuesFromWhatIsThere) {
   EXPECT_THAT(client().Finish(name), IsOk());
   v1::GetResultRequest request;
   request.set_name(name);
-  EXPECT_EQ(ToMap(*client().Pages(request)).size(), kDimension);
+  EXPECT_EQ(ToMap(*client().Pages(request)).size(), kNumRows);
 }
 
 TEST_F(LostChunksTest, UploadWithoutItsFirstChunk_IsGone) {

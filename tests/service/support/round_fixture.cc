@@ -90,7 +90,7 @@ std::map<uint64_t, float> RoundFixture::ResultOf(Round& round) {
   if (!results.ok()) return {};
   const Result& result = (**results)[0];
   v1::ResultPage page;
-  EncodePage(round.config().tensors[0], result, {0, result.num_rows}, {}, true, &page);
+  EncodePage(round.config().tensors[0], result, {0, result.num_keys}, {}, true, &page);
   return ToMap(page);
 }
 

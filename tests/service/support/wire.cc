@@ -5,12 +5,12 @@
 
 namespace sparseagg::service {
 
-v1::RoundSpec SumSpec(uint64_t dimension) {
+v1::RoundSpec SumSpec(uint64_t num_rows) {
   v1::RoundSpec spec;
   v1::TensorSpec* tensor = spec.add_tensors();
   tensor->set_name("v");
   tensor->set_dtype(v1::DTYPE_FLOAT32);
-  tensor->set_dimension(dimension);
+  tensor->set_num_rows(num_rows);
   return spec;
 }
 

@@ -27,7 +27,7 @@ std::vector<T> Unpacked(absl::string_view bytes) {
 }
 
 // Returns: the spec of a round with one float32 tensor "v".
-v1::RoundSpec SumSpec(uint64_t dimension = 100);
+v1::RoundSpec SumSpec(uint64_t num_rows = 100);
 
 // Returns: a slice of tensor "v" with U32 keys and float32 values.
 v1::TensorSlice Slice(const std::vector<uint32_t>& keys, const std::vector<float>& values);
@@ -36,7 +36,7 @@ v1::TensorSlice Slice(const std::vector<uint32_t>& keys, const std::vector<float
 v1::UpdateChunk MakeChunk(const std::string& round, const std::string& client, const std::vector<uint32_t>& keys,
                           const std::vector<float>& values, uint64_t sequence = 0, bool last = true);
 
-// Returns: the keys and values of float32 pages of width 1.
+// Returns: the keys and values of float32 pages of row_width 1.
 std::map<uint64_t, float> ToMap(const std::vector<v1::ResultPage>& pages);
 inline std::map<uint64_t, float> ToMap(const v1::ResultPage& page) { return ToMap(std::vector{page}); }
 

@@ -38,16 +38,16 @@ def check_spec(spec: RoundSpec) -> None:
 def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator[str]:
     if not 1 <= len(tensor.name.encode()) <= 256:
         yield "name"
-    if tensor.width < 1:
-        yield "width"
+    if tensor.row_width < 1:
+        yield "row_width"
     if (tensor.dtype in ("uint32", "uint64")) != tensor.modular:
         yield "modular"
     if tensor.modular and (how.op not in ("sum", "union") or how.weighting != "uniform" or how.result_dtype):
         yield "modular"
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"
-    if tensor.dimension == 0 and "dense" in (tensor.layout, how.result):
-        yield "dimension"
+    if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result):
+        yield "num_rows"
     if how.dense_threshold is not None and not 0.0 < how.dense_threshold <= 1.0:
         yield "dense_threshold"
     if not math.isfinite(how.fill):
@@ -80,16 +80,16 @@ def check_update(spec: RoundSpec, update: Update) -> None:
         _check_weight(tensor, how, update.weight)
         keys, rows = columns(tensor, update)
         num_tuples += len(keys)
-        if tensor.layout == "dense" and list(keys) != list(range(tensor.dimension)):
-            raise InvalidArgument(f"tensor {tensor.name!r} is dense and needs all {tensor.dimension} rows in order")
+        if tensor.layout == "dense" and list(keys) != list(range(tensor.num_rows)):
+            raise InvalidArgument(f"tensor {tensor.name!r} is dense and needs all {tensor.num_rows} rows in order")
         for position, key in enumerate(keys):
-            if not 0 <= key < (tensor.dimension or 2**64):
+            if not 0 <= key < (tensor.num_rows or 2**64):
                 raise InvalidArgument(f"tensor {tensor.name!r}: key {key} at position {position}")
         if rows is None:
             if how.op != "union" and keys:
                 raise InvalidArgument(f"tensor {tensor.name!r}: no values")
             continue
-        if len(rows) != len(keys) or any(len(row) != tensor.width for row in rows):
+        if len(rows) != len(keys) or any(len(row) != tensor.row_width for row in rows):
             raise InvalidArgument(f"tensor {tensor.name!r}: {len(keys)} keys do not go with the values")
         if is_float(tensor) and how.on_nonfinite == "reject":
             for position, row in enumerate(rows):

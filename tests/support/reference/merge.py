@@ -171,7 +171,7 @@ def _select(
     ]
     dtype = result_dtype(tensor, how)
     dense = how.result == "dense" or (how.result == "auto" and _goes_dense(tensor, how, len(kept)))
-    keys = list(range(tensor.dimension)) if dense else kept
+    keys = list(range(tensor.num_rows)) if dense else kept
     counts = dict.fromkeys(keys, 0)
     weights = dict.fromkeys(keys, 0.0)
     for key in kept:
@@ -180,7 +180,7 @@ def _select(
     values: list[Row] | None = None
     if how.op != "union":
         kept_set = set(kept)
-        fill = [round_to_dtype(float(how.fill), dtype)] * tensor.width
+        fill = [round_to_dtype(float(how.fill), dtype)] * tensor.row_width
         values = [rows[key] or [] if key in kept_set else fill for key in keys]
     return MergedTensor(
         layout="dense" if dense else "sparse",
@@ -194,10 +194,10 @@ def _select(
 
 
 def _goes_dense(tensor: TensorSpec, how: Aggregation, num_keys: int) -> bool:
-    if tensor.dimension == 0:
+    if tensor.num_rows == 0:
         return False
-    if how.dense_threshold is not None and num_keys / tensor.dimension >= how.dense_threshold:
+    if how.dense_threshold is not None and num_keys / tensor.num_rows >= how.dense_threshold:
         return True
-    key_bytes = 4 if tensor.dimension <= 2**32 else 8
-    row_bytes = 4 if how.op == "union" else tensor.width * DTYPES[result_dtype(tensor, how)]
-    return num_keys * (key_bytes + row_bytes) >= tensor.dimension * row_bytes
+    key_bytes = 4 if tensor.num_rows <= 2**32 else 8
+    row_bytes = 4 if how.op == "union" else tensor.row_width * DTYPES[result_dtype(tensor, how)]
+    return num_keys * (key_bytes + row_bytes) >= tensor.num_rows * row_bytes

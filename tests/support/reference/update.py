@@ -28,8 +28,8 @@ class Update:
     """One client's update.
 
     Attributes:
-        tensors: by name: (keys, rows). Keys are integers, or None for all of them in order. Rows have ``width`` numbers
-            each (Python's, or one numpy array); None: no values (union).
+        tensors: by name: (keys, rows). Keys are integers, or None for all of them in order. Rows have ``row_width``
+            numbers each (Python's, or one numpy array); None: no values (union).
         weight: of the submission.
     """
 
@@ -67,10 +67,10 @@ def columns(tensor: TensorSpec, update: Update) -> tuple[list[int], list[Row] | 
     if tensor.name not in update.tensors:
         return [], []
     keys, rows = update.tensors[tensor.name]
-    keys = range(tensor.dimension) if keys is None else keys
+    keys = range(tensor.num_rows) if keys is None else keys
     keys = list(keys.tolist() if hasattr(keys, "tolist") else keys)
     if hasattr(rows, "tolist"):
-        rows = rows.reshape(-1, tensor.width).tolist()
+        rows = rows.reshape(-1, tensor.row_width).tolist()
     return keys, rows
 
 

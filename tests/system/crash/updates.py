@@ -8,10 +8,10 @@ import hashlib
 import numpy as np
 import sparseagg as sa
 
-DIMENSION = 20_000
+NUM_ROWS = 20_000
 WIDTH = 3
 SPEC = sa.RoundSpec(
-    tensors=[sa.TensorSpec("v", dtype="float32", dimension=DIMENSION, width=WIDTH)],
+    tensors=[sa.TensorSpec("v", dtype="float32", num_rows=NUM_ROWS, row_width=WIDTH)],
     op="sum",
     weighting="by_weight",
     result="sparse",
@@ -44,7 +44,7 @@ def make_client(index: int, content_seed: int) -> Client:
     num_keys = int(rng.integers(8000, 12_000) if is_large else rng.integers(1, 200))
     return Client(
         id=f"client-{index:03}",
-        keys=np.sort(rng.choice(DIMENSION, num_keys, replace=False)),
+        keys=np.sort(rng.choice(NUM_ROWS, num_keys, replace=False)),
         rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
         weight=float(rng.integers(1, 5)),
         resumable=bool(rng.integers(2)),
@@ -56,8 +56,8 @@ def make_client(index: int, content_seed: int) -> Client:
 
 def expected(clients: list[Client]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sum by numpy alone: float64 from client to client in the order of their ids, rounded once."""
-    rows = np.zeros((DIMENSION, WIDTH), np.float64)
-    counts = np.zeros(DIMENSION, np.uint32)
+    rows = np.zeros((NUM_ROWS, WIDTH), np.float64)
+    counts = np.zeros(NUM_ROWS, np.uint32)
     for client in sorted(clients, key=lambda each: each.id):
         rows[client.keys] += client.weight * client.rows.astype(np.float64)
         counts[client.keys] += 1

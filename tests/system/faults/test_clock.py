@@ -11,7 +11,7 @@ from real_server import START_TIMEOUT_S
 from wrapped_server import wrap
 
 LIBRARIES = sorted(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-SPEC = sa.TensorSpec("v", dtype="float32", dimension=100)
+SPEC = sa.TensorSpec("v", dtype="float32", num_rows=100)
 LONG_S = 3600.0
 SHORT_S = 0.2
 

@@ -16,8 +16,8 @@ from real_server import START_TIMEOUT_S, ServerProcess, server_binary
 from wrapped_server import wrap
 
 LIBRARY = pathlib.Path(server_binary()).resolve().parents[1] / "tests/service/libsparseagg_failing_disk.so"
-DIMENSION = 100_000
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=DIMENSION)])
+NUM_ROWS = 100_000
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=NUM_ROWS)])
 SIZES = {"in the log": 3, "in a file": 50_000}  # tuples of an update, whose chunk lies there
 
 if not LIBRARY.exists():
@@ -193,10 +193,10 @@ def test_full_disk_leaves_a_round_open_that_cannot_be_closed(machine) -> None:
 def test_disk_metrics_measure_the_directory(machine) -> None:
     before = machine.metric("sparseagg_data_bytes")
     rnd = machine.client.create_round(SPEC, round_id="r")
-    rnd.submit("a", update(DIMENSION, 1))
-    assert machine.metric("sparseagg_data_bytes") >= before + 4 * DIMENSION
+    rnd.submit("a", update(NUM_ROWS, 1))
+    assert machine.metric("sparseagg_data_bytes") >= before + 4 * NUM_ROWS
     assert machine.metric("sparseagg_data_available_bytes") > 0
     rnd.delete()
     deadline = time.monotonic() + START_TIMEOUT_S
-    while machine.metric("sparseagg_data_bytes") >= before + 4 * DIMENSION:
+    while machine.metric("sparseagg_data_bytes") >= before + 4 * NUM_ROWS:
         assert time.monotonic() < deadline, "the space of a deleted round was not given back"

@@ -14,7 +14,7 @@ import sparseagg as sa
 from real_server import START_TIMEOUT_S, server_binary
 from wrapped_server import wrap
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", dimension=100_000)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100_000)])
 CONNECTIONS = 1000
 
 

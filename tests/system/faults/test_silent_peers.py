@@ -91,7 +91,7 @@ def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
             request_serializer=pb.CreateRoundRequest.SerializeToString,
             response_deserializer=pb.Round.FromString,
         )
-        spec = pb.RoundSpec(tensors=[pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, dimension=9)])
+        spec = pb.RoundSpec(tensors=[pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, num_rows=9)])
         create(pb.CreateRoundRequest(round_id="r", spec=spec))
         host, _, port = patient_server.address.rpartition(":")
 

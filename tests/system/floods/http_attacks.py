@@ -328,7 +328,7 @@ def crowds_of_polls(address: Address) -> None:
 def unread_results(address: Address) -> None:
     """Requests for pages of a large result, which are not read."""
     size = MIB
-    spec = b'{"tensors":[{"name":"w","dtype":"DTYPE_FLOAT32","dimension":%d}]}' % size
+    spec = b'{"tensors":[{"name":"w","dtype":"DTYPE_FLOAT32","num_rows":%d}]}' % size
 
     def call(head: Callable[[int], bytes], body: bytes) -> None:
         with connected(address) as peer:

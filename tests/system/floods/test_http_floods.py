@@ -19,7 +19,7 @@ from siege import LIMIT, check_siege
 
 CLIENTS = 20
 TUPLES = 1000
-SPEC = {"tensors": [{"name": "t", "dtype": "DTYPE_FLOAT32", "dimension": 100_000}]}
+SPEC = {"tensors": [{"name": "t", "dtype": "DTYPE_FLOAT32", "num_rows": 100_000}]}
 # Times as long as without an attack: some attacks hold places until the server's timers take them away.
 ROUND_TIMES = 250
 

@@ -49,7 +49,7 @@ class _Kept(NamedTuple):
     @classmethod
     def of(cls, version: int, info: RoundInfo) -> _Kept:
         is_whole = all(tensor.layout == "dense" for tensor in info.spec.tensors)
-        num_bytes = sum(each.num_keys * (4 * each.width + 4 * (each.layout == "sparse")) for each in info.results)
+        num_bytes = sum(each.num_keys * (4 * each.row_width + 4 * (each.layout == "sparse")) for each in info.results)
         is_change = info.name.rpartition("-")[2].startswith("v")
         return cls(version, is_change, is_whole, info.name, num_bytes, info.end_time, info.expire_time)
 
@@ -301,4 +301,4 @@ def _has_values(array: Any) -> bool:
 
 def _num_bytes(tensors: Mapping[str, tuple[ModelTensor, int]]) -> int:
     """Returns the bytes of a whole model."""
-    return sum(tensor.dimension * num_words * 4 for tensor, num_words in tensors.values())
+    return sum(tensor.num_rows * num_words * 4 for tensor, num_words in tensors.values())

@@ -94,14 +94,14 @@ class Round(async_round.RoundAttributes):
                 tensor itself, in a round of one tensor; or a torch module, for the gradients of its parameters. A
                 tensor is one of these:
 
-                - A pair (keys, rows) of arrays, of shapes (n,) and (n, width). Keys come in any order. A key that is
-                  repeated denotes the sum of its rows. Rows are None for a union.
+                - A pair (keys, rows) of arrays, of shapes (n,) and (n, row_width). Keys come in any order. A key that
+                  is repeated denotes the sum of its rows. Rows are None for a union.
                 - A sparse tensor of torch, SciPy or TensorFlow, or IndexedSlices. In a row of which some columns are
                   stored, the other columns are zeros, which count in minima, maxima and means.
                 - A ``TensorResult`` of another round, without its counts and weights.
-                - A dense array of dimension × width values, which touches every key.
+                - A dense array of num_rows × row_width values, which touches every key.
 
-                The axes of sparse and dense arrays make first the dimension, then the width.
+                The axes of sparse and dense arrays make first the rows, then the columns of a row.
             weight: 0 or more; required for the weighting "by_weight". Where no tensor has that, None or 1: any other
                 weight would have no effect.
             encoding: of the keys on their way; the update is the same. "auto": the smallest encoding that the server

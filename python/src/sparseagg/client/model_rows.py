@@ -35,18 +35,18 @@ class ModelTensor:
         return f"{self.name} {self.dtype} {'x'.join(map(str, self.shape))}"
 
     @property
-    def dimension(self) -> int:
+    def num_rows(self) -> int:
         """The number of rows."""
         return self.shape[0] if self.shape else 1
 
     @property
-    def width(self) -> int:
+    def row_width(self) -> int:
         """The number of values in a row."""
         return math.prod(self.shape[1:])
 
     def spec(self, num_words: int, layout: str) -> TensorSpec:
         """Returns the round's tensor, with ``num_words`` words in a row."""
-        return TensorSpec(self.wire_name, "uint32", self.dimension, num_words, layout=layout, modular=True)
+        return TensorSpec(self.wire_name, "uint32", self.num_rows, num_words, layout=layout, modular=True)
 
 
 class Rows:
@@ -59,20 +59,20 @@ class Rows:
 
     def __init__(self, tensor: ModelTensor, array: Array) -> None:
         self.tensor = tensor
-        self._array = array.reshape(tensor.dimension, *tensor.shape[1:])  # a view, since the shape is the same
-        self._row_bytes = tensor.width * array.dtype.itemsize
+        self._array = array.reshape(tensor.num_rows, *tensor.shape[1:])  # a view, since the shape is the same
+        self._row_bytes = tensor.row_width * array.dtype.itemsize
         self.num_words = -(-self._row_bytes // 4)
 
     @classmethod
     def of_words(cls, tensor: ModelTensor, num_words: int) -> Rows:
         """Returns new rows, which hold the words as they are."""
-        words = ModelTensor(tensor.name, "uint32", (tensor.dimension, num_words))
+        words = ModelTensor(tensor.name, "uint32", (tensor.num_rows, num_words))
         rows = cls(words, np.zeros(words.shape, "<u4"))
         rows.tensor = tensor
         return rows
 
     def words(self, rows: Array | None = None) -> Array:
-        """Returns all rows, or ``rows`` of the same type and width, as words: views if these fill the rows."""
+        """Returns all rows, or ``rows`` of the same type and row_width, as words: views if these fill the rows."""
         array = np.ascontiguousarray(self._array if rows is None else rows)
         octets = array.reshape(len(array), -1).view(np.uint8)
         padding = 4 * self.num_words - self._row_bytes
@@ -86,7 +86,7 @@ class Rows:
         words = np.ascontiguousarray(result.values.reshape(len(result), self.num_words))
         octets = words.view(np.uint8)[:, : self._row_bytes]
         rows = np.ascontiguousarray(octets).view(self._array.dtype).reshape(len(result), *self._array.shape[1:])
-        if len(result) == self.tensor.dimension:
+        if len(result) == self.tensor.num_rows:
             self._array[...] = rows
         else:
             self._array[result.keys] = rows
@@ -158,7 +158,7 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
         raise InvalidArgument(f"{where}: keys are integers on one axis, not {keys.dtype} of shape {keys.shape}")
     if len(keys) == 0:
         return None
-    if dtype != tensor.dtype or values.size != len(keys) * tensor.width or len(values) != len(keys):
+    if dtype != tensor.dtype or values.size != len(keys) * tensor.row_width or len(values) != len(keys):
         raise InvalidArgument(
             f"{where}: {len(keys)} rows of {tensor.dtype} and shape {tensor.shape[1:]} are wanted, not {dtype} of "
             f"shape {values.shape}"
@@ -178,5 +178,5 @@ def model_tensors(specs: Any) -> dict[str, tuple[ModelTensor, int]]:
     for spec in specs:
         name, dtype, sizes = spec.name.rsplit(" ", 2)
         shape = tuple(int(size) for size in sizes.split("x") if size)
-        found[name] = ModelTensor(name, dtype, shape), spec.width
+        found[name] = ModelTensor(name, dtype, shape), spec.row_width
     return found

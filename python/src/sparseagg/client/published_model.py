@@ -59,7 +59,8 @@ class PublishedModel:
             AlreadyExists: the version was published with other content.
             FailedPrecondition: a whole model has to be published and the server has none to make it of, since its
                 result_ttl is over.
-            ResourceExhausted: the server has no memory for the version, or a row has more than the server's max_width.
+            ResourceExhausted: the server has no memory for the version, or a row has more values than the server's
+                max_row_width.
         """
         run(self._model.publish(version, changes, model=model, whole=whole))
 

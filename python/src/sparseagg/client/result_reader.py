@@ -92,8 +92,8 @@ class _Parts:
     def __init__(self, summary: pb.TensorSummary) -> None:
         self._summary = summary
         self._dtype = enum_name(pb.DType, "DTYPE_", summary.dtype)
-        self._width = summary.width or 1
-        self._key_type = np.dtype(f"<u{key_bytes(summary.dimension)}")
+        self._row_width = summary.row_width or 1
+        self._key_type = np.dtype(f"<u{key_bytes(summary.num_rows)}")
         self._num_keys = 0
         self._keys: list[Array] = []
         self._values: list[Array] = []
@@ -105,7 +105,7 @@ class _Parts:
         try:
             keys = decode_keys(page.slice, self._key_type)
             if self._summary.has_values:
-                self._values.append(decode_rows(page.slice, self._dtype, len(keys) * self._width))
+                self._values.append(decode_rows(page.slice, self._dtype, len(keys) * self._row_width))
         except InvalidArgument as error:
             raise Internal(f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}") from error
         self._keys.append(keys)
@@ -120,8 +120,8 @@ class _Parts:
             name=summary.name,
             layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
             dtype=self._dtype,
-            dimension=summary.dimension,
-            width=self._width,
+            num_rows=summary.num_rows,
+            row_width=self._row_width,
             keys=_joined(self._keys),
             values=self._value_array() if summary.has_values else None,
             counts=self._column(self._counts, "<u4") if summary.has_counts else None,
@@ -135,7 +135,7 @@ class _Parts:
         values = _joined(self._values)
         if self._dtype == "bfloat16":
             values = bfloat16.float_from_bits(values)
-        return values if self._width == 1 else values.reshape(-1, self._width)
+        return values if self._row_width == 1 else values.reshape(-1, self._row_width)
 
     def _column(self, buffer: bytearray, dtype: str) -> Array:
         column = np.frombuffer(buffer, dtype=dtype)

@@ -25,7 +25,7 @@ def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes:
         (
             data.spec.name,
             data.spec.dtype,
-            data.spec.width,
+            data.spec.row_width,
             wire.value_encoding(data.spec),
             data.num_keys,
             data.keys is None,

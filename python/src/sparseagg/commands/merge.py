@@ -20,7 +20,7 @@ from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
 __all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
-tensor. The spec comes from --spec, or from the other options and the arrays: dtype, width, and the shape of dense
+tensor. The spec comes from --spec, or from the other options and the arrays: dtype, row_width, and the shape of dense
 tensors, which must be the same in all files. A result without TENSOR.counts and TENSOR.weights is an update, too; with
 them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, choices in _OPTIONS.items():
         parser.add_argument(f"--{name}", choices=choices)
     parser.add_argument(
-        "--dimension",
+        "--num-rows",
         action="append",
         metavar="[TENSOR=]N",
         help="keys are below N; may be repeated, for each tensor (any 64-bit keys)",
@@ -110,24 +110,24 @@ def _identity(path: str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
+def guess_tensors(files: Sequence[str], num_rows_of: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
     """Returns the tensors of the files, in order of name. Reads the headers of the arrays only.
 
     Arrays without rows, and keys without values, count only if no file has rows of the tensor.
 
     Raises:
-        InvalidArgument: files disagree in the dtype, width or layout of a tensor, or have a tensor that cannot be
+        InvalidArgument: files disagree in the dtype, row_width or layout of a tensor, or have a tensor that cannot be
             merged; the message names files and tensor.
     """
     # By tensor name and by what the array tells: the tensors found, with the first file that has each.
     shown: dict[str, dict[_Worth, dict[TensorSpec, str]]] = {}
     for path in files:
         with npz.open_npz(path) as file:
-            for tensor, worth in _tensors_of(file, dimensions, modular):
+            for tensor, worth in _tensors_of(file, num_rows_of, modular):
                 shown.setdefault(tensor.name, {}).setdefault(worth, {}).setdefault(tensor, file.path)
-    unknown = [str(name) for name in dimensions if name is not None and name not in shown]
+    unknown = [str(name) for name in num_rows_of if name is not None and name not in shown]
     if unknown:
-        raise InvalidArgument(f"--dimension: no tensor {', '.join(unknown)}; the files have {', '.join(shown)}")
+        raise InvalidArgument(f"--num-rows: no tensor {', '.join(unknown)}; the files have {', '.join(shown)}")
     tensors: list[TensorSpec] = []
     for name in sorted(shown):
         found = shown[name][max(shown[name])]
@@ -138,7 +138,7 @@ def guess_tensors(files: Sequence[str], dimensions: dict[str | None, int], modul
                 "what it is to be, --spec can say"
             )
         ((tensor, path),) = found.items()
-        if tensor.layout == "dense" and tensor.dimension == 0:
+        if tensor.layout == "dense" and tensor.num_rows == 0:
             raise InvalidArgument(f"{path}: array {name!r} has no rows, and a dense tensor has one at least")
         tensors.append(tensor)
     return tensors
@@ -153,7 +153,7 @@ class _Worth(enum.IntEnum):
 
 
 def _tensors_of(
-    file: npz.NpzFile, dimensions: dict[str | None, int], modular: bool
+    file: npz.NpzFile, num_rows_of: dict[str | None, int], modular: bool
 ) -> Iterator[tuple[TensorSpec, _Worth]]:
     names = set(file.names)
     for array in file.names:
@@ -166,26 +166,26 @@ def _tensors_of(
         if is_dense:
             _check_dense_name(file, array)
             name = array
-        dimension = dimensions.get(name, dimensions.get(None, 0))
+        num_rows = num_rows_of.get(name, num_rows_of.get(None, 0))
         values = array if is_dense else f"{name}.values"
         if values not in names:  # a union's keys
-            yield TensorSpec(name, "float32", dimension), _Worth.KEYS
+            yield TensorSpec(name, "float32", num_rows), _Worth.KEYS
             continue
         shape, dtype = file.header(values)
-        num_rows = shape[0] if shape else int(is_dense)
+        length = shape[0] if shape else int(is_dense)
         try:
             tensor = TensorSpec(
                 name,
                 dtype_name(dtype),
-                num_rows if is_dense else dimension,
+                length if is_dense else num_rows,
                 math.prod(shape[1:]),
-                shape=shape if is_dense and num_rows else None,
+                shape=shape if is_dense and length else None,
                 layout="dense" if is_dense else "sparse",
                 modular=modular and dtype.kind == "u",
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"{file.path}: array {values!r}: {error}") from error
-        yield tensor, _Worth.ROWS if num_rows else _Worth.NO_ROWS
+        yield tensor, _Worth.ROWS if length else _Worth.NO_ROWS
 
 
 def _check_dense_name(file: npz.NpzFile, array: str) -> None:
@@ -207,8 +207,8 @@ def _check_dense_name(file: npz.NpzFile, array: str) -> None:
 def _description(tensor: TensorSpec) -> str:
     if tensor.shape is not None:
         return f"dense, {tensor.dtype} of shape {tensor.shape}"
-    layout = f"dense, of {tensor.dimension} rows, " if tensor.layout == "dense" else ""
-    return f"{layout}{tensor.dtype} of width {tensor.width}"
+    layout = f"dense, of {tensor.num_rows} rows, " if tensor.layout == "dense" else ""
+    return f"{layout}{tensor.dtype} of row_width {tensor.row_width}"
 
 
 def _spec(arguments: argparse.Namespace) -> RoundSpec:
@@ -223,7 +223,7 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
     }
     given = {name: value for name, value in options.items() if value is not None}
     if arguments.spec is not None:
-        besides = {**given, "dimension": arguments.dimension, "modular": arguments.modular or None}
+        besides = {**given, "num_rows": arguments.num_rows, "modular": arguments.modular or None}
         for name in [name for name, value in besides.items() if value is not None]:
             raise InvalidArgument(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
         spec = read_spec(arguments.spec)
@@ -232,22 +232,22 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
             raise InvalidArgument("--weights are given, but --spec weighs no tensor by_weight")
         return spec
     return RoundSpec(
-        guess_tensors(arguments.files, _dimensions(arguments.dimension or []), arguments.modular),
+        guess_tensors(arguments.files, _num_rows_of(arguments.num_rows or []), arguments.modular),
         weighting=None if arguments.weights is None else "by_weight",
         max_submissions=len(arguments.files),
         **given,
     )
 
 
-def _dimensions(given: Sequence[str]) -> dict[str | None, int]:
-    dimensions: dict[str | None, int] = {}
+def _num_rows_of(given: Sequence[str]) -> dict[str | None, int]:
+    num_rows_of: dict[str | None, int] = {}
     for text in given:
         name, equals, number = text.rpartition("=")
         try:
-            dimensions[name if equals else None] = int(number)
+            num_rows_of[name if equals else None] = int(number)
         except ValueError:
-            raise InvalidArgument(f"--dimension is [TENSOR=]N, not {text!r}") from None
-    return dimensions
+            raise InvalidArgument(f"--num-rows is [TENSOR=]N, not {text!r}") from None
+    return num_rows_of
 
 
 def _size(text: str) -> int:

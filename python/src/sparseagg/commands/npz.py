@@ -163,8 +163,8 @@ def _values(tensor: TensorSpec, values: Array) -> Array:
 
 
 def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
-    is_whole = tensor.layout == "dense" and keys.shape == (tensor.dimension,) and values is not None
-    if is_whole and np.array_equal(keys, np.arange(tensor.dimension)):
+    is_whole = tensor.layout == "dense" and keys.shape == (tensor.num_rows,) and values is not None
+    if is_whole and np.array_equal(keys, np.arange(tensor.num_rows)):
         return values
     return keys, values
 
@@ -200,7 +200,7 @@ def write_result(path: Path, result: Result) -> None:
     taken = {f"{name}.{column}" for name in result for column in ("keys", "values", "counts", "weights")}
     arrays: dict[str, Array | None] = {}
     for name, tensor in result.items():
-        is_whole = tensor.layout == "dense" and len(tensor) == tensor.dimension and tensor.values is not None
+        is_whole = tensor.layout == "dense" and len(tensor) == tensor.num_rows and tensor.values is not None
         # Not under a name that is also another tensor's column.
         if is_whole and result.info.spec.tensor(name).layout == "dense" and name not in taken:
             arrays[name] = _numbers(tensor.dense())

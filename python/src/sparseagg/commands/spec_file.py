@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgument
+from sparseagg.renamed import SIZES
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -18,7 +19,7 @@ __all__ = ["SPEC_HELP", "read_spec"]
 
 # Help text of the commands that take such a file.
 SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
-"dimension": 1000, "width": 16}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
+"num_rows": 1000, "row_width": 16}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
 
 _Field = descriptors.FieldDescriptor
 _INTEGERS = (_Field.CPPTYPE_INT32, _Field.CPPTYPE_INT64, _Field.CPPTYPE_UINT32, _Field.CPPTYPE_UINT64)
@@ -29,7 +30,7 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
     """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
 
     Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32". A shape may be a list of sizes. It
-    makes dimension and width where the file has neither.
+    makes num_rows and row_width where the file has neither.
 
     Raises:
         InvalidArgument: the file is no JSON, or no RoundSpec; the message names file and field.
@@ -76,6 +77,8 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
             raise InvalidArgument(f"{at} is given twice")
         given.add(fields[name].name if name in fields else name)
         if name not in fields:
+            if SIZES.get(name) in fields:
+                raise InvalidArgument(f"{at} is called {SIZES[name]} now")
             made[name] = member
         elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
             made[name] = _message({"sizes": member}, pb.Shape.DESCRIPTOR, at)

@@ -37,7 +37,7 @@ class Downlink:
         self._sparse = list(sparse)
         self._used_only = used_only
         self._settings = {**settings, "model": uuid.uuid4().hex, "own": used_only}
-        rows = {name: model.tables[name].dimension for name in sparse}
+        rows = {name: model.tables[name].num_rows for name in sparse}
         self._history = RowHistory(rows, since=model.version, budget_bytes=budget_bytes)
         self._copies: dict[int, int] = {}  # node: version of the rows that it uses
         self._full: dict[int, int] = {}  # node: version since which no row was left out

@@ -48,7 +48,7 @@ class Merge:
     def __init__(
         self, tables: Mapping[str, Table], sparse: Iterable[str], op: str, client: sa.Client | None, options: Any
     ) -> None:
-        self._tables = {name: table for name, table in tables.items() if table.dimension}  # an empty array stays
+        self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
@@ -67,7 +67,7 @@ class Merge:
     def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
         dtype = str(table.dtype) if str(table.dtype) in _SUMMED else "float64"
-        how: dict[str, Any] = {"op": op, "width": table.width, "result": "sparse"}
+        how: dict[str, Any] = {"op": op, "row_width": table.row_width, "result": "sparse"}
         if name not in self._sparse:
             how = {"op": "mean", "layout": "dense", "result": "dense"}
         return sa.TensorSpec(name, dtype, shape=table.shape, on_nonfinite=on_nonfinite, **how)
@@ -106,7 +106,7 @@ class Merge:
                 continue
             check_shape(name, value.shape, table.shape)
             if name in self._sparse:
-                prepared[name] = changed_rows(table.dense(), value, table.width)
+                prepared[name] = changed_rows(table.dense(), value, table.row_width)
             elif name in self._nonfinite:
                 prepared.update(self._nonfinite[name].update(name, value))
             else:
@@ -170,12 +170,12 @@ def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> N
 
 
 @default_float_environment()
-def changed_rows(before: Any, after: Any, width: int) -> tuple[Any, Any]:
+def changed_rows(before: Any, after: Any, row_width: int) -> tuple[Any, Any]:
     """Returns (keys, differences) of the rows in which two arrays of one size differ.
 
     A value that is not finite and has not changed has the difference 0. Differences of integers are wide enough.
     """
-    before, after = before.reshape(-1, width), after.reshape(-1, width)
+    before, after = before.reshape(-1, row_width), after.reshape(-1, row_width)
     keys = np.flatnonzero((before != after).any(axis=1))
     old, new = before[keys], after[keys]
     if old.dtype.kind in "biu" and new.dtype.kind in "biu":
@@ -193,10 +193,10 @@ def _step_of_rows(
     name: str, table: Table, merged: sa.TensorResult, optimizer: RowOptimizer | None
 ) -> tuple[Table, Any]:
     keys = merged.indices
-    delta = np.asarray(merged.values).reshape(len(keys), table.width)
+    delta = np.asarray(merged.values).reshape(len(keys), table.row_width)
     if optimizer is not None and optimizer.dense:  # which moves all rows
         values = table.dense().copy()
-        optimizer.step(name, values.reshape(-1, table.width), (keys, delta))
+        optimizer.step(name, values.reshape(-1, table.row_width), (keys, delta))
         return _rewritten(table, values), None
     rows = table.rows_at(keys)
     if optimizer is None:
@@ -205,7 +205,7 @@ def _step_of_rows(
             moved = rows[part].astype(np.float64) + delta[part]
             rows[part] = moved if rows.dtype.kind == "f" else np.rint(moved)
     else:
-        rows = optimizer.step_rows(name, table.dimension, keys, rows, delta)
+        rows = optimizer.step_rows(name, table.num_rows, keys, rows, delta)
     return table.with_rows(keys, rows), keys
 
 
@@ -229,4 +229,4 @@ def _step_of_whole(
 
 
 def _rewritten(table: Table, values: Any) -> Table:
-    return Table.of(to_array(values.reshape(table.shape)), table.width)
+    return Table.of(to_array(values.reshape(table.shape)), table.row_width)

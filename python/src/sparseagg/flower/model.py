@@ -25,23 +25,23 @@ class Table:
 
     Attributes:
         array: the tensor as it was; Flower's array, whose bytes are shared.
-        width: values of a row.
+        row_width: values of a row.
         keys: rows that are not those of ``array``: int64, ascending.
         rows: the rows at ``keys``.
     """
 
     array: Array
-    width: int
+    row_width: int
     keys: Any
     rows: Any
 
     @classmethod
-    def of(cls, array: Array, width: int = 1) -> Table:
+    def of(cls, array: Array, row_width: int = 1) -> Table:
         """Returns the table of an array."""
         values = view(array)
         if not values.flags.c_contiguous:
             array = to_array(values)
-        return cls(array, width, np.empty(0, np.int64), np.empty((0, width), values.dtype))
+        return cls(array, row_width, np.empty(0, np.int64), np.empty((0, row_width), values.dtype))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,14 +55,14 @@ class Table:
         return dtype
 
     @property
-    def dimension(self) -> int:
+    def num_rows(self) -> int:
         """The number of rows."""
-        return int(view(self.array).size // self.width)
+        return int(view(self.array).size // self.row_width)
 
     def rows_at(self, keys: Any) -> Any:
         """Returns a copy of the rows at these keys."""
-        rows = np.empty((len(keys), self.width), self.dtype)
-        values = view(self.array).reshape(-1, self.width)
+        rows = np.empty((len(keys), self.row_width), self.dtype)
+        values = view(self.array).reshape(-1, self.row_width)
         for begin in range(0, len(keys), _BLOCK):  # so that no other array has their size
             some = keys[begin : begin + _BLOCK]
             at = np.searchsorted(self.keys, some)
@@ -81,12 +81,12 @@ class Table:
             at = np.searchsorted(keys, old) + np.arange(len(old))
             is_new = np.ones(len(old) + len(keys), bool)
             is_new[at] = False
-            merged_keys, merged = np.empty(len(is_new), np.int64), np.empty((len(is_new), self.width), self.dtype)
+            merged_keys, merged = np.empty(len(is_new), np.int64), np.empty((len(is_new), self.row_width), self.dtype)
             merged_keys[at], merged[at] = old, self.rows[kept]
             merged_keys[is_new], merged[is_new] = keys, rows
             keys, rows = merged_keys, merged
-        table = Table(self.array, self.width, keys, rows)
-        return Table.of(table.to_array(), self.width) if 2 * len(keys) >= self.dimension else table
+        table = Table(self.array, self.row_width, keys, rows)
+        return Table.of(table.to_array(), self.row_width) if 2 * len(keys) >= self.num_rows else table
 
     def dense(self) -> Any:
         """Returns the whole tensor; read-only if no row has changed."""
@@ -94,12 +94,12 @@ class Table:
         if not len(self.keys):
             return values
         values = values.copy(order="C")
-        values.reshape(-1, self.width)[self.keys] = self.rows
+        values.reshape(-1, self.row_width)[self.keys] = self.rows
         return values
 
     def to_array(self) -> Array:
         """Returns the whole tensor as Flower's array, without a copy if no row has changed."""
-        return with_rows(self.array, self.width, self.keys, self.rows) if len(self.keys) else self.array
+        return with_rows(self.array, self.row_width, self.keys, self.rows) if len(self.keys) else self.array
 
 
 class _LazyArray(Array):

@@ -249,9 +249,9 @@ class SparseMixin:
         tables, changed = {}, {}
         for name, table in model.tables.items():
             values = arrays[name].numpy().astype(table.dtype, copy=False)
-            tables[name] = Table.of(Array(values), table.width)
+            tables[name] = Table.of(Array(values), table.row_width)
             if name in self._sparse:
-                changed[name], _ = changed_rows(table.dense(), values, table.width)
+                changed[name], _ = changed_rows(table.dense(), values, table.row_width)
         self._advance(tables, changed)
         return self._known()[0].record, own_metrics
 
@@ -314,7 +314,7 @@ class SparseMixin:
         shapes = {name: array for name, array in shapes.items() if array.size}
         sparse, elements = self._names
         spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
-        widths = {tensor.name: tensor.width for tensor in spec.tensors if tensor.layout == "sparse"}
+        widths = {tensor.name: tensor.row_width for tensor in spec.tensors if tensor.layout == "sparse"}
         by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
         for name, first in tied_names(arrays, widths).items():
             widths[name] = widths[first]

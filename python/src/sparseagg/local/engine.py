@@ -309,7 +309,7 @@ class Aggregator:
             timeline=Timeline(decode=0.0, prepare=prepare, add=add, finish=finish, open=0.0),
             engine=self._engine.engine,
             results=tuple(
-                TensorSummary(r.name, len(r), r.layout, r.dtype, r.width, r.dimension, plan)
+                TensorSummary(r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, plan)
                 for r, plan in zip(results.values(), plans)
             ),
         )
@@ -344,8 +344,8 @@ def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tenso
         "name": tensor.name,
         "layout": raw["layout"],
         "dtype": raw["dtype"],
-        "dimension": tensor.dimension,
-        "width": tensor.width,
+        "num_rows": tensor.num_rows,
+        "row_width": tensor.row_width,
         "values": values,
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,

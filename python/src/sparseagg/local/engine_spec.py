@@ -38,7 +38,7 @@ def dense_bytes(spec: RoundSpec) -> str:
         return DTYPES[spec.aggregation_of(tensor).result_dtype or widened]
 
     sizes = {
-        tensor.name: tensor.dimension * tensor.width * value_bytes(tensor)
+        tensor.name: tensor.num_rows * tensor.row_width * value_bytes(tensor)
         for tensor in spec.tensors
         if spec.aggregation_of(tensor).result == "dense" and spec.aggregation_of(tensor).op != "union"
     }
@@ -54,7 +54,7 @@ def what_matters(spec: RoundSpec) -> dict[str, Any]:
 
 
 def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
-    names = ("name", "dtype", "dimension", "width", "layout", "modular")
+    names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
     return {
         **{name: getattr(tensor, name) for name in names},
         **vars(spec.aggregation_of(tensor)),

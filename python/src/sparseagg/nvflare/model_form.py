@@ -54,7 +54,7 @@ class ModelForm:
                 form.wire_dtype,
                 # All tensors have the sparse layout, in which a tensor may be absent from an update.
                 shape=form.shape,
-                width=1 if name in self._elements else None,  # type: ignore[arg-type]  # None: as the shape says
+                row_width=1 if name in self._elements else None,  # type: ignore[arg-type]  # None: as the shape says
                 op=self._op if self._is_sparse(name) and params_type == ParamsType.DIFF else "coordinate_mean",
                 on_nonfinite=on_nonfinite.get(name),
             )
@@ -105,7 +105,7 @@ class ModelForm:
             elif len(found) and self._is_sparse(name) and rows and params_type == ParamsType.DIFF and form.is_float:
                 params[name] = MergedRows(found)
             elif len(found):
-                values = found.values if len(found) == found.dimension else found.dense()
+                values = found.values if len(found) == found.num_rows else found.dense()
                 kept = result.get(name + nonfinite.KEPT)
                 if kept is not None and form.nonfinite is not None:
                     values = form.nonfinite.restored(np.asarray(values), kept.indices)

@@ -373,7 +373,7 @@ class ServerInfo(_message.Message):
     def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "max_width", "memory_limit_bytes", "upload_timeout"]
+    __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_row_width", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "memory_limit_bytes", "upload_timeout"]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MAX_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +384,7 @@ class ServerLimits(_message.Message):
     MAX_OPEN_TASKS_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROW_WIDTH_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBMISSIONS_PER_SECOND_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_TASK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -394,7 +395,6 @@ class ServerLimits(_message.Message):
     MAX_UPLOADS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     MAX_WAITING_LEASES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
-    MAX_WIDTH_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     max_bytes_per_submission: int
@@ -407,6 +407,7 @@ class ServerLimits(_message.Message):
     max_open_tasks: int
     max_page_bytes: int
     max_result_ttl: _duration_pb2.Duration
+    max_row_width: int
     max_submissions: int
     max_submissions_per_second_per_tenant: int
     max_task_bytes: int
@@ -417,10 +418,9 @@ class ServerLimits(_message.Message):
     max_uploads_per_tenant: int
     max_wait: _duration_pb2.Duration
     max_waiting_leases: int
-    max_width: int
     memory_limit_bytes: int
     upload_timeout: _duration_pb2.Duration
-    def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_open_tasks: _Optional[int] = ..., max_task_bytes: _Optional[int] = ..., max_waiting_leases: _Optional[int] = ..., max_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_open_rounds_per_tenant: _Optional[int] = ..., max_memory_per_tenant: _Optional[int] = ..., max_uploads_per_tenant: _Optional[int] = ..., max_transfers_per_tenant: _Optional[int] = ..., max_submissions_per_second_per_tenant: _Optional[int] = ...) -> None: ...
+    def __init__(self, memory_limit_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_open_rounds: _Optional[int] = ..., max_tensors: _Optional[int] = ..., max_row_width: _Optional[int] = ..., max_submissions: _Optional[int] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., max_result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., upload_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_uploads: _Optional[int] = ..., max_connections: _Optional[int] = ..., max_open_tasks: _Optional[int] = ..., max_task_bytes: _Optional[int] = ..., max_waiting_leases: _Optional[int] = ..., max_lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_open_rounds_per_tenant: _Optional[int] = ..., max_memory_per_tenant: _Optional[int] = ..., max_uploads_per_tenant: _Optional[int] = ..., max_transfers_per_tenant: _Optional[int] = ..., max_submissions_per_second_per_tenant: _Optional[int] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ["sizes"]
@@ -493,28 +493,27 @@ class TensorSlice(_message.Message):
     def __init__(self, tensor: _Optional[str] = ..., key_encoding: _Optional[_Union[KeyEncoding, str]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ..., first_key: _Optional[int] = ..., num_keys: _Optional[int] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., keys_sorted: bool = ..., keys_unique: bool = ...) -> None: ...
 
 class TensorSpec(_message.Message):
-    __slots__ = ["aggregation", "dimension", "dtype", "layout", "modular", "name", "shape", "width"]
+    __slots__ = ["aggregation", "dtype", "layout", "modular", "name", "num_rows", "row_width", "shape"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
-    DIMENSION_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     MODULAR_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROW_WIDTH_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
-    WIDTH_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
-    dimension: int
     dtype: DType
     layout: TensorLayout
     modular: bool
     name: str
+    num_rows: int
+    row_width: int
     shape: Shape
-    width: int
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., dimension: _Optional[int] = ..., width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., num_rows: _Optional[int] = ..., row_width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
 
 class TensorSummary(_message.Message):
-    __slots__ = ["dimension", "dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "plan", "width"]
-    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ["dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "num_rows", "plan", "row_width"]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     FIXED_POINT_SHIFT_FIELD_NUMBER: _ClassVar[int]
     HAS_COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -523,9 +522,9 @@ class TensorSummary(_message.Message):
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    WIDTH_FIELD_NUMBER: _ClassVar[int]
-    dimension: int
+    ROW_WIDTH_FIELD_NUMBER: _ClassVar[int]
     dtype: DType
     fixed_point_shift: int
     has_counts: bool
@@ -534,9 +533,10 @@ class TensorSummary(_message.Message):
     layout: TensorLayout
     name: str
     num_keys: int
+    num_rows: int
     plan: str
-    width: int
-    def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., width: _Optional[int] = ..., dimension: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ...) -> None: ...
+    row_width: int
+    def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., row_width: _Optional[int] = ..., num_rows: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class UpdateChunk(_message.Message):
     __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]

@@ -109,10 +109,10 @@ def _row_bytes(data: TensorData, wire: WireFormat) -> tuple[float, int]:
         return key_bytes, 1
     encoding = wire.value_encoding(data.spec)
     if encoding != "int8_scaled":
-        return key_bytes + data.spec.width * DTYPES[encoding], 1
+        return key_bytes + data.spec.row_width * DTYPES[encoding], 1
     # Every slice has whole blocks, so that the same values share a scale for any chunk_bytes.
-    together = SCALE_BLOCK // math.gcd(SCALE_BLOCK, data.spec.width)
-    return key_bytes + data.spec.width * (1 + 4 / SCALE_BLOCK), together
+    together = SCALE_BLOCK // math.gcd(SCALE_BLOCK, data.spec.row_width)
+    return key_bytes + data.spec.row_width * (1 + 4 / SCALE_BLOCK), together
 
 
 def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> tuple[pb.TensorSlice, Bulk, Bulk]:

@@ -58,7 +58,7 @@ class WireFormat:
         return self.values.get(spec.name, spec.dtype)
 
     def encode_values(self, spec: TensorSpec, rows: Array) -> Bulk:
-        """Encodes values of the tensor's dtype, shape (n, width). Values in the plain encoding are borrowed."""
+        """Encodes values of the tensor's dtype, shape (n, row_width). Values in the plain encoding are borrowed."""
         encoding = self.value_encoding(spec)
         return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
 

@@ -16,14 +16,14 @@ Submitted = tuple[Mapping[str, tuple[Array, Array]], float]
 
 
 def weighted_mean(
-    updates: Mapping[str, Submitted], name: str, dimension: int, width: int
+    updates: Mapping[str, Submitted], name: str, num_rows: int, row_width: int
 ) -> tuple[Array, Array, Array]:
     """Returns what the server must return for one tensor: keys, float32 rows and counts of contributors.
 
     The sums are a dense float64 table, folded in ascending order of client id as docs/numerics.md says. NumPy rounds
     each product and each sum once, so the rows have the server's bits.
     """
-    sums, counts, total = np.zeros((dimension, width)), np.zeros(dimension, np.uint32), 0.0
+    sums, counts, total = np.zeros((num_rows, row_width)), np.zeros(num_rows, np.uint32), 0.0
     for client_id in sorted(updates, key=str.encode):
         tensors, weight = updates[client_id]
         keys, rows = tensors[name]
@@ -39,7 +39,7 @@ def differences(updates: Mapping[str, Submitted], result: Mapping[str, TensorRes
     """Returns one sentence for each difference of ``result`` from the weighted means; an empty list where none is."""
     found = []
     for name, tensor in result.items():
-        keys, rows, counts = weighted_mean(updates, name, tensor.dimension, tensor.width)
+        keys, rows, counts = weighted_mean(updates, name, tensor.num_rows, tensor.row_width)
         if not np.array_equal(tensor.keys, keys):
             found.append(f"{name}: {len(tensor.keys)} keys instead of {len(keys)}, or other ones")
             continue

@@ -75,10 +75,7 @@ class Coordinator:
         self._concurrency = concurrency
         self._seed = seed
         self.spec = RoundSpec(
-            tensors=[
-                TensorSpec(name, dtype="float32", dimension=table.shape[0], width=table.shape[1])
-                for name, table in model.tables.items()
-            ],
+            tensors=[TensorSpec(name, dtype="float32", shape=table.shape) for name, table in model.tables.items()],
             op="mean",
             weighting="by_weight",
             return_counts=True,

@@ -27,7 +27,7 @@ __all__ = ["Vocabulary", "learn_vocabulary"]
 Array = np.ndarray[Any, Any]
 
 _SPEC = RoundSpec(
-    tensors=[TensorSpec("count", dtype="int64", dimension=0)],  # dimension 0: keys are hashes, all of uint64
+    tensors=[TensorSpec("count", dtype="int64", num_rows=0)],  # num_rows 0: keys are hashes, all of uint64
     op="sum",
     min_contributors=2,
 )
