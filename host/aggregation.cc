@@ -21,7 +21,7 @@ constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
 
 // Returns: OK if an aggregation without submissions has a result for a tensor of dense layout.
 absl::Status CheckMayBeEmpty(const TensorSpec& spec) {
-  if (spec.aggregation.on_empty == OnEmpty::kKeep) return absl::OkStatus();
+  if (spec.aggregation.on_empty == EmptyPolicy::kKeep) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(Quoted(spec), ": there are no submissions, so that a dense tensor has no ",
                    Name(spec.aggregation.op), " (on_empty is fail; keep gives a sparse result without rows)"));

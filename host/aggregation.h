@@ -108,7 +108,7 @@ class Aggregation {
   // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
   // Returns: the results in the order of tensors(). Without submissions they have no keys; dense rows are `fill`.
   // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero; or
-  // there are no submissions, and a tensor of dense layout has OnEmpty::kFail. RESOURCE_EXHAUSTED: no memory.
+  // there are no submissions, and a tensor of dense layout has EmptyPolicy::kFail. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }

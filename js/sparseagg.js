@@ -221,7 +221,7 @@ export class Client {
         tensor,
         "range.begin": `${begin}`,
         "range.end": `${end}`,
-        page_size: `${pageBytes}`,
+        max_page_bytes: `${pageBytes}`,
         "format.key_encodings": "DELTA_BITPACKED",
       });
       const pages = [];

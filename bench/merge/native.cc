@@ -54,7 +54,7 @@ TensorSpec SpecOf(const Workload& workload, int mode, bool dense) {
     spec.aggregation.value_bound = 1.0;
     spec.aggregation.max_submissions = workload.clients.size();
   } else {
-    spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;  // the sums show it
+    spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;  // the sums show it
   }
   if (dense) spec.aggregation.result_layout = ResultLayout::kDense;
   return spec;

@@ -32,7 +32,7 @@ absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, c
     ASSIGN_OR_RETURN(sorted, std::move(sorter).Finish(session));
     check.segments = sorted.segments();
   }
-  const bool clips = spec.aggregation.on_bound == OnBound::kClip;
+  const bool clips = spec.aggregation.on_bound == BoundPolicy::kClip;
   const Source source = shape.MakeSource(update.weight());
   check.kind = UsesFixedPoint(spec) ? CheckKind::kBound : CheckKind::kInteger;
   check.columns = shape.columns;

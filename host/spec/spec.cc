@@ -80,7 +80,7 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
   const bool sums_weights = a.weighting == Weighting::kByWeight && (IsMean(a.op) || a.return_weights);
   if (UsesFixedPoint(spec)) {
     RETURN_IF_ERROR(ValidateBound(spec, "value_bound", a.value_bound));
-    if (a.on_nonfinite == OnNonfinite::kPropagate) {
+    if (a.on_nonfinite == NonfinitePolicy::kPropagate) {
       return Invalid(spec, "fixed_point has no NaN or Inf, so it cannot propagate them");
     }
   }

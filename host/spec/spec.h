@@ -36,12 +36,12 @@ enum class Numerics : uint8_t {
 };
 
 // What happens to NaN and ±Inf in an update.
-enum class OnNonfinite : uint8_t { kReject, kPropagate };
+enum class NonfinitePolicy : uint8_t { kReject, kPropagate };
 // What happens to a term beyond value_bound.
-enum class OnBound : uint8_t { kReject, kClip };
+enum class BoundPolicy : uint8_t { kReject, kClip };
 
 // What an aggregation without submissions means for a tensor of dense layout. A sparse tensor's result is then empty.
-enum class OnEmpty : uint8_t {
+enum class EmptyPolicy : uint8_t {
   kFail,  // the aggregation fails: there is no mean of nothing, and a dense result would be taken for one
   kKeep,  // the result is sparse and has no rows, whatever result_layout says
 };
@@ -62,10 +62,10 @@ struct AggregationSpec {
   double fill = 0.0;                      // value of absent keys in a dense result
   std::optional<double> dense_threshold;  // in (0, 1]
   std::optional<DType> result_dtype;      // kFloat32 or kFloat64; default: the tensor's
-  OnNonfinite on_nonfinite = OnNonfinite::kReject;
-  OnEmpty on_empty = OnEmpty::kFail;
+  NonfinitePolicy on_nonfinite = NonfinitePolicy::kReject;
+  EmptyPolicy on_empty = EmptyPolicy::kFail;
   // For kFixedPoint only.
-  OnBound on_bound = OnBound::kReject;
+  BoundPolicy on_bound = BoundPolicy::kReject;
   double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given
   double weight_bound = 0.0;     // W, the largest weight; 0: not given
   uint64_t max_submissions = 0;  // M; 0: not given

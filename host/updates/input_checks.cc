@@ -98,7 +98,7 @@ absl::Status CheckKeyRun(const InputLocation& location, uint64_t first, uint64_t
 
 absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count,
                          KeyAtPosition key_at) {
-  if (location.spec->aggregation.on_nonfinite == OnNonfinite::kPropagate) return absl::OkStatus();
+  if (location.spec->aggregation.on_nonfinite == NonfinitePolicy::kPropagate) return absl::OkStatus();
   const auto check = [&](uint64_t i, auto value_at) {
     if (i == count) return absl::OkStatus();
     const uint64_t index = before + i;

@@ -37,9 +37,9 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   a.weighting = Parse<Weighting>(fields, "weighting", {"uniform", "by_weight"});
   a.result_layout = Parse<ResultLayout>(fields, "result", {"sparse", "dense", "auto"});
   a.numerics = Parse<Numerics>(fields, "numerics", {"canonical", "fixed_point"});
-  a.on_nonfinite = Parse<OnNonfinite>(fields, "on_nonfinite", {"reject", "propagate"});
-  a.on_bound = Parse<OnBound>(fields, "on_bound", {"reject", "clip"});
-  if (fields.contains("on_empty")) a.on_empty = Parse<OnEmpty>(fields, "on_empty", {"fail", "keep"});
+  a.on_nonfinite = Parse<NonfinitePolicy>(fields, "on_nonfinite", {"reject", "propagate"});
+  a.on_bound = Parse<BoundPolicy>(fields, "on_bound", {"reject", "clip"});
+  if (fields.contains("on_empty")) a.on_empty = Parse<EmptyPolicy>(fields, "on_empty", {"fail", "keep"});
   Set(fields, "return_counts", a.return_counts);
   Set(fields, "return_weights", a.return_weights);
   Set(fields, "min_contributors", a.min_contributors);

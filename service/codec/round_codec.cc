@@ -48,10 +48,6 @@ void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSumma
 }
 
 void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
-  const auto busy = [&](RoundStage stage) { return timeline.stages[static_cast<size_t>(stage)].busy; };
-  EncodeDuration(busy(RoundStage::kDecode), wire->mutable_decode());
-  EncodeDuration(busy(RoundStage::kPrepare), wire->mutable_prepare());
-  EncodeDuration(timeline.add, wire->mutable_add());
   EncodeDuration(timeline.finish, wire->mutable_finish());
   EncodeDuration(timeline.open, wire->mutable_open());
   for (const RoundStage stage : kAllStages) {
@@ -121,7 +117,14 @@ uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals) {
   return bytes;
 }
 
-void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire) {
+void EncodeSubmission(const Receipt& receipt, v1::Submission* wire) {
+  wire->set_client_id(receipt.client_id);
+  wire->set_submission_id(receipt.submission_id);
+  wire->set_num_tuples(receipt.num_tuples);
+  wire->set_num_bytes(receipt.num_bytes);
+}
+
+void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::CommitSubmissionResponse* wire) {
   wire->set_round(std::string(round_name));
   wire->set_client_id(receipt.client_id);
   wire->set_submission_id(receipt.submission_id);

@@ -14,6 +14,7 @@
 #include "service/rounds/round.h"
 
 namespace sparseagg::v1 {
+class CommitSubmissionResponse;
 class ResultPage;
 class Round;
 class ServerLimits;
@@ -34,9 +35,11 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 // Returns: about the most bytes of the message that EncodeRound writes for any state of the round with so many recent
 // refusals.
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
-void EncodeSubmission(absl::string_view round_name, const Receipt& receipt, v1::Submission* wire);
+void EncodeSubmission(const Receipt& receipt, v1::Submission* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
+// The answer to a commit.
+void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::CommitSubmissionResponse* wire);
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire);
 void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);
 

@@ -60,9 +60,9 @@ static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT 
 static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
               static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
 static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1);
-static_assert(static_cast<int>(OnNonfinite::kPropagate) == v1::ON_NONFINITE_PROPAGATE - 1);
-static_assert(static_cast<int>(OnBound::kClip) == v1::ON_BOUND_CLIP - 1);
-static_assert(static_cast<int>(OnEmpty::kKeep) == v1::ON_EMPTY_KEEP - 1);
+static_assert(static_cast<int>(NonfinitePolicy::kPropagate) == v1::NONFINITE_POLICY_PROPAGATE - 1);
+static_assert(static_cast<int>(BoundPolicy::kClip) == v1::BOUND_POLICY_CLIP - 1);
+static_assert(static_cast<int>(EmptyPolicy::kKeep) == v1::EMPTY_POLICY_KEEP - 1);
 static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
               static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
@@ -93,9 +93,9 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
     spec.dense_threshold = SPARSEAGG_PICK(dense_threshold);
   }
   spec.result_dtype = DecodeDType(tensor.result_dtype() != 0 ? tensor.result_dtype() : round.result_dtype());
-  spec.on_nonfinite = Choose(tensor.on_nonfinite(), round.on_nonfinite(), OnNonfinite::kReject);
-  spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), OnBound::kReject);
-  spec.on_empty = Choose(tensor.on_empty(), round.on_empty(), OnEmpty::kFail);
+  spec.on_nonfinite = Choose(tensor.on_nonfinite(), round.on_nonfinite(), NonfinitePolicy::kReject);
+  spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), BoundPolicy::kReject);
+  spec.on_empty = Choose(tensor.on_empty(), round.on_empty(), EmptyPolicy::kFail);
   spec.value_bound = SPARSEAGG_PICK(value_bound);
   spec.weight_bound = SPARSEAGG_PICK(weight_bound);
   spec.max_submissions = max_submissions;
@@ -108,10 +108,10 @@ bool HasFixedPoint(const TensorSpec& spec) { return spec.aggregation.numerics ==
 
 // Errors: INVALID_ARGUMENT: `wire`, which is not fixed point, has bounds. Callers would think that they are enforced.
 absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
-  const absl::string_view unused = wire.has_value_bound()                 ? "value_bound"
-                                   : wire.has_weight_bound()              ? "weight_bound"
-                                   : wire.on_bound() == v1::ON_BOUND_CLIP ? "on_bound CLIP"
-                                                                          : "";
+  const absl::string_view unused = wire.has_value_bound()                     ? "value_bound"
+                                   : wire.has_weight_bound()                  ? "weight_bound"
+                                   : wire.on_bound() == v1::BOUND_POLICY_CLIP ? "on_bound CLIP"
+                                                                              : "";
   if (unused.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
 }

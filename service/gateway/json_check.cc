@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "host/base/utf8.h"
 #include "service/gateway/http_message.h"
@@ -172,7 +173,9 @@ class JsonChecker {
     bool fits = false;
     absl::Status read;
     if (first == '"') {
-      read = String(nullptr);
+      absl::string_view text;
+      read = String(&text);
+      if (read.ok() && kind == Kind::kEnum) read = FormerValue(*field.enum_type(), text);
       fits = kind != Kind::kBool && kind != Kind::kObject;
     } else if (first == '-' || absl::ascii_isdigit(static_cast<unsigned char>(first))) {
       bool is_exact = true;
@@ -188,6 +191,22 @@ class JsonChecker {
     }
     RETURN_IF_ERROR(read);
     return fits ? absl::OkStatus() : InField(absl::StrCat("must be ", Name(kind)));
+  }
+
+  // Errors: INVALID_ARGUMENT: 0.1 had a value of this name; the message has the present one.
+  absl::Status FormerValue(const google::protobuf::EnumDescriptor& type, absl::string_view name) const {
+    static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
+        {"ON_NONFINITE_", "NONFINITE_POLICY_"},
+        {"ON_BOUND_", "BOUND_POLICY_"},
+        {"ON_EMPTY_", "EMPTY_POLICY_"},
+    };
+    for (const auto& [former, present] : kRenamed) {
+      absl::string_view rest = name;
+      if (!absl::ConsumePrefix(&rest, former)) continue;
+      const std::string now = absl::StrCat(present, rest);
+      if (type.FindValueByName(now) != nullptr) return InField(absl::StrCat("has ", name, ", called ", now, " now"));
+    }
+    return absl::OkStatus();
   }
 
   // Reads a string. `raw`: the text between the quotes, without decoding; may be null.
@@ -277,6 +296,8 @@ absl::string_view PresentName(const Descriptor* type, absl::string_view name) {
   static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
       {"dimension", "num_rows"},
       {"width", "row_width"},
+      {"page_size", "max_page_bytes"},
+      {"pageSize", "max_page_bytes"},
   };
   for (const auto& [former, present] : kRenamed) {
     if (name == former && FindField(type, present) != nullptr) return present;

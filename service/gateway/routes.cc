@@ -22,7 +22,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/rounds/{round}/chunks", Method::kPutChunk, "round", kRound, "Adds one chunk to an upload"},
     {"GET", "/v1/rounds/{round}/uploads", Method::kGetUploadStatus, "round", kRound, "How far an upload is"},
     {"POST", "/v1/rounds/{round}/submissions", Method::kCommitSubmission, "round", kRound, "Counts a complete upload"},
-    {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "name", kRound, "Lists the submissions"},
+    {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "parent", kRound, "Lists the submissions"},
     {"DELETE", "/v1/rounds/{round}/submissions", Method::kWithdrawSubmission, "round", kRound,
      "Takes a submission out of an open round"},
     {"GET", "/v1/rounds/{round}/result", Method::kGetResult, "name", kRound, "One page of the result of one tensor"},

@@ -59,9 +59,10 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     for (size_t t = 0; request.tensors().empty() && t < config.tensors.size(); ++t) tensors.push_back(t);
     ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
     ASSIGN_OR_RETURN(Results results, round->GetResults());
-    ASSIGN_OR_RETURN(PageStream pages, PageStream::Create(round, std::move(results), std::move(tensors),
-                                                          {request.range().begin(), request.range().end()},
-                                                          service_.methods().PageBytes(request.page_size()), format));
+    ASSIGN_OR_RETURN(PageStream pages,
+                     PageStream::Create(round, std::move(results), std::move(tensors),
+                                        {request.range().begin(), request.range().end()},
+                                        service_.methods().PageBytes(request.max_page_bytes()), format));
     writer_.Open(std::move(pages), nullptr);
     return absl::OkStatus();
   }

@@ -205,8 +205,8 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
     if (upload_ == nullptr) return absl::InvalidArgumentError("the stream has no chunk");
     ASSIGN_OR_RETURN(const Receipt receipt, round_->Commit(*upload_));
-    v1::Submission submission;
-    EncodeSubmission(round_name_, receipt, &submission);
+    v1::CommitSubmissionResponse submission;
+    EncodeCommit(round_name_, receipt, &submission);
     return Serialize(submission, response_);
   }
 

@@ -36,7 +36,7 @@ void AggregationMethods::GetResult(const Call& call) {
       ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
       ASSIGN_OR_RETURN(Results results, round->GetResults());
       return PageStream::Create(round, std::move(results), {tensor}, {request.range().begin(), request.range().end()},
-                                PageBytes(request.page_size()), format, request.page_token());
+                                PageBytes(request.max_page_bytes()), format, request.page_token());
     });
     if (!pages.ok()) return call->Finish(pages.status());
     const auto stream = std::make_shared<PageStream>(*std::move(pages));  // only the first page is asked for

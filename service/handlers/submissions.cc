@@ -18,9 +18,9 @@ void AggregationMethods::ListSubmissions(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListSubmissionsRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.name());
+    LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.parent());
     ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.parent()));
     const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMaxSubmissionBytes, 1));
     const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
     return PlannedAnswer{most * kMaxSubmissionBytes,
@@ -28,7 +28,7 @@ void AggregationMethods::ListSubmissions(const Call& call) {
                            ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
                            v1::ListSubmissionsResponse list;
                            for (const Receipt& receipt : page.submissions) {
-                             EncodeSubmission("", receipt, list.add_submissions());
+                             EncodeSubmission(receipt, list.add_submissions());
                            }
                            list.set_next_page_token(std::move(page.next_page_token));
                            return Serialize(list, self.response());

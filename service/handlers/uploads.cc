@@ -80,8 +80,8 @@ void AggregationMethods::CommitSubmission(const Call& call) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call->caller(), request.round()));
     const auto encode = [name = request.round(), call](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
       RETURN_IF_ERROR(receipt.status());
-      v1::Submission submission;
-      EncodeSubmission(name, *receipt, &submission);
+      v1::CommitSubmissionResponse submission;
+      EncodeCommit(name, *receipt, &submission);
       return Serialize(submission, call->response());
     };
     round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),

@@ -375,3 +375,10 @@ def test_former_names_of_sizes_raise_errors_that_have_the_present_ones(former, p
         with pytest.raises(AttributeError, match="has no attribute 'depth'"):
             each.depth  # noqa: B018
     assert "num_rows" in str(inspect.signature(sa.TensorSpec))
+
+
+def test_times_of_stages_are_in_the_stages_alone():
+    timeline = sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])).info.timeline
+    assert [each.stage for each in timeline.stages] == ["prepare", "merge"]
+    with pytest.raises(AttributeError, match="'prepare' is called 'stages' now"):
+        timeline.prepare  # noqa: B018

@@ -31,7 +31,7 @@ struct HalfUpload {
 
   Client client;
   grpc::ClientContext context;
-  v1::Submission submission;
+  v1::CommitSubmissionResponse submission;
   std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
 };
 
@@ -98,7 +98,7 @@ TEST(ProcessStopTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
     ASSERT_THAT(client.Finish("rounds/r"), IsOk());
     v1::GetResultRequest request;
     request.set_name("rounds/r");
-    request.set_page_size(2 << 20);
+    request.set_max_page_bytes(2 << 20);
     RawClient stuck(server.address(), RawClient::kWideWindow);
     for (int i = 0; i < 4; ++i) stuck.Call("GetResult", request);
     ASSERT_TRUE(stuck.ok());

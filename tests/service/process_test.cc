@@ -121,7 +121,7 @@ TEST(ProcessTest, OwnersFile_OwnerEndsDuringAStop_DoesNotCutItShort) {
   Client client(server.address());
   ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
   grpc::ClientContext context;
-  v1::Submission submission;
+  v1::CommitSubmissionResponse submission;
   const auto upload = client.stub().SubmitUpdate(&context, &submission);
   ASSERT_TRUE(upload->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
   while (client.Get("rounds/r")->num_uploads() != 1) {

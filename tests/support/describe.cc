@@ -47,11 +47,11 @@ std::string Describe(const TensorSpec& spec) {
   if (a.prune_zeros) absl::StrAppend(&text, " prune_zeros");
   if (a.min_contributors != 1) absl::StrAppend(&text, " min_contributors=", a.min_contributors);
   if (a.fill != 0.0) absl::StrAppend(&text, " fill=", a.fill);
-  if (a.on_nonfinite == OnNonfinite::kPropagate) absl::StrAppend(&text, " propagate");
-  if (a.on_empty == OnEmpty::kKeep) absl::StrAppend(&text, " on_empty=keep");
+  if (a.on_nonfinite == NonfinitePolicy::kPropagate) absl::StrAppend(&text, " propagate");
+  if (a.on_empty == EmptyPolicy::kKeep) absl::StrAppend(&text, " on_empty=keep");
   if (a.numerics == Numerics::kFixedPoint) {
     absl::StrAppendFormat(&text, " fixed_point(B=%a, W=%a, M=%u%s)", a.value_bound, a.weight_bound, a.max_submissions,
-                          a.on_bound == OnBound::kClip ? ", clip" : "");
+                          a.on_bound == BoundPolicy::kClip ? ", clip" : "");
   }
   return text;
 }

@@ -71,7 +71,7 @@ class FlawFinder {
   }
 
   void CheckNonfinite() {
-    if (!IsFloat(spec_.dtype) || spec_.aggregation.on_nonfinite == OnNonfinite::kPropagate) return;
+    if (!IsFloat(spec_.dtype) || spec_.aggregation.on_nonfinite == NonfinitePolicy::kPropagate) return;
     const size_t size = SizeOf(spec_.dtype);
     for (size_t at = 0; at < raw_.values.size(); at += size) {
       const double value = ReadFloat(spec_.dtype, raw_.values.data() + at);
@@ -107,7 +107,7 @@ class FlawFinder {
   // A NaN (0·Inf, when duplicates overflow) can be neither added nor clipped.
   bool FitsBound(double term) const {
     if (std::isnan(term)) return false;
-    return spec_.aggregation.on_bound == OnBound::kClip || std::fabs(term) <= spec_.aggregation.value_bound;
+    return spec_.aggregation.on_bound == BoundPolicy::kClip || std::fabs(term) <= spec_.aggregation.value_bound;
   }
 
   const TensorSpec& spec_;

@@ -45,7 +45,7 @@ void RandomizeNumerics(Rng& rng, uint64_t max_submissions, TensorSpec& spec) {
   a.max_submissions = max_submissions;
   a.value_bound = rng.Pick({0x1p-900, 1e-6, 1.0, 3.0, 1024.0, 1e30, 0x1p900});
   a.weight_bound = rng.Pick({0.75, 1.0, 10.0, 1e6});
-  a.on_bound = rng.Coin() ? OnBound::kClip : OnBound::kReject;
+  a.on_bound = rng.Coin() ? BoundPolicy::kClip : BoundPolicy::kReject;
 }
 
 TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
@@ -79,8 +79,8 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   a.return_weights = rng.Coin();
   a.min_contributors = rng.Pick<uint32_t>({0, 1, 1, 1, 2, 3});
   a.prune_zeros = rng.OneIn(3);
-  if (!SumsInFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = OnNonfinite::kPropagate;
-  if (rng.Coin()) a.on_empty = OnEmpty::kKeep;
+  if (!SumsInFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = NonfinitePolicy::kPropagate;
+  if (rng.Coin()) a.on_empty = EmptyPolicy::kKeep;
   return spec;
 }
 
@@ -97,7 +97,7 @@ TensorStyle RandomStyle(Rng& rng, const TensorSpec& spec) {
                          KeyStyle::kLargest, KeyStyle::kEdges});
   style.values = rng.Pick({ValueStyle::kSmallIntegers, ValueStyle::kUnit, ValueStyle::kUnit, ValueStyle::kWide,
                            ValueStyle::kDenormal, ValueStyle::kHuge, ValueStyle::kZeros, ValueStyle::kCancelling});
-  if (spec.aggregation.on_nonfinite == OnNonfinite::kPropagate && rng.Coin()) style.values = ValueStyle::kNonfinite;
+  if (spec.aggregation.on_nonfinite == NonfinitePolicy::kPropagate && rng.Coin()) style.values = ValueStyle::kNonfinite;
   if (IsSignedInteger(spec.dtype)) {
     style.values =
         rng.Pick({ValueStyle::kSmallIntegers, ValueStyle::kCancelling, ValueStyle::kWide, ValueStyle::kHuge});

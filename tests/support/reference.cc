@@ -57,7 +57,7 @@ class TensorReference {
   }
 
   Result Run(std::vector<Failure>& failures) {
-    if (IsEmptyDense() && a_.on_empty == OnEmpty::kFail) {
+    if (IsEmptyDense() && a_.on_empty == EmptyPolicy::kFail) {
       failures.push_back({absl::StatusCode::kFailedPrecondition, tensor_, 0, false, /*is_empty=*/true});
     }
     std::sort(contributions_.begin(), contributions_.end(), [](const Contribution& x, const Contribution& y) {

@@ -93,7 +93,7 @@ class BadClients::Client {
   int StallBetweenMessages() {
     grpc::ClientContext context;
     SetDeadline(context);
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     const auto writer = stub_->SubmitUpdate(&context, &response);
     BeginWell(*writer);
     return writer->Finish().error_code();  // without having closed its side
@@ -133,7 +133,7 @@ class BadClients::Client {
 
   int VanishBetweenMessages() {
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     const auto writer = stub_->SubmitUpdate(&context, &response);
     BeginWell(*writer);
     context.TryCancel();
@@ -173,7 +173,7 @@ class BadClients::Client {
     if (kind == 6) slice->set_values(std::string(2000, '\xff') + std::string(2000, '\0'));         // NaN
     if (kind == 7) slice->set_keys(std::string((size_t{1} << 20) + Draw(size_t{8} << 20), '\0'));  // large
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     const auto writer = stub_->SubmitUpdate(&context, &response);
     writer->Write(chunk);
     writer->WritesDone();

@@ -40,7 +40,8 @@ class TypedReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
 
 class TypedService final : public v1::Aggregation::CallbackService {
  public:
-  grpc::ServerReadReactor<v1::UpdateChunk>* SubmitUpdate(grpc::CallbackServerContext*, v1::Submission*) override {
+  grpc::ServerReadReactor<v1::UpdateChunk>* SubmitUpdate(grpc::CallbackServerContext*,
+                                                         v1::CommitSubmissionResponse*) override {
     return new TypedReactor;
   }
 };

@@ -56,7 +56,7 @@ class SubmitCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
 
   grpc::Status CheckResponse() {
     grpc::Slice slice;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     if (!response_.DumpToSingleSlice(&slice).ok() ||
         !response.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
       return grpc::Status(grpc::StatusCode::INTERNAL, "the answer to a submission is no Submission");

@@ -197,7 +197,7 @@ void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
 // Errors: INVALID_ARGUMENT for a fixed-point term beyond value_bound. Under kClip only for NaN, which has no sign.
 absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
   const AggregationSpec& a = spec.aggregation;
-  const double bound = a.on_bound == OnBound::kClip ? std::numeric_limits<double>::infinity() : a.value_bound;
+  const double bound = a.on_bound == BoundPolicy::kClip ? std::numeric_limits<double>::infinity() : a.value_bound;
   const LoadTerms<double> load = TermLoader<double>(update.dtype);
   TermParams params;
   params.weight = update.weight;

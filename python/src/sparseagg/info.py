@@ -30,6 +30,7 @@ def _names(enum: Any, prefix: str, numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(known[number] for number in numbers if number in known)
 
 
+@renamed({"max_width": "max_row_width"})
 @dataclasses.dataclass(frozen=True)
 class ServerLimits:
     """The limits that the server enforces; 0 is no limit. Times are in seconds."""
@@ -114,13 +115,15 @@ class Submission:
     num_bytes: int
 
     @classmethod
-    def from_proto(cls, proto: pb.Submission, round_name: str = "") -> Submission:
+    def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
         """Returns the values of a message; ``round_name`` is the round of a message that does not name it."""
+        listed = pb.CommitSubmissionResponse(round=round_name)
+        commit = proto if isinstance(proto, pb.CommitSubmissionResponse) else listed
         return cls(
-            round=proto.round or round_name,
+            round=commit.round,
             client_id=proto.client_id,
             submission_id=proto.submission_id,
-            duplicate=proto.duplicate,
+            duplicate=commit.duplicate,
             num_tuples=proto.num_tuples,
             num_bytes=proto.num_bytes,
         )
@@ -153,18 +156,19 @@ class StageTime:
     bytes: int
 
 
+@renamed({"decode": "stages", "prepare": "stages", "add": "stages"})
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """The times of a round, in seconds. ``finish`` and ``open`` are wall times, the others are summed over threads.
+    """The times of a round, in seconds.
 
     Attributes:
-        stages: receive, decode, prepare, merge and encode; empty for a round in this process.
+        finish: from the close to the result, wall time.
+        open: from creation to close, wall time.
+        stages: receive, decode, prepare, merge and encode, summed over threads; prepare and merge of a round in this
+            process.
         longest: name of the stage with the longest time, with its waits.
     """
 
-    decode: float
-    prepare: float
-    add: float
     finish: float
     open: float
     stages: tuple[StageTime, ...] = ()
@@ -174,9 +178,6 @@ class Timeline:
     def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
         """Returns the values of a message."""
         return cls(
-            decode=seconds_of(proto.decode),
-            prepare=seconds_of(proto.prepare),
-            add=seconds_of(proto.add),
             finish=seconds_of(proto.finish),
             open=seconds_of(proto.open),
             stages=tuple(

@@ -42,9 +42,9 @@ _ENUMS = {
     "weighting": ("weighting", pb.Weighting, "WEIGHTING_"),
     "result": ("result_layout", pb.ResultLayout, "RESULT_LAYOUT_"),
     "numerics": ("numerics", pb.Numerics, "NUMERICS_"),
-    "on_nonfinite": ("on_nonfinite", pb.OnNonfinite, "ON_NONFINITE_"),
-    "on_bound": ("on_bound", pb.OnBound, "ON_BOUND_"),
-    "on_empty": ("on_empty", pb.OnEmpty, "ON_EMPTY_"),
+    "on_nonfinite": ("on_nonfinite", pb.NonfinitePolicy, "NONFINITE_POLICY_"),
+    "on_bound": ("on_bound", pb.BoundPolicy, "BOUND_POLICY_"),
+    "on_empty": ("on_empty", pb.EmptyPolicy, "EMPTY_POLICY_"),
     "result_dtype": ("result_dtype", pb.DType, "DTYPE_"),
 }
 _SCALARS = (

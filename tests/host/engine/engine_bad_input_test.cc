@@ -36,7 +36,7 @@ SPARSEAGG_CONTRACT_SUITE(BadInputContract);
 
 TensorSpec Propagating(DType dtype, Op op) {
   TensorSpec spec = MakeSpec(dtype, op);
-  spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
+  spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
   return spec;
 }
 

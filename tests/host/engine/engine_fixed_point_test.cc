@@ -146,7 +146,7 @@ TEST_P(FixedPointContract, Reject_LeavesTheRoundToTheOthers) {
 
 TEST_P(FixedPointContract, Clip_TermBeyondTheBound_BecomesTheBound) {
   TensorSpec spec = FixedPointSpec(2.0, 8);
-  spec.aggregation.on_bound = OnBound::kClip;
+  spec.aggregation.on_bound = BoundPolicy::kClip;
   const double max = std::numeric_limits<double>::max();
   EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {1, 2, 3, 4, 4}, {1e300, -7.0, 2.0, max, max}),
                                     Client(spec, "b", {1, 2}, {-1.0, -0.5})})),
@@ -155,7 +155,7 @@ TEST_P(FixedPointContract, Clip_TermBeyondTheBound_BecomesTheBound) {
 
 TEST_P(FixedPointContract, Clip_HappensAfterTheWeight) {
   TensorSpec spec = FixedPointSpec(2.0, 8);
-  spec.aggregation.on_bound = OnBound::kClip;
+  spec.aggregation.on_bound = BoundPolicy::kClip;
   spec.aggregation.weighting = Weighting::kByWeight;
   spec.aggregation.weight_bound = 4.0;
   EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {1, 2}, {5.0, -1.0}, 0.25), Client(spec, "b", {3}, {1.0}, 4.0)})),
@@ -165,7 +165,7 @@ TEST_P(FixedPointContract, Clip_HappensAfterTheWeight) {
 // ---- weights
 
 TEST_P(FixedPointContract, Weight_AboveItsBound_IsRefusedAlsoUnderClip) {
-  for (const OnBound on_bound : {OnBound::kReject, OnBound::kClip}) {
+  for (const BoundPolicy on_bound : {BoundPolicy::kReject, BoundPolicy::kClip}) {
     TensorSpec spec = FixedPointSpec(100.0, 8);
     spec.aggregation.on_bound = on_bound;
     spec.aggregation.weighting = Weighting::kByWeight;

@@ -305,7 +305,7 @@ TEST_P(LayoutContract, DenseTensor_NoSubmissionsAndKeep_IsSparseWithoutRows) {
   for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
     TensorSpec spec = WithLayout(MakeSpec(DType::kInt32, Op::kMean, 3, 2), layout);
     spec.layout = Layout::kDense;
-    spec.aggregation.on_empty = OnEmpty::kKeep;
+    spec.aggregation.on_empty = EmptyPolicy::kKeep;
     spec.aggregation.return_counts = true;
     const Result result = Merge(spec, {});
     EXPECT_EQ(result.layout, Layout::kSparse);

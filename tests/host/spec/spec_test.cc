@@ -231,7 +231,7 @@ TEST(Spec, FixedPoint_Floats_NeedBounds) {
          {"largest weight_bound", by_weight(0x1p900), {}, true},
          {"too large weight_bound", by_weight(0x1p901), {"weight_bound"}, true},
          {"propagate",
-          [](TensorSpec& s) { s.aggregation.on_nonfinite = OnNonfinite::kPropagate; },
+          [](TensorSpec& s) { s.aggregation.on_nonfinite = NonfinitePolicy::kPropagate; },
           {"propagate"},
           true}});
 }
@@ -263,7 +263,7 @@ TEST(Spec, FixedPoint_OtherOpsAndIntegers_NeedNoBounds) {
       EXPECT_EQ(Validate(spec).ok(), !(dtype == DType::kFloat32 && is_sum)) << Name(op) << " " << Name(dtype);
       EXPECT_EQ(UsesFixedPoint(spec), dtype == DType::kFloat32 && is_sum);
       if (dtype == DType::kFloat32 && !is_sum) {
-        spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
+        spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
         EXPECT_TRUE(Validate(spec).ok()) << "nothing is fixed-point here";
       }
     }

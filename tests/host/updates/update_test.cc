@@ -162,7 +162,7 @@ TEST(ValidatedUpdate, Create_Nonfinite_FarIntoTheValues_IsFound) {
 
 TEST(ValidatedUpdate, Create_Propagate_TakesNonfinite) {
   TensorSpec spec = TensorOf();
-  spec.aggregation.on_nonfinite = OnNonfinite::kPropagate;
+  spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
   EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {std::nanf("")}), 1.0).ok());
 }
 

@@ -185,7 +185,9 @@ def test_engine_refuses_rows_whose_axes_are_in_another_order(shape):
         sa.InvalidArgument, match=rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys"
     ):
         sa.aggregate([(np.array([1, 2, 3]), transposed(shape))], one(row_width=2))
-    with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes .* {re.escape(str(shape))} do not make dim"):
+    with pytest.raises(
+        sa.InvalidArgument, match=rf"'v': the first axes .* {re.escape(str(shape))} do not make num_rows"
+    ):
         sa.aggregate([transposed(shape)], one(num_rows=3, row_width=2))
 
 

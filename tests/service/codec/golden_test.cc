@@ -105,7 +105,7 @@ TEST_P(GoldenTest, Replay_OverUnaryCalls_GivesTheExpectedBits) {
   if (Case().expected().empty()) return;
   v1::StreamResultRequest request;
   request.set_name(round->name());
-  request.set_page_size(1 << 30);
+  request.set_max_page_bytes(1 << 30);
   *request.mutable_format() = Case().format();
   const auto pages = client().Stream(request);
   ASSERT_THAT(pages, IsOk());

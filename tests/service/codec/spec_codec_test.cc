@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "value_bound is for fixed_point"},
         BadSpec{"UnusedWeightBound", [](auto& s) { s.mutable_aggregation()->set_weight_bound(1); },
                 Code::kInvalidArgument, "weight_bound is for fixed_point"},
-        BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::ON_BOUND_CLIP); },
+        BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::BOUND_POLICY_CLIP); },
                 Code::kInvalidArgument, "on_bound CLIP is for fixed_point"},
         BadSpec{"UnusedBoundOfATensor",
                 [](auto& s) {
@@ -194,12 +194,12 @@ TEST(SpecCodecTest, Decode_OnEmpty_IsThatOfTheTensorOrOfTheRound) {
   v1::RoundSpec spec = SumSpec();
   *spec.add_tensors() = spec.tensors(0);
   spec.mutable_tensors(1)->set_name("w");
-  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, OnEmpty::kFail);
-  spec.mutable_aggregation()->set_on_empty(v1::ON_EMPTY_KEEP);
-  spec.mutable_tensors(1)->mutable_aggregation()->set_on_empty(v1::ON_EMPTY_FAIL);
-  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, OnEmpty::kKeep);
-  EXPECT_EQ(Decode(spec).tensors[1].aggregation.on_empty, OnEmpty::kFail);
-  spec.mutable_aggregation()->set_on_empty(static_cast<v1::OnEmpty>(9));
+  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, EmptyPolicy::kFail);
+  spec.mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
+  spec.mutable_tensors(1)->mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_FAIL);
+  EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, EmptyPolicy::kKeep);
+  EXPECT_EQ(Decode(spec).tensors[1].aggregation.on_empty, EmptyPolicy::kFail);
+  spec.mutable_aggregation()->set_on_empty(static_cast<v1::EmptyPolicy>(9));
   EXPECT_THAT(DecodeRoundSpec(spec, Limits{}), Fails(Code::kInvalidArgument, HasSubstr("on_empty 9 is unknown")));
 }
 

@@ -122,6 +122,8 @@ TEST(Json, FieldOfAnEarlierName_IsRefusedWithItsPresentName) {
               HasSubstr("spec.tensors[0].dimension is called num_rows now"));
   EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"width": 2}]}})"),
               HasSubstr("spec.tensors[0].width is called row_width now"));
+  EXPECT_THAT(CreateError(R"({"spec": {"aggregation": {"onBound": "ON_BOUND_CLIP"}}})"),
+              HasSubstr("spec.aggregation.on_bound has ON_BOUND_CLIP, called BOUND_POLICY_CLIP now"));
   EXPECT_THAT(CreateError(R"({"spec": {"width": 2}})"),
               HasSubstr("unknown field \"width\" in spec; known are tensors"));
 }
@@ -292,7 +294,9 @@ TEST(Json, Query_FieldsOfAllKinds) {
 TEST(Json, Query_Errors) {
   const auto* const type = v1::GetResultRequest::descriptor();
   for (const auto& [name, value, text] : {std::tuple{"nothing", "1", "unknown parameter \"nothing\"; known are name"},
-                                          {"page_size", "-1", "page_size"},
+                                          {"max_page_bytes", "-1", "max_page_bytes"},
+                                          {"page_size", "1", "page_size is called max_page_bytes now"},
+                                          {"pageSize", "1", "pageSize is called max_page_bytes now"},
                                           {"name.part", "1", "'name' has no parts"},
                                           {"range", "1", "GetResultRequest"},
                                           {"range.middle", "1", "known are begin, end"},

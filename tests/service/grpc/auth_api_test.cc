@@ -142,7 +142,7 @@ TEST_F(AuthApiTest, Transfers_OfOneTenant_LeaveThoseOfOthers) {
   {
     // A stream whose server has taken its first chunk.
     grpc::ClientContext context;
-    v1::Submission submission;
+    v1::CommitSubmissionResponse submission;
     const auto stream = red.stub().SubmitUpdate(&context, &submission);
     v1::UpdateChunk first = chunk;
     first.set_last(false);

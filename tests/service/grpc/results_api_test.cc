@@ -36,7 +36,7 @@ class ResultsApiTest : public ServerFixture {
     return name;
   }
   static v1::GetResultRequest Request(const std::string& name, const std::string& tensor, uint64_t begin = 0,
-                                      uint64_t end = 0, uint64_t page_size = 0) {
+                                      uint64_t end = 0, uint64_t max_page_bytes = 0) {
     v1::GetResultRequest request;
     request.set_name(name);
     request.set_tensor(tensor);
@@ -44,7 +44,7 @@ class ResultsApiTest : public ServerFixture {
       request.mutable_range()->set_begin(begin);
       request.mutable_range()->set_end(end);
     }
-    request.set_page_size(page_size);
+    request.set_max_page_bytes(max_page_bytes);
     return request;
   }
 };
@@ -73,17 +73,17 @@ TEST_F(ResultsApiTest, GetResult_SmallPages_AddUpToTheSame) {
   for (const std::string tensor : {"v", "dense"}) {
     const auto whole = client().Pages(Request(name, tensor));
     ASSERT_THAT(whole, IsOk());
-    for (const uint64_t page_size : {1, 20, 1000, 7777}) {
+    for (const uint64_t max_page_bytes : {1, 20, 1000, 7777}) {
       // 10,000 and 2000 calls: a connection may make 4096 in a moment.
-      if (page_size < 1000 && tensor == "dense") continue;
-      const auto pages = client().Pages(Request(name, tensor, 0, 0, page_size));
+      if (max_page_bytes < 1000 && tensor == "dense") continue;
+      const auto pages = client().Pages(Request(name, tensor, 0, 0, max_page_bytes));
       ASSERT_THAT(pages, IsOk());
       EXPECT_GT(pages->size(), 1);
       EXPECT_EQ(ToMap(*pages), ToMap(*whole));
       std::string counts;
       std::string weights;
       for (const v1::ResultPage& page : *pages) {
-        EXPECT_TRUE(page.slice().num_keys() == 1 || page.ByteSizeLong() < page_size + 200);
+        EXPECT_TRUE(page.slice().num_keys() == 1 || page.ByteSizeLong() < max_page_bytes + 200);
         counts += page.counts();
         weights += page.weights();
       }
@@ -165,7 +165,7 @@ TEST_F(ResultsApiTest, StreamResult_AllTensors_ComeInTheOrderOfTheSpec) {
   const std::string name = Finished();
   v1::StreamResultRequest request;
   request.set_name(name);
-  request.set_page_size(5'000);
+  request.set_max_page_bytes(5'000);
   const auto pages = client().Stream(request);
   ASSERT_THAT(pages, IsOk());
   std::vector<v1::ResultPage> first;
@@ -207,7 +207,7 @@ TEST_F(ResultsApiTest, StreamResult_ClientStopsReading_LeavesTheServerWell) {
     grpc::ClientContext context;
     v1::StreamResultRequest request;
     request.set_name(name);
-    request.set_page_size(20);
+    request.set_max_page_bytes(20);
     const auto reader = client().stub().StreamResult(&context, request);
     v1::ResultPage page;
     EXPECT_TRUE(reader->Read(&page));
@@ -222,7 +222,7 @@ TEST_F(ResultsApiTest, GetResult_RoundDeletedWhileAStreamReads_StreamGoesOn) {
   grpc::ClientContext context;
   v1::StreamResultRequest request;
   request.set_name(name);
-  request.set_page_size(500);
+  request.set_max_page_bytes(500);
   const auto reader = client().stub().StreamResult(&context, request);
   std::vector<v1::ResultPage> pages(1);
   ASSERT_TRUE(reader->Read(&pages[0]));
@@ -249,7 +249,7 @@ TEST_F(ResultsApiTest, Format_OfAnUnknownValueEncoding_IsRefusedByAllCalls) {
 
 TEST_F(ResultsApiTest, Format_Packed_IsTheSameInPagesAndStreams) {
   const std::string name = Finished();
-  v1::GetResultRequest request = Request(name, "v", 100, 9'000, /*page_size=*/2'000);
+  v1::GetResultRequest request = Request(name, "v", 100, 9'000, /*max_page_bytes=*/2'000);
   request.mutable_format()->add_key_encodings(v1::KEY_ENCODING_DELTA_BITPACKED);
   request.mutable_format()->set_value_encoding(v1::VALUE_ENCODING_FLOAT16);
   const auto pages = client().Pages(request);
@@ -258,7 +258,7 @@ TEST_F(ResultsApiTest, Format_Packed_IsTheSameInPagesAndStreams) {
   stream.set_name(name);
   stream.add_tensors("v");
   *stream.mutable_range() = request.range();
-  stream.set_page_size(request.page_size());
+  stream.set_max_page_bytes(request.max_page_bytes());
   *stream.mutable_format() = request.format();
   const auto streamed = client().Stream(stream);
   ASSERT_THAT(streamed, IsOk());

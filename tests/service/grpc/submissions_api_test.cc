@@ -26,7 +26,7 @@ class SubmissionsApiTest : public ServerFixture {
   }
   static v1::ListSubmissionsRequest List(const std::string& round, int page_size = 0) {
     v1::ListSubmissionsRequest request;
-    request.set_name(round);
+    request.set_parent(round);
     request.set_page_size(page_size);
     return request;
   }
@@ -42,7 +42,6 @@ TEST_F(SubmissionsApiTest, List_Pages_HaveTheSubmissionsInOrder) {
   EXPECT_EQ(page->submissions(0).submission_id(), "0-1");
   EXPECT_EQ(page->submissions(0).num_tuples(), 1);
   EXPECT_EQ(page->submissions(0).num_bytes(), 8);
-  EXPECT_EQ(page->submissions(0).round(), "");
   EXPECT_EQ(page->submissions(1).client_id(), "1");
   request.set_page_token(page->next_page_token());
   page = client().Submissions(request);
@@ -187,7 +186,7 @@ TEST_F(SubmissionsApiTest, DenseTensor_RoundWithoutSubmissions_FailsOrKeeps) {
   EXPECT_EQ(round->state(), v1::ROUND_STATE_FAILED);
   EXPECT_THAT(round->state_reason(), AllOf(HasSubstr("tensor 'v'"), HasSubstr("on_empty")));
 
-  spec.mutable_aggregation()->set_on_empty(v1::ON_EMPTY_KEEP);
+  spec.mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
   round = client().Finish(Create(spec, "keeps"));
   ASSERT_THAT(round, IsOk());
   ASSERT_EQ(round->state(), v1::ROUND_STATE_DONE);
@@ -210,7 +209,7 @@ TEST_F(SubmissionsApiTest, DenseTensor_AggregateWithoutChunks_FailsOrKeeps) {
   v1::RoundSpec spec = DenseSpec();
   EXPECT_THAT(client().Aggregate(spec, {}),
               Fails(Code::kFailedPrecondition, AllOf(HasSubstr("tensor 'v'"), HasSubstr("on_empty"))));
-  spec.mutable_tensors(0)->mutable_aggregation()->set_on_empty(v1::ON_EMPTY_KEEP);
+  spec.mutable_tensors(0)->mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
   const auto pages = client().Aggregate(spec, {});
   ASSERT_THAT(pages, IsOk());
   ASSERT_EQ(pages->size(), 1);

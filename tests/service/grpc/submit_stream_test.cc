@@ -108,7 +108,7 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
 
   const v1::UpdateChunk many = chunk_of("many", 5000);
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto writer = client().stub().SubmitUpdate(&context, &response);
   EXPECT_TRUE(writer->Write(many));
   Event answered;

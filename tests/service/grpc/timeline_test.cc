@@ -53,7 +53,7 @@ TEST_F(TimelineTest, Receive_ClientThatTakesItsTime_IsTheLongestPole) {
   manual_time_ = true;
   const std::string round = Create(SumSpec());
   grpc::ClientContext context;
-  v1::Submission submission;
+  v1::CommitSubmissionResponse submission;
   const auto writer = client().stub().SubmitUpdate(&context, &submission);
   ASSERT_TRUE(writer->Write(MakeChunk(round, "a", {1}, {1}, 0, false)));
   // The server reads the second chunk while it decodes the first.

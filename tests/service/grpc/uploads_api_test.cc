@@ -194,7 +194,7 @@ TEST_F(UploadsApiTest, Stream_CancelledInTheMiddle_IsDiscardedAndTheRoundGoesOn)
   const std::string name = Create(SumSpec());
   {
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     const auto writer = client().stub().SubmitUpdate(&context, &response);
     ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
     AwaitUploads(name, 1);
@@ -213,7 +213,7 @@ TEST_F(UploadsApiTest, Stream_ConnectionLost_IsDiscarded) {
   {
     Client other(server().grpc_address());
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     const auto writer = other.stub().SubmitUpdate(&context, &response);
     ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, true)));
     AwaitUploads(name, 1);
@@ -227,7 +227,7 @@ TEST_F(UploadsApiTest, Stream_ConnectionLost_IsDiscarded) {
 TEST_F(UploadsApiTest, Stream_RoundClosesMeanwhile_IsToldAtOnce) {
   const std::string name = Create(SumSpec());
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto writer = client().stub().SubmitUpdate(&context, &response);
   ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
   AwaitUploads(name, 1);
@@ -241,7 +241,7 @@ TEST_F(UploadsApiTest, Stream_NoChunkForUploadTimeout_IsDiscardedAndTold) {
   options_.limits.upload_timeout = absl::Seconds(30);
   const std::string name = Create(SumSpec());
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto writer = client().stub().SubmitUpdate(&context, &response);
   ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
   AwaitUploads(name, 1);
@@ -256,7 +256,7 @@ TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
   options_.limits.upload_timeout = absl::Seconds(30);
   const std::string name = Create(SumSpec());
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto writer = client().stub().SubmitUpdate(&context, &response);
   grpc::ClientContext other_context;
   const auto other = client().stub().Aggregate(&other_context);
@@ -309,7 +309,7 @@ TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads)
   request.set_submission_id(chunk.submission_id());
   struct Call {
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     std::promise<grpc::Status> ended;
   };
   std::vector<Call> calls(5);
@@ -357,7 +357,7 @@ TEST_F(UploadsApiTest, Message_LargerThanTheLimit_SaysWhichLimit) {
 TEST_F(UploadsApiTest, MemoryLimit_RoundThatDoesNotFit_IsRefusedAtThatSubmission) {
   options_.limits.memory_limit_bytes = 2'000'000;
   const std::string name = Create(SumSpec(10'000'000));
-  absl::StatusOr<v1::Submission> submission = absl::UnknownError("");
+  absl::StatusOr<v1::CommitSubmissionResponse> submission = absl::UnknownError("");
   int accepted = -1;
   do {
     ++accepted;

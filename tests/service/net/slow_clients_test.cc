@@ -26,7 +26,7 @@ class SlowClientsTest : public ServerFixture {
       EXPECT_TRUE(writer->Write(first));
     }
     grpc::ClientContext context;
-    v1::Submission response;
+    v1::CommitSubmissionResponse response;
     std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
   };
 
@@ -51,7 +51,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsReclaimedAndTheyGoOn) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   const auto second = Stall(round, "b");
-  absl::StatusOr<v1::Submission> submitted = absl::UnknownError("");
+  absl::StatusOr<v1::CommitSubmissionResponse> submitted = absl::UnknownError("");
   std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
   AwaitWaiting(1);
   clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
@@ -153,7 +153,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   std::thread pager([&] {
     v1::GetResultRequest request;
     request.set_name(round);
-    request.set_page_size(1);
+    request.set_max_page_bytes(1);
     page = client().Page(request).status();
   });
   AwaitWaiting(1);
@@ -161,7 +161,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   std::thread streamer([&] {
     v1::StreamResultRequest request;
     request.set_name(round);
-    request.set_page_size(1);
+    request.set_max_page_bytes(1);
     stream = client().Stream(request).status();
   });
   AwaitWaiting(2);
@@ -255,7 +255,7 @@ TEST_F(SlowClientsTest, Streams_MoreThanThereIsRoomFor_AreRefusedWithADelay) {
   const std::string round = Create(SumSpec());
   const auto first = Stall(round, "a");
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto second = client().stub().SubmitUpdate(&context, &response);
   EXPECT_THAT(FromGrpc(second->Finish()), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay")));
   EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1);
@@ -269,7 +269,7 @@ TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
   const std::string open = Create(SumSpec(), "open");
   v1::GetResultRequest page;
   page.set_name(read);
-  page.set_page_size(1);
+  page.set_max_page_bytes(1);
   v1::StreamResultRequest pages;
   pages.set_name(read);
   const auto chunk = MakeChunk(open, "unread", {1}, {1}, 0, false);
@@ -341,7 +341,7 @@ TEST_F(SlowClientsTest, ManyPagesAndMessages_ReleaseAll) {
   EXPECT_EQ(ResultOf(round).size(), 10'000);
   v1::StreamResultRequest request;
   request.set_name(round);
-  request.set_page_size(1000);
+  request.set_max_page_bytes(1000);
   EXPECT_THAT(client().Stream(request), IsOk());
   EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
   while (in_flight().reserved() != 0) std::this_thread::yield();

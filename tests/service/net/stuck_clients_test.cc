@@ -48,7 +48,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
 
   v1::GetResultRequest page;
   page.set_name(round);
-  page.set_page_size(2 << 20);
+  page.set_max_page_bytes(2 << 20);
   RawClient stuck(server().grpc_address(), RawClient::kWideWindow);
   // The answers of several calls exceed the buffers of any socket.
   constexpr uint64_t kStuckCalls = 8;
@@ -59,7 +59,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
   // Waits in the same queue, from the same address.
   v1::StreamResultRequest request;
   request.set_name(round);
-  request.set_page_size(2 << 20);
+  request.set_max_page_bytes(2 << 20);
   std::atomic<bool> is_read = false;
   std::thread reader([&] {
     EXPECT_THAT(client().Stream(request), IsOk());

@@ -98,7 +98,7 @@ class DamageTest : public ::testing::Test, protected StoredServer {
     for (const v1::Round& round : rounds.rounds()) {
       absl::StrAppend(&text, round.name(), " ", v1::RoundState_Name(round.state()), " ", round.state_reason(), "\n");
       v1::ListSubmissionsRequest of_round;
-      of_round.set_name(round.name());
+      of_round.set_parent(round.name());
       const auto submissions = client().Submissions(of_round);
       EXPECT_THAT(submissions, IsOk());
       if (submissions.ok()) text += submissions->DebugString();

@@ -114,9 +114,9 @@ absl::StatusOr<v1::UploadStatus> Client::Put(const v1::UpdateChunk& chunk) {
   return Either(stub_->PutChunk(&context, chunk, &response), response);
 }
 
-absl::StatusOr<v1::Submission> Client::Commit(const v1::UpdateChunk& chunk) {
+absl::StatusOr<v1::CommitSubmissionResponse> Client::Commit(const v1::UpdateChunk& chunk) {
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   return Either(stub_->CommitSubmission(&context, IdsOf<v1::CommitSubmissionRequest>(chunk), &response), response);
 }
 
@@ -126,14 +126,14 @@ absl::StatusOr<v1::UploadStatus> Client::Progress(const v1::UpdateChunk& chunk) 
   return Either(stub_->GetUploadStatus(&context, IdsOf<v1::GetUploadStatusRequest>(chunk), &response), response);
 }
 
-absl::StatusOr<v1::Submission> Client::SubmitUnary(const std::vector<v1::UpdateChunk>& chunks) {
+absl::StatusOr<v1::CommitSubmissionResponse> Client::SubmitUnary(const std::vector<v1::UpdateChunk>& chunks) {
   for (const v1::UpdateChunk& chunk : chunks) RETURN_IF_ERROR(Put(chunk).status());
   return Commit(chunks.back());
 }
 
-absl::StatusOr<v1::Submission> Client::SubmitStream(const std::vector<v1::UpdateChunk>& chunks) {
+absl::StatusOr<v1::CommitSubmissionResponse> Client::SubmitStream(const std::vector<v1::UpdateChunk>& chunks) {
   grpc::ClientContext context;
-  v1::Submission response;
+  v1::CommitSubmissionResponse response;
   const auto writer = stub_->SubmitUpdate(&context, &response);
   for (const v1::UpdateChunk& chunk : chunks) {
     if (!writer->Write(chunk)) break;  // the server has refused the stream; Finish returns its status

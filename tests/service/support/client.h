@@ -34,12 +34,12 @@ class Client {
 
   absl::StatusOr<v1::UploadStatus> Put(const v1::UpdateChunk& chunk);
   // The upload that `chunk` belongs to.
-  absl::StatusOr<v1::Submission> Commit(const v1::UpdateChunk& chunk);
+  absl::StatusOr<v1::CommitSubmissionResponse> Commit(const v1::UpdateChunk& chunk);
   absl::StatusOr<v1::UploadStatus> Progress(const v1::UpdateChunk& chunk);
   // Sends all chunks and the commit with unary calls.
-  absl::StatusOr<v1::Submission> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
+  absl::StatusOr<v1::CommitSubmissionResponse> SubmitUnary(const std::vector<v1::UpdateChunk>& chunks);
   // Sends all chunks in one stream.
-  absl::StatusOr<v1::Submission> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
+  absl::StatusOr<v1::CommitSubmissionResponse> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
 
   absl::StatusOr<v1::ListSubmissionsResponse> Submissions(const v1::ListSubmissionsRequest& request);
   // Returns: whether there was such a submission.

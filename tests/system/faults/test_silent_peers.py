@@ -84,7 +84,7 @@ def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
         put = channel.stream_unary(
             "/sparseagg.v1.Aggregation/SubmitUpdate",
             request_serializer=pb.UpdateChunk.SerializeToString,
-            response_deserializer=pb.Submission.FromString,
+            response_deserializer=pb.CommitSubmissionResponse.FromString,
         )
         create = channel.unary_unary(
             "/sparseagg.v1.Aggregation/CreateRound",

@@ -341,7 +341,7 @@ def unread_results(address: Address) -> None:
     call(lambda n: post(chunk % len(keys), BYTES, n), keys + bytes(len(keys)))
     call(lambda n: post(b"/v1/rounds/big/submissions", JSON, n), b'{"clientId":"h","submissionId":"s"}')
     call(lambda n: post(b"/v1/rounds/big:close", JSON, n), b"")
-    flood(address, endless(b"", get(b"/v1/rounds/big/result?page_size=%d" % size)), connections=100, reads=False)
+    flood(address, endless(b"", get(b"/v1/rounds/big/result?max_page_bytes=%d" % size)), connections=100, reads=False)
 
 
 ATTACKS: dict[str, Callable[[Address], None]] = {

@@ -146,7 +146,7 @@ class Round(RoundAttributes):
         token: str | None = ""  # of a page: "" for the first one, None after the last one
         while token is not None:
             page = await self._connection.call(
-                "ListSubmissions", pb.ListSubmissionsRequest(name=self.name, page_token=token)
+                "ListSubmissions", pb.ListSubmissionsRequest(parent=self.name, page_token=token)
             )
             submissions += [Submission.from_proto(proto, self.name) for proto in page.submissions]
             token = page.next_page_token or None

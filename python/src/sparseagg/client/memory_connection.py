@@ -137,9 +137,9 @@ class MemoryConnection:
                 # In a thread of the executor, since the call waits for an Add that is under way.
                 withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
                 return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
-            found = self._find(request.name)
             if method == "ListSubmissions":
-                return pb.ListSubmissionsResponse(submissions=found.submissions())
+                return pb.ListSubmissionsResponse(submissions=self._find(request.parent).submissions())
+            found = self._find(request.name)
             if method == "WaitRound":
                 await self.transport.wait(found.ended, seconds_of(request.timeout))
             elif method == "CloseRound":
@@ -273,7 +273,7 @@ def _server_info() -> pb.ServerInfo:
     )
 
 
-def _submit(found: MemoryRound, upload: Upload) -> pb.Submission:
+def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
     return found.submit(upload.tensors, upload.client_id, upload.submission_id, upload.weight, upload.wire.values)
 
 

@@ -13,7 +13,7 @@ from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, engine_data, is_module
 from sparseagg.errors import InvalidArgument, ResourceExhausted
-from sparseagg.info import RoundInfo, TensorSummary, Timeline
+from sparseagg.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg.local import extension
 from sparseagg.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
 from sparseagg.result import Result, TensorResult
@@ -306,7 +306,15 @@ class Aggregator:
             close_time=None,
             end_time=None,
             expire_time=None,
-            timeline=Timeline(decode=0.0, prepare=prepare, add=add, finish=finish, open=0.0),
+            timeline=Timeline(
+                finish=finish,
+                open=0.0,
+                stages=(
+                    StageTime("prepare", prepare, 0.0, self._engine.num_bytes),
+                    StageTime("merge", add, 0.0, self._engine.num_bytes),
+                ),
+                longest="prepare" if prepare > add else "merge",
+            ),
             engine=self._engine.engine,
             results=tuple(
                 TensorSummary(r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, plan)

@@ -62,7 +62,9 @@ class MemoryRound:
         self._merging = threading.Lock()  # held while the engine adds or merges; taken before _lock
         self._lock = threading.Lock()  # guards what follows, and changes of the attributes
         self._aggregator: Aggregator | None = Aggregator(self.spec)  # None: the round has ended
-        self._committed: dict[str, tuple[bytes, pb.Submission]] = {}  # by client: hash of the content, and the answer
+        self._committed: dict[
+            str, tuple[bytes, pb.CommitSubmissionResponse]
+        ] = {}  # by client: hash of the content, and the answer
         self._tensors: Mapping[str, TensorResult] = {}  # of the result
         self._info = pb.Round(name=name, spec=spec, state="ROUND_STATE_OPEN", engine=extension.describe().split()[0])
         self._info.create_time.FromNanoseconds(time.time_ns())
@@ -86,7 +88,7 @@ class MemoryRound:
         submission_id: str,
         weight: float | None,
         encodings: Mapping[str, str],
-    ) -> pb.Submission:
+    ) -> pb.CommitSubmissionResponse:
         """Adds one client's update. When this method returns, the update counts, and its arrays may change.
 
         Args:
@@ -139,8 +141,17 @@ class MemoryRound:
     def submissions(self) -> list[pb.Submission]:
         """Returns the submissions that count, in the bytewise order of client ids; none of a cancelled round."""
         with self._lock:
+            answers = sorted(
+                (answer for _, answer in self._committed.values()), key=lambda each: each.client_id.encode()
+            )
             return [
-                answer for _, answer in sorted(self._committed.values(), key=lambda pair: pair[1].client_id.encode())
+                pb.Submission(
+                    client_id=each.client_id,
+                    submission_id=each.submission_id,
+                    num_tuples=each.num_tuples,
+                    num_bytes=each.num_bytes,
+                )
+                for each in answers
             ]
 
     def withdraw(self, client_id: str, submission_id: str) -> bool:
@@ -212,7 +223,7 @@ class MemoryRound:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _duplicate(self, client_id: str, content: bytes) -> pb.Submission | None:
+    def _duplicate(self, client_id: str, content: bytes) -> pb.CommitSubmissionResponse | None:
         """Returns the answer to content that the client has submitted before; None if the update is to be added."""
         with self._lock:
             if client_id not in self._committed:
@@ -224,7 +235,7 @@ class MemoryRound:
                 raise AlreadyExists(
                     f"client '{client_id}' has committed submission '{first.submission_id}' with other content"
                 )
-            duplicate = pb.Submission(duplicate=True)
+            duplicate = pb.CommitSubmissionResponse(duplicate=True)
             duplicate.MergeFrom(first)
             return duplicate
 
@@ -235,7 +246,7 @@ class MemoryRound:
         submission_id: str,
         weight: float | None,
         content: bytes,
-    ) -> pb.Submission:
+    ) -> pb.CommitSubmissionResponse:
         """Adds an update, and closes the round at max_submissions. Requires _merging."""
         update = {data.spec.name: data.values if data.keys is None else (data.keys, data.values) for data in tensors}
         aggregator = self._aggregator
@@ -245,7 +256,7 @@ class MemoryRound:
             except SparseaggError as error:
                 # The caller knows the client.
                 raise error_of(error.code, str(error).removeprefix(f"client '{client_id}': ")) from error
-        submission = pb.Submission(
+        submission = pb.CommitSubmissionResponse(
             round=self._info.name,
             client_id=client_id,
             submission_id=submission_id,
@@ -327,8 +338,10 @@ class MemoryRound:
         self._info.timeline.finish.FromNanoseconds(time.monotonic_ns() - self._state_since)
         if result is not None:
             self._tensors = result
-            self._info.timeline.prepare.FromNanoseconds(int(result.info.timeline.prepare * 1e9))
-            self._info.timeline.add.FromNanoseconds(int(result.info.timeline.add * 1e9))
+            self._info.timeline.longest = result.info.timeline.longest
+            for stage in result.info.timeline.stages:
+                spent = self._info.timeline.stages.add(stage=stage.stage, bytes=stage.bytes)
+                spent.busy.FromNanoseconds(int(stage.busy * 1e9))
             for summary in result.info.results:
                 words = {"layout": f"TENSOR_LAYOUT_{summary.layout.upper()}", "dtype": f"DTYPE_{summary.dtype.upper()}"}
                 self._info.results.add(**{**dataclasses.asdict(summary), **words})

@@ -7,6 +7,9 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
+BOUND_POLICY_CLIP: BoundPolicy
+BOUND_POLICY_REJECT: BoundPolicy
+BOUND_POLICY_UNSPECIFIED: BoundPolicy
 DESCRIPTOR: _descriptor.FileDescriptor
 DTYPE_BFLOAT16: DType
 DTYPE_FLOAT16: DType
@@ -17,24 +20,21 @@ DTYPE_INT64: DType
 DTYPE_UINT32: DType
 DTYPE_UINT64: DType
 DTYPE_UNSPECIFIED: DType
+EMPTY_POLICY_FAIL: EmptyPolicy
+EMPTY_POLICY_KEEP: EmptyPolicy
+EMPTY_POLICY_UNSPECIFIED: EmptyPolicy
 KEY_ENCODING_BITMAP: KeyEncoding
 KEY_ENCODING_DELTA_BITPACKED: KeyEncoding
 KEY_ENCODING_IMPLICIT: KeyEncoding
 KEY_ENCODING_U32: KeyEncoding
 KEY_ENCODING_U64: KeyEncoding
 KEY_ENCODING_UNSPECIFIED: KeyEncoding
+NONFINITE_POLICY_PROPAGATE: NonfinitePolicy
+NONFINITE_POLICY_REJECT: NonfinitePolicy
+NONFINITE_POLICY_UNSPECIFIED: NonfinitePolicy
 NUMERICS_CANONICAL: Numerics
 NUMERICS_FIXED_POINT: Numerics
 NUMERICS_UNSPECIFIED: Numerics
-ON_BOUND_CLIP: OnBound
-ON_BOUND_REJECT: OnBound
-ON_BOUND_UNSPECIFIED: OnBound
-ON_EMPTY_FAIL: OnEmpty
-ON_EMPTY_KEEP: OnEmpty
-ON_EMPTY_UNSPECIFIED: OnEmpty
-ON_NONFINITE_PROPAGATE: OnNonfinite
-ON_NONFINITE_REJECT: OnNonfinite
-ON_NONFINITE_UNSPECIFIED: OnNonfinite
 OP_COORDINATE_MEAN: Op
 OP_MAX: Op
 OP_MEAN: Op
@@ -102,9 +102,9 @@ class AggregationSpec(_message.Message):
     fill: float
     min_contributors: int
     numerics: Numerics
-    on_bound: OnBound
-    on_empty: OnEmpty
-    on_nonfinite: OnNonfinite
+    on_bound: BoundPolicy
+    on_empty: EmptyPolicy
+    on_nonfinite: NonfinitePolicy
     op: Op
     prune_zeros: bool
     result_dtype: DType
@@ -114,7 +114,7 @@ class AggregationSpec(_message.Message):
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[OnNonfinite, str]] = ..., on_bound: _Optional[_Union[OnBound, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[OnEmpty, str]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ...) -> None: ...
 
 class CancelRoundRequest(_message.Message):
     __slots__ = ["name", "reason"]
@@ -144,6 +144,22 @@ class CommitSubmissionRequest(_message.Message):
     upload_tag: bytes
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
+class CommitSubmissionResponse(_message.Message):
+    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    duplicate: bool
+    num_bytes: int
+    num_tuples: int
+    round: str
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
 class CreateRoundRequest(_message.Message):
     __slots__ = ["round_id", "spec"]
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]
@@ -159,20 +175,20 @@ class DeleteRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
-    __slots__ = ["format", "name", "page_size", "page_token", "range", "tensor"]
+    __slots__ = ["format", "max_page_bytes", "name", "page_token", "range", "tensor"]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     format: ResultFormat
+    max_page_bytes: int
     name: str
-    page_size: int
     page_token: str
     range: KeyRange
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class GetRoundRequest(_message.Message):
     __slots__ = ["name"]
@@ -221,14 +237,14 @@ class ListRoundsResponse(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListSubmissionsRequest(_message.Message):
-    __slots__ = ["name", "page_size", "page_token"]
-    NAME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ["page_size", "page_token", "parent"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    name: str
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, name: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    parent: str
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListSubmissionsResponse(_message.Message):
     __slots__ = ["next_page_token", "submissions"]
@@ -333,22 +349,16 @@ class RoundSpec(_message.Message):
     def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
-    __slots__ = ["add", "decode", "finish", "longest", "open", "prepare", "stages"]
-    ADD_FIELD_NUMBER: _ClassVar[int]
-    DECODE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ["finish", "longest", "open", "stages"]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     LONGEST_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
-    PREPARE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
-    add: _duration_pb2.Duration
-    decode: _duration_pb2.Duration
     finish: _duration_pb2.Duration
     longest: str
     open: _duration_pb2.Duration
-    prepare: _duration_pb2.Duration
     stages: _containers.RepeatedCompositeFieldContainer[StageTime]
-    def __init__(self, decode: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prepare: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., add: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ..., longest: _Optional[str] = ...) -> None: ...
+    def __init__(self, finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ..., longest: _Optional[str] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
     __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
@@ -441,34 +451,30 @@ class StageTime(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class StreamResultRequest(_message.Message):
-    __slots__ = ["format", "name", "page_size", "range", "tensors"]
+    __slots__ = ["format", "max_page_bytes", "name", "range", "tensors"]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     format: ResultFormat
+    max_page_bytes: int
     name: str
-    page_size: int
     range: KeyRange
     tensors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page_size: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]
+    __slots__ = ["client_id", "num_bytes", "num_tuples", "submission_id"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     client_id: str
-    duplicate: bool
     num_bytes: int
     num_tuples: int
-    round: str
     submission_id: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class TensorSlice(_message.Message):
     __slots__ = ["first_key", "key_encoding", "keys", "keys_sorted", "keys_unique", "num_keys", "tensor", "value_encoding", "values"]
@@ -618,13 +624,13 @@ class ResultLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class Numerics(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
-class OnNonfinite(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class NonfinitePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
-class OnBound(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class BoundPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
-class OnEmpty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class EmptyPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class KeyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

@@ -63,7 +63,7 @@ class AggregationStub(object):
         self.CommitSubmission = channel.unary_unary(
                 '/sparseagg.v1.Aggregation/CommitSubmission',
                 request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionRequest.SerializeToString,
-                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.Submission.FromString,
+                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.FromString,
                 )
         self.GetUploadStatus = channel.unary_unary(
                 '/sparseagg.v1.Aggregation/GetUploadStatus',
@@ -83,7 +83,7 @@ class AggregationStub(object):
         self.SubmitUpdate = channel.stream_unary(
                 '/sparseagg.v1.Aggregation/SubmitUpdate',
                 request_serializer=sparseagg_dot_v1_dot_aggregation__pb2.UpdateChunk.SerializeToString,
-                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.Submission.FromString,
+                response_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.FromString,
                 )
         self.GetResult = channel.unary_unary(
                 '/sparseagg.v1.Aggregation/GetResult',
@@ -304,7 +304,7 @@ def add_AggregationServicer_to_server(servicer, server):
             'CommitSubmission': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitSubmission,
                     request_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionRequest.FromString,
-                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.Submission.SerializeToString,
+                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.SerializeToString,
             ),
             'GetUploadStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUploadStatus,
@@ -324,7 +324,7 @@ def add_AggregationServicer_to_server(servicer, server):
             'SubmitUpdate': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitUpdate,
                     request_deserializer=sparseagg_dot_v1_dot_aggregation__pb2.UpdateChunk.FromString,
-                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.Submission.SerializeToString,
+                    response_serializer=sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.SerializeToString,
             ),
             'GetResult': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResult,
@@ -517,7 +517,7 @@ class Aggregation(object):
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/sparseagg.v1.Aggregation/CommitSubmission',
             sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionRequest.SerializeToString,
-            sparseagg_dot_v1_dot_aggregation__pb2.Submission.FromString,
+            sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -585,7 +585,7 @@ class Aggregation(object):
             metadata=None):
         return grpc.experimental.stream_unary(request_iterator, target, '/sparseagg.v1.Aggregation/SubmitUpdate',
             sparseagg_dot_v1_dot_aggregation__pb2.UpdateChunk.SerializeToString,
-            sparseagg_dot_v1_dot_aggregation__pb2.Submission.FromString,
+            sparseagg_dot_v1_dot_aggregation__pb2.CommitSubmissionResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -121,7 +121,7 @@ class TasksServicer(object):
 
     def CancelTasks(self, request, context):
         """Cancels tasks that have not ended; the others stay as they are. Their workers learn of it when they extend, complete
-        or fail. Safe to retry. NOT_FOUND: a name is of no task; nothing is cancelled then.
+        or fail. Safe to retry. NOT_FOUND: if any name is unknown, no task is cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

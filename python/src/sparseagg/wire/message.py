@@ -65,12 +65,12 @@ def send_chunk_messages(stub: Any, channel: Any) -> None:
     stub.SubmitUpdate = channel.stream_unary(
         service + "SubmitUpdate",
         request_serializer=ChunkMessage.serialise,
-        response_deserializer=pb.Submission.FromString,
+        response_deserializer=pb.CommitSubmissionResponse.FromString,
     )
     stub.SubmitWhole = channel.unary_unary(
         service + "SubmitUpdate",
         request_serializer=ChunkMessage.serialise,
-        response_deserializer=pb.Submission.FromString,
+        response_deserializer=pb.CommitSubmissionResponse.FromString,
     )
     stub.PutChunk = channel.unary_unary(
         service + "PutChunk",
