@@ -62,8 +62,8 @@ def test_operations_documents_every_flag() -> None:
 
 SPEC = sa.RoundSpec(
     [
-        sa.TensorSpec("embedding", "float32", 50_000, 16),
-        sa.TensorSpec("bias", "float64", 3, layout="dense", op="mean"),
+        sa.TensorSpec("embedding", "float32", shape=(50_000, 16)),
+        sa.TensorSpec("bias", "float64", shape=(3,), layout="dense", op="mean"),
     ],
     op="coordinate_mean",
     weighting="by_weight",
