@@ -44,13 +44,12 @@ class Terminal:
         self.modes_before = self.modes()
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparseagg", "top", "--interval", "0.2", *flags],
+            # For Ctrl-C. Not by a preexec_fn: gRPC's handlers of fork() may abort the child of a process that uses it.
+            ["setsid", "--ctty", sys.executable, "-m", "sparseagg", "top", "--interval", "0.2", *flags],
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
             env={**environment, "TERM": "xterm-256color"},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # for Ctrl-C
         )
         self.written = b""
         self._seen = 0

@@ -128,9 +128,9 @@ def test_screen_reader_finds_landmarks_names_and_headings(driver, server, path):
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in zip(levels, levels[1:])), levels
-    # What changes every two seconds is not read aloud each time.
+    # What changes every two seconds is not read aloud each time; the server's warnings do not.
     assert page.evaluate("return [...document.querySelectorAll('[role=status], [aria-live]')].map((e) => e.id)") == (
-        ["state"] if path == "/client" else []
+        ["state"] if path == "/client" else ["warnings"]
     )
     page.close()
 
