@@ -90,6 +90,11 @@ TEST(ProcessLogTest, FewFiles_FewerConnectionsThanAskedFor_IsLogged) {
       absl::StrCat("few_files max_connections=1000000000 connections=", info.limits().max_connections(), "\n")));
 }
 
+TEST(ProcessLogTest, MuchMemoryPerTenant_AllThatRoundsHave_IsLogged) {
+  ServerProcess server({"--memory-limit", "256MiB", "--max-memory-per-tenant", "256MiB"});
+  EXPECT_TRUE(server.AwaitLog("much_memory_per_tenant max_memory_per_tenant=268435456 memory_of_rounds="));
+}
+
 TEST(ProcessLogTest, RefusedSubmission_IsLoggedWithClientAndReason) {
   ServerProcess server;
   Client client(server.address());
