@@ -188,6 +188,12 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	$(PEERS_PYTHON) bench/peers/plot.py out/bench/comparison.json --out out/bench/comparison.png
 	@$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --summary
 
+.PHONY: bench-one-update
+bench-one-update: bench-build ## one large update with repeated keys, compared by time and memory, into bench/results (2 minutes)
+	@mkdir -p bench/results
+	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py --workloads I \
+	  --out bench/results/one_update.json $(BENCH_ARGS)
+
 .PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
 	@mkdir -p bench/results

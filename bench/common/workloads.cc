@@ -90,6 +90,7 @@ struct Shape {
   double zipf;  // 0: uniform
   bool shuffled;
   Layout layout = Layout::kSparse;
+  bool repeats = false;  // keys are drawn independently, and values are multiples of 1/256, which bfloat16 holds
 };
 
 constexpr Shape kShapes[] = {
@@ -101,6 +102,8 @@ constexpr Shape kShapes[] = {
     {"F", "rows: 64 x 20k rows of 64, 1M keys, Zipf 1.05", 64, 20'000, 1'000'000, 64, 1.05, false},
     {"G", "hyper-sparse: 100 x 100k, 10^9 keys, uniform", 100, 100'000, 1'000'000'000, 1, 0, false},
     {"H", "dense layer: 20 x 1M, all of 1M keys", 20, 1'000'000, 1'000'000, 1, 0, false, Layout::kDense},
+    {"I", "one update: 3M rows of 16, 1M keys, repeated, unsorted", 1, 3'000'000, 1'000'000, 16, 0, true,
+     Layout::kSparse, true},
 };
 
 }  // namespace
@@ -138,7 +141,7 @@ uint64_t InputBytes(const Workload& workload) {
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
-  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to H");
+  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to I");
   Workload workload;
   workload.name = shape->name;
   workload.variant = variant;
@@ -155,6 +158,9 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
     if (shape->layout == Layout::kDense) {
       keys.resize(shape->tuples);
       std::iota(keys.begin(), keys.end(), uint64_t{0});
+    } else if (shape->repeats) {
+      keys.resize(shape->tuples);
+      for (uint64_t& key : keys) key = random() % shape->num_rows;
     } else if (variant == Variant::kSkewed) {
       keys = SkewedKeys(shape->tuples, shape->num_rows, random);
     } else {
@@ -169,7 +175,10 @@ Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant
       client.wide_keys = std::move(keys);
     }
     client.values.resize(shape->tuples * shape->row_width);
-    for (float& value : client.values) value = static_cast<float>(Uniform01(random) - 0.5);
+    for (float& value : client.values) {
+      value = shape->repeats ? static_cast<float>(random() >> 56) / 256.0f - 0.5f
+                             : static_cast<float>(Uniform01(random) - 0.5);
+    }
     client.weight = static_cast<double>(1 + weights() % 1000);
     workload.num_tuples += shape->tuples;
     workload.clients.push_back(std::move(client));

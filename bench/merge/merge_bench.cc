@@ -224,7 +224,7 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
 }  // namespace sparseagg::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the CPU engine on workloads A to H. Every result is verified before it is timed.");
+  CLI::App app("Times the CPU engine on workloads A to I. Every result is verified before it is timed.");
   std::string names = "ABCDEFGH";
   std::string modes;
   std::string simd;

@@ -67,6 +67,11 @@ class Data:
         """Number of clients."""
         return len(self.offsets) - 1
 
+    @property
+    def one_update(self) -> bool:
+        """Whether there is one update alone, whose values are those of bfloat16 also."""
+        return self.name == "I"
+
     def no_dense(self) -> str | None:
         """Why there is no dense answer, if so."""
         size = self.num_rows * self.row_width * 4
@@ -86,8 +91,11 @@ class Reference:
     magnitudes: np.ndarray
     counts: np.ndarray
 
-    def error(self, keys: Any, values: Any) -> str | None:
-        """Says what is wrong with a sparse answer, in any order of keys; None if nothing is."""
+    def error(self, keys: Any, values: Any, bits: int = 23) -> str | None:
+        """Says what is wrong with a sparse answer, in any order of keys; None if nothing is.
+
+        ``bits`` of the mantissa are those of the type that was summed in.
+        """
         keys = np.asarray(keys).astype(np.uint64)
         values = np.asarray(values).reshape(len(keys), -1)
         if len(keys) != len(self.keys):
@@ -97,7 +105,7 @@ class Reference:
             keys, values = keys[order], values[order]
             if not np.array_equal(keys, self.keys):
                 return "other keys"
-        return self._value_error(values)
+        return self._value_error(values, bits)
 
     def dense_error(self, values: Any, num_rows: int) -> str | None:
         """The same for a dense answer."""
@@ -108,9 +116,9 @@ class Reference:
             error = "values at keys that nobody has"
         return error
 
-    def _value_error(self, values: np.ndarray) -> str | None:
-        # A float32 sum of n terms, in whatever order, is within about n ulps of the magnitudes' sum.
-        bound = (self.counts[:, None] + 4) * 2.0**-23 * self.magnitudes + 1e-30
+    def _value_error(self, values: np.ndarray, bits: int = 23) -> str | None:
+        # A sum of n terms, in whatever order, is within about n ulps of the magnitudes' sum.
+        bound = (self.counts[:, None] + 4) * 2.0**-bits * self.magnitudes + 1e-30
         wrong = ~(np.abs(values - self.sums) <= bound)
         if not wrong.any():
             return None

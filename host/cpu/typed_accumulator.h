@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <type_traits>
@@ -18,6 +19,7 @@
 #include "host/cpu/finish/dense_row_sink.h"
 #include "host/cpu/finish/row_finisher.h"
 #include "host/cpu/merge/combine_rows.h"
+#include "host/cpu/merge/lone_merge.h"
 #include "host/cpu/merge/parallel_merge.h"
 #include "host/cpu/merge/sort_fold.h"
 #include "host/cpu/prepare/cpu_update.h"
@@ -45,7 +47,8 @@ class TypedAccumulator : public Accumulator {
       : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
-    return PrepareUpdate(spec_, update);
+    // Only the rows of a lone update may stay unfolded: others are folded here, beside other updates.
+    return PrepareUpdate(spec_, update, std::is_same_v<Fold, SumFloat> && !has_keys_.load(std::memory_order_relaxed));
   }
 
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
@@ -59,6 +62,7 @@ class TypedAccumulator : public Accumulator {
       updates_.push_back(nullptr);
       return absl::OkStatus();
     }
+    has_keys_.store(true, std::memory_order_relaxed);
     pending_.Add(cpu_update->bytes, cpu_update->num_keys);
     sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
@@ -71,6 +75,7 @@ class TypedAccumulator : public Accumulator {
     weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
     for (auto& update : from.updates_) updates_.push_back(std::move(update));
     pending_.Add(from.pending_);
+    if (from.has_keys_) has_keys_ = true;
     sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
     num_folded_ += from.num_folded_;
     from.updates_.clear();
@@ -109,8 +114,12 @@ class TypedAccumulator : public Accumulator {
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
-    const Blocks<Key> blocks = Plan(input);
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
+    if constexpr (std::is_same_v<Fold, SumFloat>) {
+      const bool is_lone = input.base == nullptr && input.updates.size() == 1;
+      if (!is_dense && is_lone && input.updates[0]->unfolded != nullptr) return FinishLone(params, *input.updates[0]);
+    }
+    const Blocks<Key> blocks = Plan(input);
     ASSIGN_OR_RETURN(Result result,
                      is_dense ? FinishDense(params, input, blocks) : FinishSparse(params, input, blocks));
     result.plan = Explain(blocks);
@@ -214,10 +223,30 @@ class TypedAccumulator : public Accumulator {
     Result result = MakeSparse(spec_, blocks.MaxRows());
     ASSIGN_OR_RETURN(const uint64_t num_rows,
                      ParallelMerge(input, blocks, arena_, [&] { return SparseRowSink(params, result); }));
+    return CutAndLayOut(num_rows, std::move(result));
+  }
+
+  // Finishes an update whose rows are not folded yet, and which is the only one.
+  absl::StatusOr<Result> FinishLone(const FinishParams& params, const CpuUpdate& update) {
+    Result result = MakeSparse(spec_, update.num_keys);
+    ASSIGN_OR_RETURN(
+        const uint64_t num_rows,
+        MergeInTurns<Key>(
+            LoneMerger<Key>::NumBlocks(spec_, update), arena_, [&] { return LoneMerger<Key>(spec_, shape_, update); },
+            [](size_t block) { return block; }, [&] { return SparseRowSink(params, result); }));
+    result.plan = "one update, whose rows are folded where they lie";
+    return CutAndLayOut(num_rows, std::move(result));
+  }
+
+  // Cuts a sparse result to its rows, and makes it dense where the spec says so.
+  Result CutAndLayOut(uint64_t num_rows, Result result) {
     updates_.clear();
     base_ = {};
     CutSparse(spec_, num_rows, result);
-    return IsDenseResult(spec_, num_rows) ? MakeDense(spec_, result) : std::move(result);
+    if (!IsDenseResult(spec_, num_rows)) return result;
+    Result dense = MakeDense(spec_, result);
+    dense.plan = std::move(result.plan);
+    return dense;
   }
 
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
@@ -262,8 +291,12 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // Cuts the keys into blocks. Unpacks or sorts pending updates completely, where the blocks need it.
+  // Cuts the keys into blocks. Folds pending updates that are not, and unpacks or sorts them completely, where the
+  // blocks need it.
   Blocks<Key> Plan(const Input& input) {
+    for (const auto& update : updates_) {
+      if (update != nullptr) cpu::Fold(spec_, *update);
+    }
     Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.needs_full_sort) {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
@@ -329,6 +362,7 @@ class TypedAccumulator : public Accumulator {
   std::vector<std::unique_ptr<CpuUpdate>> updates_;
   std::vector<double> weights_;  // of every submission, in order of Add
   Rows base_;
+  std::atomic<bool> has_keys_ = false;      // an update with keys has been added; Prepare reads it on any thread
   size_t num_folded_ = 0;                   // submissions in base_; where the order matters, they were added first
   PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
   uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes

@@ -79,9 +79,10 @@ absl::StatusOr<UpdateColumns> CopyAs(const InputLocation& location, absl::Span<c
     const auto* const bytes = reinterpret_cast<const char*>(out);
     RETURN_IF_ERROR(CheckKeys(location, at, bytes, batch.size(), sizeof(To), order));
   }
-  copy->owner = std::move(owner);
+  copy->owner = owner;
   UpdateColumns columns;
   columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
+  columns.value_owner = std::move(owner);
   columns.owner = std::move(copy);
   return columns;
 }

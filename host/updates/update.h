@@ -34,6 +34,8 @@ struct UpdateColumns {
   // num_keys × row_width values of the tensor's dtype, row-major, aligned. May be null for kUnion.
   const std::byte* values = nullptr;
   std::shared_ptr<const void> owner;
+  // Keeps the values alive without the keys; null: only `owner` does.
+  std::shared_ptr<const void> value_owner = nullptr;
 };
 
 // Returns: the number of keys in a run or list.
@@ -66,6 +68,10 @@ class ValidatedUpdate {
   const KeyColumn& keys() const { return columns_.keys; }
   const std::byte* values() const { return columns_.values; }  // null for kUnion
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
+  // Keeps values() alive, and perhaps not keys().
+  const std::shared_ptr<const void>& value_owner() const {
+    return columns_.value_owner != nullptr ? columns_.value_owner : columns_.owner;
+  }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }  // 1 under kUniform
   // Keys never descend.

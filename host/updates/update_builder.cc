@@ -332,16 +332,16 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   struct Storage {
     Column<uint32_t> narrow_keys;
     Column<uint64_t> wide_keys;
-    Column<std::byte> values;
+    std::shared_ptr<const Column<std::byte>> values;
   };
   auto storage = std::make_shared<Storage>();
   storage->narrow_keys = std::move(narrow_keys_);
   storage->wide_keys = std::move(wide_keys_);
-  storage->values = std::move(values_);
   // An update may be kept for long, so that spare capacity is released.
   storage->narrow_keys.Trim();
   storage->wide_keys.Trim();
-  storage->values.Trim();
+  values_.Trim();
+  storage->values = std::make_shared<const Column<std::byte>>(std::move(values_));
 
   ValidatedUpdate update;
   if (is_run_) {
@@ -351,7 +351,8 @@ absl::StatusOr<ValidatedUpdate> UpdateBuilder::Finish(double weight) && {
   } else {
     update.columns_.keys = absl::MakeConstSpan(storage->wide_keys.data(), storage->wide_keys.size());
   }
-  update.columns_.values = storage->values.empty() ? nullptr : storage->values.data();
+  update.columns_.values = storage->values->empty() ? nullptr : storage->values->data();
+  update.columns_.value_owner = storage->values;
   update.columns_.owner = std::move(storage);
   update.num_keys_ = num_keys_;
   update.weight_ = WeightInUse(*spec_, weight);

@@ -58,8 +58,8 @@ class Contestant:
     refuses: str | None = None
 
 
-def sparse(name: str, threads: int, run: Callable[[], Any], rows: Callable[[Any], tuple[Any, Any]], **more: Any) -> Any:
-    """A contestant with a sparse answer; `rows` gives its keys and values."""
+def sparse(name: str, threads: int, run: Callable[[], Any], rows: Callable[[Any], tuple[Any, ...]], **more: Any) -> Any:
+    """A contestant with a sparse answer; `rows` gives its keys and values, and the bits of `Reference.error`."""
     return Contestant(name, "sparse", threads, run, lambda answer, reference: reference.error(*rows(answer)), **more)
 
 

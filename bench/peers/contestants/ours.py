@@ -30,15 +30,19 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     # Keys as NumPy, torch, SciPy and TensorFlow make them.
     int64_keys = [data.keys64[data.client(index)] for index in range(data.num_clients)]
     int64_updates = [{"tensor": (keys, rows)} for keys, (_, rows) in zip(int64_keys, workload.clients)]
+    # Of one update alone, with repeated keys, no row has more than one contributor, and no value is its own bound.
+    modes = [0] if data.one_update else range(len(MODES))
     found = []
     for count in sorted({1, threads}):
         found.append(_python(library, workload, int64_updates, 0, False, count, INT64_KEYS))
-        for mode in range(len(MODES)):
+        for mode in modes:
             found.append(_python(library, workload, updates, mode, False, count))
             if MODES[mode] != "fixed_point":
                 found.append(_native(library, workload, mode, count))
         if data.no_dense() is None:
             found.append(_python(library, workload, updates, 0, True, count))
+        if data.one_update:
+            found.append(_bfloat16(data, count))
     for name, text in (("sort", "C++ sort, reduce"), ("hash", "absl::flat_hash_map")):
         found.append(_other(library, workload, name, text))
     return found
@@ -80,6 +84,24 @@ def _python(
     return Contestant(
         _label(mode, "sparseagg") + suffix,
         "dense" if is_dense else "sparse",
+        threads,
+        lambda: sa.aggregate(updates, spec, threads=threads),
+        check,
+        SEPARATE,
+    )
+
+
+def _bfloat16(data: Data, threads: int) -> Contestant:
+    spec = sa.RoundSpec([sa.TensorSpec("tensor", "bfloat16", data.num_rows, data.row_width)])
+    values = (data.values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)  # exact: see Data.one_update
+    updates = [{"tensor": (data.keys64, values)}]
+
+    def check(result: sa.Result, reference: Reference) -> str | None:
+        return reference.error(result["tensor"].keys, np.asarray(result["tensor"].values, np.float32), 7)
+
+    return Contestant(
+        _label(0, "sparseagg") + ", bfloat16, int64 keys",
+        "sparse",
         threads,
         lambda: sa.aggregate(updates, spec, threads=threads),
         check,

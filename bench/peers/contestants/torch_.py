@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -20,8 +21,8 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     clients = data.separate(keys, values)
     shape = (data.num_rows, *values.shape[1:])
 
-    def coalesce() -> Any:
-        tensor = torch.sparse_coo_tensor(keys[None, :], values, shape, check_invariants=False, is_coalesced=False)
+    def coalesce(of: torch.Tensor = values) -> Any:
+        tensor = torch.sparse_coo_tensor(keys[None, :], of, shape, check_invariants=False, is_coalesced=False)
         return tensor.coalesce()
 
     def index_add() -> torch.Tensor:
@@ -36,10 +37,17 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
     def rows(tensor: Any) -> tuple[np.ndarray, np.ndarray]:
         return tensor.indices()[0].numpy(), tensor.values().numpy()
 
+    def narrow_rows(tensor: Any) -> tuple[np.ndarray, np.ndarray, int]:
+        return tensor.indices()[0].numpy(), tensor.values().float().numpy(), 7
+
+    narrow = values.to(torch.bfloat16) if data.one_update else None
     found = []
     for count in sorted({1, threads}):
         set_threads = {"prepare": lambda count=count: torch.set_num_threads(count)}
         found.append(sparse("torch coalesce", count, coalesce, rows, **set_threads))
+        if narrow is not None:
+            run = functools.partial(coalesce, narrow)
+            found.append(sparse("torch coalesce, bfloat16", count, run, narrow_rows, **set_threads))
         more = {"refuses": data.no_dense(), **set_threads}
         found.append(dense("torch index_add_", count, data, index_add, **more))
         found.append(dense("torch index_add_, each", count, data, client_by_client, inputs=SEPARATE, **more))

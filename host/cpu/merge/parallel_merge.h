@@ -96,13 +96,41 @@ void FoldInParallel(OrderedBlockQueue& queue, tbb::task_arena& arena, FoldBlocks
 }
 
 // Merges one block. Does not throw: other threads may wait for this block's turn.
-template <typename Key, typename Fold, typename RowSink>
-absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& block, RowSink& sink) {
+template <typename Merger, typename Block, typename RowSink>
+absl::Status TryMergeBlock(Merger& merger, const Block& block, RowSink& sink) {
   try {
     return merger.MergeBlock(block, sink);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("no memory to merge a block of keys");
   }
+}
+
+// Merges blocks on the threads of `arena` into rows that follow each other, as ParallelMerge says. make_merger() makes
+// each thread's merger, and block_at(i) is what its MergeBlock takes for block i.
+template <typename Key, typename MakeMerger, typename BlockAt, typename MakeSink>
+absl::StatusOr<uint64_t> MergeInTurns(size_t num_blocks, tbb::task_arena& arena, MakeMerger make_merger,
+                                      BlockAt block_at, MakeSink make_sink) {
+  OrderedBlockQueue queue(num_blocks);
+  FoldInParallel(queue, arena, [&] {
+    auto sink = make_sink();
+    auto merger = make_merger();
+    RowBuffer<Key> buffer;
+    for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
+      BlockRowSink<Key, typename decltype(merger)::Rows, decltype(sink)> block_sink(queue, block, sink, buffer);
+      absl::Status status = TryMergeBlock(merger, block_at(block), block_sink);
+      if (status.ok()) continue;
+      // Fail before EndTurn, so that later blocks, which wait for the turn, see the failure. The turn may have ended
+      // already, with places claimed for rows that were not written.
+      queue.Fail(block, std::move(status));
+      if (!block_sink.ended()) {
+        queue.WaitForTurn(block);
+        queue.EndTurn(block);
+      }
+      return;  // the merger is unusable; other threads finish the blocks that they have taken
+    }
+  });
+  if (!queue.status().ok()) return queue.status();
+  return queue.claimed();
 }
 
 // Merges `input`, cut into `blocks`, on the threads of `arena`, into rows that follow each other.
@@ -121,27 +149,9 @@ absl::Status TryMergeBlock(BlockMerger<Key, Fold>& merger, const Block<Key>& blo
 template <typename Key, typename Fold, typename MakeSink>
 absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
                                        tbb::task_arena& arena, MakeSink make_sink) {
-  OrderedBlockQueue queue(blocks.blocks.size());
-  FoldInParallel(queue, arena, [&] {
-    auto sink = make_sink();
-    BlockMerger<Key, Fold> merger(input);
-    RowBuffer<Key> buffer;
-    for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
-      BlockRowSink<Key, typename BlockMerger<Key, Fold>::Rows, decltype(sink)> block_sink(queue, block, sink, buffer);
-      absl::Status status = TryMergeBlock(merger, blocks.blocks[block], block_sink);
-      if (status.ok()) continue;
-      // Fail before EndTurn, so that later blocks, which wait for the turn, see the failure. The turn may have ended
-      // already, with places claimed for rows that were not written.
-      queue.Fail(block, std::move(status));
-      if (!block_sink.ended()) {
-        queue.WaitForTurn(block);
-        queue.EndTurn(block);
-      }
-      return;  // the merger is unusable; other threads finish the blocks that they have taken
-    }
-  });
-  if (!queue.status().ok()) return queue.status();
-  return queue.claimed();
+  return MergeInTurns<Key>(
+      blocks.blocks.size(), arena, [&] { return BlockMerger<Key, Fold>(input); },
+      [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; }, make_sink);
 }
 
 // The same into rows whose place depends on their key alone, so that no block waits for another. make_sink() makes each

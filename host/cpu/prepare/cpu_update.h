@@ -27,6 +27,9 @@ class CpuUpdate : public PreparedUpdate {
   int coarse_bits = 0;
   // If not null, keys and values are packed in these words, and `keys` and `values` are empty.
   const CoarseWords* words = nullptr;
+  // If not null, the rows of repeated keys are not folded yet: `values` are as they were sent, and this is their
+  // SortedTuples of the tensor's key type. `keys` is empty then, and num_keys counts distinct keys.
+  const void* unfolded = nullptr;
   const std::byte* values = nullptr;  // num_keys rows; null for UNION
   // Type of `values`: the tensor's dtype. If rows of repeated keys were folded: the type they were folded in (float64,
   // int64).
@@ -44,8 +47,14 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 // copied.
 // Errors: those of Accumulator::Prepare.
 // Cost: O(n) for sorted unique keys (no pass over them) and in coarse order; else a radix sort.
+// `may_stay_unfolded`: a large update of rows of floats that needs a sort is only sorted, and its rows stay where they
+// are. A merge of this update alone then writes them to the result (LoneMerger); every other merge needs Fold first.
 // Thread-safe.
-absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update);
+absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update,
+                                                         bool may_stay_unfolded = false);
+
+// Folds the rows of an update that PrepareUpdate has left unfolded. Does nothing to others.
+void Fold(const TensorSpec& spec, CpuUpdate& update);
 
 // Moves packed keys and values to columns of their own. Does nothing if they are not packed.
 void Unpack(CpuUpdate& update);
@@ -53,8 +62,8 @@ void Unpack(CpuUpdate& update);
 // Sorts the tuples of an update in coarse order by all bits of their keys.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
 
-// Returns: an upper bound of the memory that SortCompletely needs in addition to the update, including the sorted copy.
-// 0 if the update is sorted completely. Saturates.
+// Returns: an upper bound of the memory that SortCompletely or Fold need in addition to the update, including the
+// sorted or folded copy. 0 if the update is sorted completely and folded. Saturates.
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu

@@ -12,8 +12,10 @@
 #include "host/base/status_macros.h"
 #include "host/cpu/prepare/coarse_order.h"
 #include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/prepare/repeat_fold.h"
 #include "host/cpu/prepare/sorted_tuples.h"
 #include "host/cpu/prepare/terms.h"
+#include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/wire_value.h"
 #include "host/cpu/simd/kernels.h"
 
@@ -66,6 +68,31 @@ absl::Status FoldRowsAs(const TensorSpec& spec, const Tuples& tuples, const std:
   return absl::OkStatus();
 }
 
+// Adds up the rows of each key, which are floats, as float64.
+template <typename Key>
+void FoldFloatRows(const TensorSpec& spec, const SortedTuples<Key>& sorted, const std::byte* values,
+                   Storage<Key>& out) {
+  const size_t width = spec.row_width;
+  const size_t num_keys = sorted.CountKeys();
+  out.keys.resize(num_keys);
+  out.values.resize(num_keys * width * sizeof(double));
+  RepeatFold<Key> fold(sorted, {values, sorted.size() * width, 1.0, spec.dtype}, 1.0);
+  DirectOutput<Key> output;
+  output.keys = out.keys.data();
+  output.values = out.values.data();
+  output.columns = width;
+  output.dtype = DType::kFloat64;
+  const size_t step = std::max<size_t>(1, CurrentTuning().block_values / width);
+  for (size_t begin = 0; begin < sorted.size();) {
+    const size_t end = sorted.NextKey(begin + step);
+    fold.Collect(begin, end);
+    fold.WriteTo(output);
+    output.keys += fold.num_keys();
+    output.values += fold.num_keys() * output.row_bytes();
+    begin = end;
+  }
+}
+
 // Folds the rows of repeated keys. Sets `dtype` to the type of the folded rows.
 template <typename Key, typename Tuples>
 absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Storage<Key>& out,
@@ -105,6 +132,26 @@ absl::Status FoldRows(const TensorSpec& spec, const Tuples& tuples, const std::b
       return FoldRowsAs<uint64_t, uint64_t, uint64_t>(spec, tuples, values, out, keep);
   }
   return absl::InternalError("unknown dtype");
+}
+
+// Copies tuples in order, and folds the rows of repeated keys. `values` may be null.
+template <typename Key>
+absl::Status CopyOrFold(const TensorSpec& spec, const SortedTuples<Key>& sorted, const std::byte* values,
+                        Storage<Key>& out, DType& dtype) {
+  return sorted.With([&](const auto& tuples) -> absl::Status {
+    if (!CopyKeysInOrder(tuples, out.keys)) {
+      if (values != nullptr) CopyValuesInOrder(tuples, values, SizeOf(spec.dtype) * spec.row_width, out.values);
+    } else if (values == nullptr) {
+      out.keys.resize(static_cast<size_t>(std::unique(out.keys.begin(), out.keys.end()) - out.keys.begin()));
+    } else if (IsFloat(spec.dtype) && spec.row_width > 1) {
+      dtype = DType::kFloat64;
+      FoldFloatRows(spec, sorted, values, out);
+    } else {
+      out.keys.clear();
+      return FoldRows(spec, tuples, values, out, dtype);
+    }
+    return absl::OkStatus();
+  });
 }
 
 // Makes `storage` the keys and values of `out`.
@@ -163,21 +210,47 @@ absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, 
     return absl::OkStatus();
   }
   const SortedTuples<Key> sorted(keys, update.sorted());
-  RETURN_IF_ERROR(sorted.With([&](const auto& tuples) -> absl::Status {
-    storage->values.clear();
-    if (!CopyKeysInOrder(tuples, storage->keys)) {
-      if (update.values() != nullptr) CopyValuesInOrder(tuples, update.values(), row_bytes, storage->values);
-    } else if (update.values() == nullptr) {
-      storage->keys.resize(
-          static_cast<size_t>(std::unique(storage->keys.begin(), storage->keys.end()) - storage->keys.begin()));
-    } else {
-      storage->keys.clear();
-      return FoldRows(spec, tuples, update.values(), *storage, out.dtype);
-    }
-    return absl::OkStatus();
-  }));
+  storage->values.clear();
+  RETURN_IF_ERROR(CopyOrFold(spec, sorted, update.values(), *storage, out.dtype));
   SetColumns(std::move(storage), out);
   return absl::OkStatus();
+}
+
+// The tuples of an update that is not folded yet, and the owner of its rows.
+template <typename Key>
+struct Unfolded {
+  SortedTuples<Key> tuples;
+  std::shared_ptr<const void> value_owner;
+};
+
+// Returns: whether updates of this tensor may stay unfolded: those with rows of floats. Single values are moved in the
+// sort at no more cost than their positions.
+bool CanStayUnfolded(const TensorSpec& spec, const ValidatedUpdate& update) {
+  const uint64_t n = update.num_keys();
+  return IsFloat(spec.dtype) && spec.row_width > 1 && update.values() != nullptr &&
+         n >= CurrentTuning().min_coarse_tuples && n <= std::numeric_limits<uint32_t>::max();
+}
+
+template <typename Key>
+void SortOnly(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
+  const auto& keys = std::get<absl::Span<const Key>>(update.keys());
+  auto unfolded = std::make_shared<Unfolded<Key>>(
+      Unfolded<Key>{SortedTuples<Key>(keys, update.sorted(), /*keeps_scratch=*/false), update.value_owner()});
+  out.keys = absl::Span<const Key>();
+  out.num_keys = unfolded->tuples.CountKeys();
+  out.values = update.values();
+  out.unfolded = &unfolded->tuples;
+  out.bytes = unfolded->tuples.memory_bytes() + update.num_keys() * SizeOf(spec.dtype) * spec.row_width;
+  out.owner = std::move(unfolded);
+}
+
+template <typename Key>
+void FoldAs(const TensorSpec& spec, CpuUpdate& update) {
+  auto storage = std::make_shared<Storage<Key>>();
+  const auto& sorted = *static_cast<const SortedTuples<Key>*>(update.unfolded);
+  CopyOrFold(spec, sorted, update.values, *storage, update.dtype).IgnoreError();  // sums of floats have none
+  update.unfolded = nullptr;
+  SetColumns(std::move(storage), update);
 }
 
 template <typename Key>
@@ -246,7 +319,8 @@ absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update) {
+absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update,
+                                                         bool may_stay_unfolded) {
   auto out = std::make_unique<CpuUpdate>();
   out->weight = update.weight();
   out->dtype = spec.dtype;
@@ -257,6 +331,9 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     out->values = update.values();
     out->owner = update.owner();
     out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
+  } else if (may_stay_unfolded && CanStayUnfolded(spec, update)) {
+    HasNarrowKeys(spec) ? SortOnly<uint32_t>(spec, update, *out) : SortOnly<uint64_t>(spec, update, *out);
+    return out;
   } else if (HasNarrowKeys(spec)) {
     RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
   } else {
@@ -269,6 +346,11 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   }
   if (!status.ok()) return status;
   return out;
+}
+
+void Fold(const TensorSpec& spec, CpuUpdate& update) {
+  if (update.unfolded == nullptr) return;
+  HasNarrowKeys(spec) ? FoldAs<uint32_t>(spec, update) : FoldAs<uint64_t>(spec, update);
 }
 
 void Unpack(CpuUpdate& update) {
@@ -295,6 +377,9 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
 }
 
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update) {
+  if (update.unfolded != nullptr) {
+    return SaturatingMultiply(update.num_keys, KeyBytes(spec) + uint64_t{spec.row_width} * sizeof(double));
+  }
   if (update.coarse_bits == 0) return 0;
   return SaturatingAdd(update.bytes, SortedTuplesBytes(spec, update.num_keys));
 }

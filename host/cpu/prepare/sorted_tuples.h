@@ -27,9 +27,9 @@ namespace sparseagg::cpu {
 template <typename Key>
 class SortedTuples {
  public:
-  // `sorted`: the keys ascend already, but not strictly.
-  // Requires: at least one key, and fewer than 2^32.
-  SortedTuples(absl::Span<const Key> keys, bool sorted) {
+  // `sorted`: the keys ascend already, but not strictly. `keeps_scratch`: whether the sort's memory is kept for the
+  // next columns, or goes back to the system. Requires: at least one key, and fewer than 2^32.
+  SortedTuples(absl::Span<const Key> keys, bool sorted, bool keeps_scratch = true) {
     const size_t n = keys.size();
     const auto [smallest, largest] = std::minmax_element(keys.begin(), keys.end());
     smallest_ = *smallest;
@@ -45,12 +45,40 @@ class SortedTuples {
       if (!sorted) {
         StableSortByKey(words_, scratch, key_bits, [this](uint64_t word) { return word >> position_bits_; });
       }
+      if (!keeps_scratch) Release(scratch);
     } else {
       pairs_.resize(n);
       for (size_t i = 0; i < n; ++i) pairs_[i] = {static_cast<Key>(keys[i] - smallest_), static_cast<uint32_t>(i)};
       Column<Pair> scratch;
       if (!sorted) StableSortByKey(pairs_, scratch, key_bits, [](const Pair& pair) { return pair.offset; });
+      if (!keeps_scratch) Release(scratch);
     }
+  }
+
+  size_t size() const { return in_words_ ? words_.size() : pairs_.size(); }
+  size_t memory_bytes() const { return words_.size() * sizeof(uint64_t) + pairs_.size() * sizeof(Pair); }
+  // Returns: the number of distinct keys. Cost: O(n).
+  size_t CountKeys() const {
+    return With([](const auto& tuples) {
+      size_t keys = 1;
+      for (size_t i = 1; i < tuples.size(); ++i) keys += tuples.key(i) != tuples.key(i - 1) ? 1 : 0;
+      return keys;
+    });
+  }
+
+  // Returns: the first tuple from `index` on that begins a key; size() if there is none. Cost: O(log n).
+  size_t NextKey(size_t index) const {
+    if (index == 0 || index >= size()) return std::min(index, size());
+    return With([index](const auto& tuples) {
+      const Key before = tuples.key(index - 1);
+      size_t begin = index;
+      size_t end = tuples.size();
+      while (begin < end) {
+        const size_t middle = begin + (end - begin) / 2;
+        tuples.key(middle) == before ? begin = middle + 1 : end = middle;
+      }
+      return begin;
+    });
   }
 
   // Calls use(tuples), where `tuples` has size(), key(i) and position(i).
@@ -65,6 +93,11 @@ class SortedTuples {
     Key offset;
     uint32_t position;
   };
+  template <typename Entry>
+  static void Release(Column<Entry>& scratch) {
+    scratch.clear();
+    scratch.Trim();
+  }
   struct Words {
     const SortedTuples& of;
     size_t size() const { return of.words_.size(); }

@@ -94,6 +94,13 @@ HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const 
   });
 }
 
+// Multiplies folded rows by the weight of their update, as terms are made: no product is −0.0.
+HWY_INLINE void ApplyWeight(double weight, size_t count, double* HWY_RESTRICT accs) {
+  const FloatTerms terms(weight);
+  const Doubles d;
+  for (size_t c = 0; c < count; c += hn::Lanes(d)) hn::Store(terms(hn::Load(d, accs + c)), d, accs + c);
+}
+
 template <bool kStreams, class MakeTermsOf>
 HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& output, MakeTermsOf make_terms) {
   using Acc = typename decltype(make_terms(1.0))::Acc;
@@ -112,6 +119,9 @@ HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& outpu
         if (column == 0 && i + kRowsAhead < size) PrefetchRow(rows, i + kRowsAhead, columns);
         const RowOrigin origin = rows.origins[rows.order[i]];
         AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
+      }
+      if constexpr (std::is_same_v<Acc, double>) {
+        if (rows.weight != 1.0) ApplyWeight(rows.weight, count, accs);
       }
       WriteStrip<kStreams>(accs, count, divisor, output, place * columns + column);
     }

@@ -72,5 +72,7 @@ def float_from_bits(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         import ml_dtypes
     except ImportError:
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        wide = bits.astype(np.uint32)
+        wide <<= np.uint32(16)  # in place: the result of a merge may be large
+        return wide.view(np.float32)
     return bits.view(ml_dtypes.bfloat16)

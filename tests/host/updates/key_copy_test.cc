@@ -177,9 +177,12 @@ TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   const TensorSpec spec = KeysSpec(10);
   const std::vector<int64_t> keys = {3};
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
+  auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
   ASSERT_TRUE(columns.ok());
+  columns->value_owner = nullptr;
   EXPECT_EQ(owner.use_count(), 2);
+  columns->owner = nullptr;
+  EXPECT_EQ(owner.use_count(), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),

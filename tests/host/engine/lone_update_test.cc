@@ -1,0 +1,128 @@
+// One large update with repeated keys and rows of several values, alone in its round and beside others: the reference's
+// bits, whatever the operator, the type and the layout.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/cpu/tuning.h"
+#include "tests/host/engine/contract.h"
+
+namespace sparseagg::testing {
+namespace {
+
+constexpr uint64_t kSeed = 20261126;
+
+struct LoneShape {
+  uint64_t num_rows;
+  uint32_t row_width;
+  size_t num_tuples;
+  uint64_t num_keys;  // that the tuples draw from
+  bool is_sorted;
+};
+
+// Rows with values of every size, zeros of both signs, and denormals.
+RawSubmission Update(const TensorSpec& spec, const LoneShape& shape, const std::string& id, uint64_t seed,
+                     double weight) {
+  std::mt19937_64 random(seed);
+  const uint64_t stride =
+      shape.num_rows == 0 ? std::numeric_limits<uint64_t>::max() / shape.num_keys : shape.num_rows / shape.num_keys;
+  std::vector<uint64_t> keys(shape.num_tuples);
+  for (uint64_t& key : keys) key = random() % shape.num_keys * stride;
+  if (shape.is_sorted) std::sort(keys.begin(), keys.end());
+  std::vector<double> values(keys.size() * shape.row_width);
+  for (double& value : values) {
+    const double magnitude = static_cast<double>(random() >> 11) * 0x1p-53;
+    constexpr double kKinds[] = {1.0, -1.0, 1e-3, 0.0, -0.0, 1e-7};
+    value = kKinds[random() % 6] * magnitude;
+  }
+  return Client(spec, id, std::move(keys), values, weight);
+}
+
+SPARSEAGG_ENGINE_SUITE(EngineLoneUpdate);
+
+TEST_P(EngineLoneUpdate, RepeatedKeys_HaveTheReferencesBits) {
+  const size_t many = cpu::CurrentTuning().min_coarse_tuples + 3;
+  const LoneShape shapes[] = {
+      {1'000, 16, many, 1'000, false},             // each key some times
+      {1 << 20, 2, 3 * many, 1 << 20, false},      // most keys once
+      {1 << 20, 3, many, 7, false},                // few keys, each of more than a block
+      {50'000, 5, many, 1, true},                  // one key
+      {50'000, 5, many, 9'000, true},              // sorted
+      {0, 4, many, 5'000, false},                  // 64-bit keys
+      {uint64_t{1} << 40, 300, many, 100, false},  // rows of more than one strip
+  };
+  for (const LoneShape& shape : shapes) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean}) {
+        for (const double weight : {1.0, 0.3}) {
+          // What the types differ in does not depend on the rest, and wide rows are slow.
+          const bool is_costly = dtype != DType::kFloat32 || shape.row_width == 300;
+          if (is_costly && (op != Op::kCoordinateMean || weight == 1.0)) continue;
+          TensorSpec spec = MakeSpec(dtype, op, shape.num_rows, shape.row_width);
+          spec.aggregation.weighting = weight == 1.0 ? Weighting::kUniform : Weighting::kByWeight;
+          spec.aggregation.return_counts = spec.aggregation.return_weights = shape.row_width % 2 == 0;
+          SCOPED_TRACE(absl::StrCat(Name(dtype), " ", Name(op), ", num_rows ", shape.num_rows, ", row_width ",
+                                    shape.row_width, ", weight ", weight, ", seed ", kSeed));
+          EXPECT_GT(Merge(spec, {Update(spec, shape, "a", kSeed, weight)}).num_keys, 0u);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EngineLoneUpdate, Options_HaveTheReferencesBits) {
+  const LoneShape shape{3'000, 6, cpu::CurrentTuning().min_coarse_tuples + 3, 3'000, false};
+  for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
+    for (const bool prunes : {false, true}) {
+      for (const uint32_t min_contributors : {1u, 2u}) {
+        for (const double weight : {2.5, 0.0}) {
+          TensorSpec spec = MakeSpec(DType::kFloat32, Op::kCoordinateMean, shape.num_rows, shape.row_width);
+          AggregationSpec& a = spec.aggregation;
+          a.weighting = Weighting::kByWeight;
+          a.result_layout = layout;
+          a.prune_zeros = prunes;
+          a.min_contributors = min_contributors;
+          a.return_counts = a.return_weights = true;
+          SCOPED_TRACE(absl::StrCat("layout ", static_cast<int>(layout), ", prunes ", prunes, ", min_contributors ",
+                                    min_contributors, ", weight ", weight));
+          Run({spec}, {Update(spec, shape, "a", kSeed, weight)});
+          a.op = Op::kMean;
+          Run({spec}, {Update(spec, shape, "a", kSeed, weight)});
+          a.op = Op::kSum;
+          Run({spec}, {Update(spec, shape, "a", kSeed, weight)});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EngineLoneUpdate, BesideOthers_HaveTheReferencesBits) {
+  const LoneShape large{4'000, 8, cpu::CurrentTuning().min_coarse_tuples + 3, 4'000, false};
+  const LoneShape small{4'000, 8, 50, 30, false};
+  const LoneShape none{4'000, 8, 0, 1, false};
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, large.num_rows, large.row_width);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_counts = true;
+  const RawSubmission first = Update(spec, large, "b", kSeed, 0.7);
+  Run({spec}, {first, Update(spec, large, "a", kSeed + 1, 0.1)});
+  Run({spec}, {first, Update(spec, small, "c", kSeed + 1, 0.1)});
+  Run({spec}, {first, Update(spec, none, "a", kSeed + 1, 0.1)});
+  const std::vector<RawSubmission> three = {Update(spec, none, "a", kSeed + 1, 0.1), first,
+                                            Update(spec, small, "c", kSeed + 2, 0.1)};
+  Run({spec}, three);
+  Run({spec}, three, {.num_aggregations = 2});
+  Run({spec}, three, {.fold_seed = kSeed});
+  Run({spec}, {first}, {.fold_seed = kSeed});
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
