@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cub/block/block_scan.cuh>
 
 #include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
@@ -30,9 +31,9 @@ template <typename Kernel>
 class DeviceBlock {
  public:
   using Private = typename Kernel::Private;
-  static constexpr uint32_t kWarps = Kernel::kThreads / kWarpThreads;
-  // `warp_sums`: in shared memory, kWarps elements.
-  __device__ DeviceBlock(uint64_t index, uint32_t* warp_sums) : index_(index), warp_sums_(warp_sums) {}
+  using Scan = cub::BlockScan<uint32_t, Kernel::kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  // `scan`: in shared memory.
+  __device__ DeviceBlock(uint64_t index, typename Scan::TempStorage& scan) : index_(index), scan_(scan) {}
   __device__ uint64_t index() const { return index_; }
   __device__ uint32_t num_threads() const { return Kernel::kThreads; }
   __device__ Private& own(uint32_t) { return own_; }
@@ -45,25 +46,12 @@ class DeviceBlock {
   __device__ void Each(Body&& body) {
     body(threadIdx.x);
   }
-  // A scan by shuffles in each warp, then over the sums of the warps.
+  // The barrier between the phases is that of CUB's scan by warps.
   template <typename Give, typename Take>
   __device__ void ExclusiveSum(Give&& give, Take&& take) {
-    const uint32_t lane = threadIdx.x % kWarpThreads;
-    const uint32_t warp = threadIdx.x / kWarpThreads;
-    const uint32_t value = give(threadIdx.x);
-    uint32_t sum = value;
-    for (uint32_t distance = 1; distance < kWarpThreads; distance *= 2) {
-      const uint32_t lower = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (lane >= distance) sum += lower;
-    }
-    if (lane == kWarpThreads - 1) warp_sums_[warp] = sum;
-    __syncthreads();
-    uint32_t before = sum - value;
+    uint32_t before = 0;
     uint32_t total = 0;
-    for (uint32_t i = 0; i < kWarps; ++i) {
-      if (i < warp) before += warp_sums_[i];
-      total += warp_sums_[i];
-    }
+    Scan(scan_).ExclusiveSum(give(threadIdx.x), before, total);
     take(threadIdx.x, before, total);
     __syncthreads();
   }
@@ -76,7 +64,7 @@ class DeviceBlock {
 
  private:
   uint64_t index_;
-  uint32_t* warp_sums_;
+  typename Scan::TempStorage& scan_;
   Private own_;
 };
 
@@ -87,9 +75,9 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   static_assert(sizeof(Shared) <= kMaxSharedBytes);
   __shared__ alignas(
       16) unsigned char memory[sizeof(Shared)];  // Shared may have initialisers, which __shared__ may not
-  __shared__ uint32_t warp_sums[DeviceBlock<Kernel>::kWarps];
+  __shared__ typename DeviceBlock<Kernel>::Scan::TempStorage scan;
   for (uint64_t index = blockIdx.x; index < num_blocks; index += gridDim.x) {
-    DeviceBlock<Kernel> block(index, warp_sums);
+    DeviceBlock<Kernel> block(index, scan);
     kernel(block, *reinterpret_cast<Shared*>(memory));
   }
 }
