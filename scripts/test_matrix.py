@@ -31,6 +31,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import sparseagg as sa
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SMOKE = REPOSITORY / "tests" / "python" / "matrix" / "smoke.py"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
@@ -173,22 +175,6 @@ def bounds_of(wheel: Path) -> dict[str, str]:
     return {match.group(1): match.group(2) for match in matches if match}
 
 
-@contextlib.contextmanager
-def running_server(program: str) -> Iterator[str]:
-    """Starts a server on a free port, yields its address, and stops it."""
-    command = [program, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "none"]
-    command += ["--log-level", "warning"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            match = re.search(r"\blistening grpc=(\S+)", server.stdout.readline())
-            if match is None:
-                raise SystemExit(f"test_matrix: {program} does not start")
-            yield match.group(1)
-        finally:
-            server.terminate()
-
-
 def try_combination(python: str, requirements: Sequence[str], address: str) -> tuple[str, str, dict[str, str]]:
     """Installs and tries a combination; returns its outcome, the reason if it does not work, and its versions."""
     with virtual_environment(python) as inside:
@@ -208,7 +194,7 @@ def run_matrix(wheel: Path, server: str, pythons: Sequence[str], protobufs: Sequ
     """Runs the combinations, and yields their results; leaves out Pythons that are not there."""
     bounds = bounds_of(wheel)
     today = datetime.date.today().isoformat()
-    with running_server(server) as address:
+    with sa.Server(program=server) as running:
         for version in pythons:
             python = find_python(version)
             if python is None:
@@ -219,7 +205,7 @@ def run_matrix(wheel: Path, server: str, pythons: Sequence[str], protobufs: Sequ
             for age in AGES:
                 for protobuf in protobufs:
                     requirements = [str(wheel), PROTOBUFS[protobuf], *pins[age]]
-                    outcome, reason, versions = try_combination(python, requirements, address)
+                    outcome, reason, versions = try_combination(python, requirements, running.address)
                     print(f"Python {version}, protobuf {protobuf}, {age}: {outcome} {reason}".rstrip(), flush=True)
                     yield Result(version, protobuf, age, outcome, reason, versions, today)
 

@@ -104,8 +104,8 @@ def without_pip(matrix, monkeypatch):
 
 
 def test_matrix_tries_a_round_on_a_server(matrix, without_pip):
-    with matrix.running_server(server_binary()) as address:
-        outcome, reason, versions = matrix.try_combination("python", [], address)
+    with sa.Server(program=server_binary()) as server:
+        outcome, reason, versions = matrix.try_combination("python", [], server.address)
     assert (outcome, reason) == ("works", "")
     assert versions["sparseagg"] == versions["server"] == sa.__version__
     assert versions["numpy"] == np.__version__
@@ -206,12 +206,11 @@ def test_matrix_goes_through_every_combination_once(matrix, monkeypatch, capsys)
         return "works", "", {}
 
     monkeypatch.setattr(matrix, "bounds_of", lambda wheel: {"numpy": "1", "grpcio": "2"})
-    monkeypatch.setattr(matrix, "running_server", lambda program: contextlib.nullcontext("address"))
     monkeypatch.setattr(matrix, "find_python", lambda version: None if version == "3.10" else version)
     monkeypatch.setattr(matrix, "virtual_environment", contextlib.nullcontext)
     monkeypatch.setattr(matrix, "oldest_pin", lambda python, name, bound: f"{name}=={bound}")
     monkeypatch.setattr(matrix, "try_combination", try_combination)
-    results = list(matrix.run_matrix(WHEEL, "server", ["3.9", "3.10"], ["3.20", "7"]))
+    results = list(matrix.run_matrix(WHEEL, server_binary(), ["3.9", "3.10"], ["3.20", "7"]))
     assert tried == [
         ("3.9", "protobuf>=3.20.3,<4", "numpy==1", "grpcio==2"),
         ("3.9", "protobuf>=7,<8", "numpy==1", "grpcio==2"),
