@@ -141,7 +141,6 @@ std::optional<HttpResponse> BrowserPolicy::AnswerPreflight(const HttpRequest& re
                       {"Access-Control-Allow-Headers",
                        "accept, authorization, content-type, sparseagg-tenant, traceparent, x-grpc-web, x-user-agent"},
                       {"Access-Control-Max-Age", "600"}};
-  AddHeaders(request, &response);
   return response;
 }
 

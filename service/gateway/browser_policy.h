@@ -35,7 +35,8 @@ class BrowserPolicy {
 
   // Errors: PERMISSION_DENIED.
   absl::Status Check(const HttpRequest& request) const;
-  // Returns: the response to a CORS preflight; nullopt if the request is none. Requires: Check.
+  // Returns: the response to a CORS preflight, without what AddHeaders adds; nullopt if the request is none. Requires:
+  // Check.
   std::optional<HttpResponse> AnswerPreflight(const HttpRequest& request) const;
   // Adds the headers with which a page of another origin may read the response. Requires: Check.
   void AddHeaders(const HttpRequest& request, HttpResponse* response) const;

@@ -174,8 +174,9 @@ function showTasks(tasks) {
 }
 
 function showServer(info) {
-  at("warnings").textContent = (info.warnings ?? []).join(" · ");
-  at("warnings").hidden = (info.warnings ?? []).length === 0;
+  const warnings = (info.warnings ?? []).join(" · ");
+  if (at("warnings").textContent !== warnings) at("warnings").textContent = warnings; // else it would be read aloud again
+  at("warnings").hidden = warnings === "";
   at("server").textContent = `${info.version} · ${info.engineDescription}`;
   const limits = info.limits;
   const facts = [

@@ -21,6 +21,11 @@ SPEC = sa.RoundSpec(
 )
 
 
+def client_page(origin: str, server) -> str:
+    """The address of the page that is a client of the server."""
+    return f"{origin}/examples/browser_client/?server=http://{server.http_address}"
+
+
 def create_tasks(address: str, round_id: str, labels: list[str]) -> list[str]:
     payload = json.dumps(PLAN).encode()
     tasks = [

@@ -1,6 +1,6 @@
 """The pages of the gateway in headless Chromium, and a federated round of browsers, Python workers and curl.
 
-Screenshots go to docs/ with SPARSEAGG_SCREENSHOTS=1.
+Screenshots go to docs/ and examples/output/ with SPARSEAGG_SCREENSHOTS=1.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 import reference
 import sparseagg as sa
 from http_calls import LOCAL, TIMEOUT_S, request
-from served import PLAN, SIZE, SPEC, create_tasks, fill_status, submit_some
+from served import PLAN, SIZE, SPEC, client_page, create_tasks, fill_status, submit_some
 
 if browser.programs() is None:
     pytest.skip("no chromium and chromium-driver here (scripts/deps.sh browser installs them)", allow_module_level=True)
 
 HERE = pathlib.Path(__file__).parent
-DOCS = HERE.parents[2] / "docs"
+EXAMPLES = HERE.parents[2] / "examples"
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 5,
     "It was the best of times, it was the worst of times, it was the age of wisdom. " * 5,
@@ -30,17 +30,10 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def driver():
-    running = browser.Driver()
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory, origin):
     from real_server import ServerProcess
 
-    running = ServerProcess(tmp_path_factory.mktemp("browser") / "log", *LOCAL)
+    running = ServerProcess(tmp_path_factory.mktemp("browser") / "log", *LOCAL, "--http-origins", origin)
     yield running
     assert running.stop() == 0
 
@@ -54,7 +47,7 @@ def start_client(page: browser.Page, name: str, text: str) -> None:
 def trained(page: browser.Page, text: str) -> tuple[dict, float]:
     """What the page trains on a text: the update and its weight. Training is deterministic."""
     keys, values, examples = page.evaluate(
-        "const { train } = await import('/next_character.js');"
+        "const { train } = await import('/examples/browser_client/next_character.js');"
         "const made = train(args[0], args[1]); return [Array.from(made.keys), Array.from(made.values), made.examples];",
         text,
         PLAN,
@@ -63,7 +56,7 @@ def trained(page: browser.Page, text: str) -> tuple[dict, float]:
     return {"logits": (np.array(keys, np.uint32), rows)}, examples
 
 
-def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
+def test_federated_round_of_browsers_python_and_curl(driver, server, origin, tmp_path):
     url = f"http://{server.http_address}"
     rng = np.random.default_rng(7)
     updates: dict[str, tuple[dict, float]] = {}
@@ -71,7 +64,7 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
         round_ = client.create_round(SPEC, round_id="mixed")
         labels = ["client=browser-0", "client=browser-1", "python", "python", "python", "curl"]
         names = create_tasks(server.http_address, "mixed", labels)
-        pages = [driver.open(f"{url}/client", height=1040) for _ in TEXTS]
+        pages = [driver.open(client_page(origin, server), height=1040) for _ in TEXTS]
         for i, (page, text) in enumerate(zip(pages, TEXTS)):
             start_client(page, f"browser-{i}", text)
             updates[f"browser-{i}"] = trained(page, text)
@@ -111,15 +104,15 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, tmp_path):
         for page in pages:
             page.wait("!document.getElementById('sample').hidden")  # what the merged model writes
             assert page.errors() == []
-        screenshot(pages[0], "client-page.png")
+        screenshot(pages[0], EXAMPLES / "output/browser_client.png")
         for page in pages:
             page.evaluate("document.getElementById('stop').click()")
             page.wait("document.getElementById('state').textContent === 'Stopped'")
 
 
-def screenshot(page: browser.Page, name: str) -> None:
+def screenshot(page: browser.Page, path: pathlib.Path) -> None:
     if os.environ.get("SPARSEAGG_SCREENSHOTS"):
-        page.screenshot(DOCS / name)
+        page.screenshot(path)
 
 
 @pytest.fixture(scope="module")
@@ -146,5 +139,5 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                 )
                 page.wait("document.getElementById('updated').textContent !== (window.seen ?? '')")
                 page.evaluate("window.seen = document.getElementById('updated').textContent")
-    screenshot(page, "status-page.png")
+    screenshot(page, HERE.parents[2] / "docs/status-page.png")
     assert page.errors() == []

@@ -11,7 +11,7 @@ import page_checks
 import pytest
 import sparseagg as sa
 from http_calls import LOCAL
-from served import create_tasks, fill_status
+from served import client_page, create_tasks, fill_status
 
 if browser.programs() is None:
     pytest.skip("no chromium and chromium-driver here (scripts/deps.sh browser installs them)", allow_module_level=True)
@@ -23,17 +23,11 @@ SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
 
 
 @pytest.fixture(scope="module")
-def driver():
-    running = browser.Driver()
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory, origin):
     from real_server import ServerProcess
 
-    running = ServerProcess(tmp_path_factory.mktemp("reading") / "log", *LOCAL)
+    running = ServerProcess(tmp_path_factory.mktemp("reading") / "log", *LOCAL, "--http-origins", origin)
+    running.origin = origin
     fill_status(running)
     with sa.Client(running.address) as client:
         client.create_round(SPEC, round_id=LONG)
@@ -46,7 +40,7 @@ def opened(driver: browser.Driver, server: Any, path: str, width: int = 1100, sc
     """A page that shows all that it will, unless something happens."""
     page = driver.open("about:blank", width=width)
     page.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    page.go(f"http://{server.http_address}{path}")
+    page.go(f"http://{server.http_address}/" if path == "/" else client_page(server.origin, server))
     if path == "/":
         page.wait("document.querySelectorAll('#rounds > li').length >= 4")
     return page
@@ -212,13 +206,13 @@ def test_status_page_does_not_shift_while_rounds_come(driver, start_server, widt
     page.close()
 
 
-def test_client_page_does_not_shift_while_it_works(driver, start_server):
+def test_client_page_does_not_shift_while_it_works(driver, start_server, origin):
     from served import SPEC as SPEC_OF_MODEL
 
-    server = start_server(*LOCAL)
+    server = start_server(*LOCAL, "--http-origins", origin)
     page = driver.open("about:blank", width=360)
     page.devtools("Page.addScriptToEvaluateOnNewDocument", source=page_checks.COUNT_SHIFTS)
-    page.go(f"http://{server.http_address}/client")
+    page.go(client_page(origin, server))
     with sa.Client(server.address) as client:
         round_ = client.create_round(SPEC_OF_MODEL, round_id="work")
         create_tasks(server.http_address, "work", ["client=me"])

@@ -1,7 +1,9 @@
 // The page of a federated client: fetches tasks, trains on the text of the page, and submits.
-import { Client, hasEnded, randomId } from "/sparseagg.js";
-import { Model, planOf, train } from "/next_character.js";
+// ?server=http://HOST:PORT in the address names the server, whose --http-origins has to list the page's origin.
+import { Client, hasEnded, randomId } from "../../js/sparseagg.js";
+import { Model, planOf, train } from "./next_character.js";
 
+const SERVER = new URLSearchParams(location.search).get("server") ?? "http://127.0.0.1:8003";
 const SAMPLE_LENGTH = 160;
 
 const at = (id) => document.getElementById(id);
@@ -68,7 +70,7 @@ function showUnlessStopped(error) {
 }
 
 async function start() {
-  const client = new Client("", { token: at("token").value.trim() || undefined, retries: 20 });
+  const client = new Client(SERVER, { token: at("token").value.trim() || undefined, retries: 20 });
   const clientId = at("name").value.trim();
   const text = at("text").value;
   stopping = new AbortController();
@@ -96,6 +98,7 @@ async function start() {
   at("stop").disabled = true;
 }
 
+at("status").href = SERVER;
 at("name").value = `browser-${randomId().slice(0, 6)}`;
 at("form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,0 +1,36 @@
+"""A browser, and the page of examples/browser_client, which another server than sparseagg's gives out."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+
+import browser
+import pytest
+from real_server import REPOSITORY
+
+
+class QuietFiles(http.server.SimpleHTTPRequestHandler):
+    """Files, without a log."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[browser.Driver]:
+    running = browser.Driver()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def origin() -> Iterator[str]:
+    """The origin of a server of the repository's files."""
+    files = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietFiles, directory=REPOSITORY))
+    threading.Thread(target=files.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{files.server_port}"
+    files.shutdown()
+    files.server_close()
