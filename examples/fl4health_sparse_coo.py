@@ -71,8 +71,8 @@ def one_client(client: str, refused: dict[str, Exception] | None) -> Iterator[No
     except Exception as error:
         text = str(error) if repr(client) in str(error) else f"client {client!r}: {error}"
         if refused is None:
-            raise sa.InvalidArgument(text) from error
-        refused[client] = sa.InvalidArgument(text)
+            raise sa.InvalidArgumentError(text) from error
+        refused[client] = sa.InvalidArgumentError(text)
 
 
 def flat_keys(name: str, part: Part) -> np.ndarray:
@@ -107,7 +107,7 @@ def merge(
             first of these errors is raised.
 
     Raises:
-        InvalidArgument: an update is wrong, or its weight; the message names client, tensor and value.
+        InvalidArgumentError: an update is wrong, or its weight; the message names client, tensor and value.
     """
     read: dict[str, tuple[dict[str, Part], float]] = {}
     for client, packed, examples in updates:

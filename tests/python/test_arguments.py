@@ -1,4 +1,4 @@
-"""Arguments that cannot be sent are refused as InvalidArgument, with the argument's name and its value."""
+"""Arguments that cannot be sent are refused as InvalidArgumentError, with the argument's name and its value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
 def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str, Any], text: str) -> None:
     spec = sa.RoundSpec([TENSOR], **options)
     for use in (spec.to_proto, lambda: sa.Aggregator(spec)):
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             use()
 
 
@@ -68,12 +68,12 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
     ],
 )
 def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         sa.TensorSpec(**{"name": "v", "dtype": "float32", "num_rows": 10, **options})
 
 
 def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': fill cannot be 1000"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': fill cannot be 1000"):
         sa.TensorSpec("v", "float32", 10, fill=10**400).to_proto()
 
 
@@ -87,9 +87,9 @@ def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict
         (sa.RoundSpec([TENSOR], **bound), f"^{next(iter(bound))}.* is for fixed_point"),
         (sa.RoundSpec([sa.TensorSpec("v", "float32", 10, **bound), fixed], max_submissions=3), "^tensor 'v': "),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             sa.Aggregator(spec)
-        with pytest.raises(sa.InvalidArgument, match=next(iter(bound))):
+        with pytest.raises(sa.InvalidArgumentError, match=next(iter(bound))):
             client.create_round(spec)
     of_one = sa.RoundSpec([TENSOR, fixed], value_bound=2.0, max_submissions=3)
     assert sa.aggregate([{"v": ([1], [5.0])}], of_one)["v"].values.tolist() == [5.0]
@@ -99,7 +99,7 @@ def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict
     ("tensors", "text"), [(TENSOR, "not TensorSpec"), (["v"], r"not \['v'\]"), ("v", "not 'v'"), (None, "not None")]
 )
 def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=f"tensors is a list of TensorSpec, {text}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"tensors is a list of TensorSpec, {text}"):
         sa.RoundSpec(tensors)
 
 
@@ -116,9 +116,9 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
     ],
 )
 def test_spec_of_an_unknown_word_is_refused_when_it_is_made(field: str, value: Any, known: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=f"^unknown {field} {value!r}; known: {known}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"^unknown {field} {value!r}; known: {known}"):
         sa.RoundSpec([TENSOR], **{field: value})
-    with pytest.raises(sa.InvalidArgument, match=f"^tensor 'v': unknown {field} {value!r}; known: {known}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"^tensor 'v': unknown {field} {value!r}; known: {known}"):
         sa.TensorSpec("v", "float32", 10, **{field: value})
 
 
@@ -128,7 +128,7 @@ def test_spec_takes_tensors_of_an_iterator() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", 1025, 10**10, 10**5000], ids=range(8))
 def test_aggregator_of_what_is_no_number_of_threads_says_so(threads: Any) -> None:
-    with pytest.raises(sa.InvalidArgument, match="threads is a number of threads from 1 to 1024"):
+    with pytest.raises(sa.InvalidArgumentError, match="threads is a number of threads from 1 to 1024"):
         sa.Aggregator(SPEC, threads=threads)
 
 
@@ -141,7 +141,7 @@ def test_weight_beyond_float64_is_refused(client: sa.Client, weight: Any) -> Non
         lambda: sa.Aggregator(SPEC).add("a", UPDATE, weight),
         lambda: sa.aggregate([(UPDATE, weight)], SPEC),
     ):
-        with pytest.raises(sa.InvalidArgument, match="a weight is a number that float64 can hold, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="a weight is a number that float64 can hold, not"):
             use()
 
 
@@ -165,7 +165,7 @@ def test_client_id_that_is_no_text_is_refused(client: sa.Client, client_id: Any,
         lambda: sa.aggregate({client_id: (UPDATE, 1.0)}, SPEC),
         lambda: sa.aggregate({client_id: (UPDATE, 1.0)}, SPEC, memory_limit=1 << 20),
     ):
-        with pytest.raises(sa.InvalidArgument, match=f"a client id is .*{text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"a client id is .*{text}"):
             use()
 
 
@@ -188,7 +188,7 @@ def test_client_id_that_is_an_integer_is_its_decimal_text(client: sa.Client, sev
         assert opened.submit(client_id, update).client_id == str(int(client_id))
     for result in (*results, aggregator.finish(), opened.close()):
         assert result["v"].values.tobytes() == expected.tobytes()
-    with pytest.raises(sa.AlreadyExists, match="client '7'"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="client '7'"):
         sa.aggregate({seven: (keys, rows[0]), "7": (keys, rows[1])}, spec)
 
 
@@ -201,7 +201,7 @@ def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: 
         (lambda: opened.submit("a", UPDATE, 1.0, submission_id=name), "a submission id"),
         (lambda: opened.cancel(name), "a reason"),
     ):
-        with pytest.raises(sa.InvalidArgument, match=f"{what} is a string.* {text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"{what} is a string.* {text}"):
             use()
 
 
@@ -216,14 +216,14 @@ def test_what_is_no_spec_is_refused(client: sa.Client, other: Any) -> None:
         lambda: sa.aggregate(SPEC, other),
         lambda: sa.Aggregator(other),
     ):
-        with pytest.raises(sa.InvalidArgument, match="spec is a RoundSpec, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="spec is a RoundSpec, not"):
             use()
 
 
 @pytest.mark.parametrize("updates", [5, None, "abc", SPEC])
 def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, updates: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgument, match=r"updates is a mapping .*, or an iterable of updates, not"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"updates is a mapping .*, or an iterable of updates, not"):
             aggregate(updates, SPEC)
 
 
@@ -233,7 +233,7 @@ def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, upda
 @pytest.mark.parametrize("update", [UPDATE, (np.array([1]), [1.0]), ([1], [1.0]), ([1, 2], None)], ids=range(4))
 def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, update: Any, weight: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight is a number, not"):
             aggregate([(update, weight)], SPEC)
 
 
@@ -247,7 +247,7 @@ class Broken:
 
 def test_what_fails_when_it_is_looked_at_is_refused(client: sa.Client) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgument, match=r"client '0{20}': a weight is a number, not <"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight is a number, not <"):
             aggregate([(UPDATE, Broken())], SPEC)
 
 
@@ -257,7 +257,7 @@ def test_what_fails_when_it_is_looked_at_is_refused(client: sa.Client) -> None:
 def test_keys_or_rows_that_cannot_be_read_are_named(client: sa.Client, pair: Any, part: str) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
         text = f"^client '0{{20}}': tensor 'v': cannot read {part} of builtins.list: .*inhomogeneous"
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             aggregate([{"v": pair}], sa.RoundSpec([TENSOR]))
 
 
@@ -300,7 +300,7 @@ def test_row_of_one_key_may_be_an_array_without_axes(client: sa.Client, key: Any
 @pytest.mark.parametrize("values", [5, ["float16"], {"v": 5}, {"v": ["float16"]}])
 def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) -> None:
     opened = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgument, match="values"):
+    with pytest.raises(sa.InvalidArgumentError, match="values"):
         opened.submit("a", UPDATE, 1.0, values=values)
 
 
@@ -312,7 +312,9 @@ def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Cl
         lambda: opened.wait(timeout),
         lambda: opened.close(timeout=timeout),
     ):
-        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, a timedelta, or None for ever"):
+        with pytest.raises(
+            sa.InvalidArgumentError, match="timeout is a number of seconds, a timedelta, or None for ever"
+        ):
             use()
     assert opened.refresh().state == "open"
 
@@ -354,10 +356,10 @@ def test_sizes_of_numpy_do_not_overflow() -> None:
 
 
 def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None:
-    with pytest.raises(sa.InvalidArgument, match="a round's id is not empty"):
+    with pytest.raises(sa.InvalidArgumentError, match="a round's id is not empty"):
         client.create_round(SPEC, "")
     opened = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgument, match="submission_id"):
+    with pytest.raises(sa.InvalidArgumentError, match="submission_id"):
         opened.submit("a", UPDATE, 1.0, submission_id="")
     assert opened.refresh().num_submissions == 0
 

@@ -60,13 +60,13 @@ def test_tensor_data_key_type_follows_num_rows(num_rows, dtype):
     ],
 )
 def test_tensor_data_bad_keys_are_refused(keys, text):
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         tensor_data(tensor(), (keys, [1.0] * keys.size))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (6, 1), (3, 2, 2)])
 def test_tensor_data_values_of_another_size_are_refused(shape):
-    with pytest.raises(sa.InvalidArgument, match="'v'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
         tensor_data(tensor(row_width=2), ([1, 2], np.ones(shape)))
 
 
@@ -75,7 +75,7 @@ def test_tensor_data_values_of_another_size_are_refused(shape):
 )
 def test_tensor_data_rows_of_another_shape_are_refused(row_width, shape):
     words = rf"'v': values of shape {re.escape(str(shape))} do not go with 3 keys of row_width {row_width}"
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         tensor_data(tensor(row_width=row_width), ([1, 2, 3], np.ones(shape)))
 
 
@@ -89,7 +89,9 @@ def test_tensor_data_rows_come_by_key_or_flat(row_width, shape):
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (2, 2, 3), (1, 12)])
 def test_tensor_data_dense_axes_other_than_keys_and_columns_are_refused(shape):
-    with pytest.raises(sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"):
+    with pytest.raises(
+        sa.InvalidArgumentError, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
+    ):
         tensor_data(tensor(num_rows=6, row_width=2), np.ones(shape))
 
 
@@ -139,7 +141,7 @@ def test_tensor_data_values_become_the_wires_type(given, dtype, expected):
     ],
 )
 def test_tensor_data_values_that_do_not_fit_are_refused(given, dtype, text):
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         tensor_data(tensor(dtype, modular=dtype.startswith("u")), (list(range(len(given))), given))
 
 
@@ -202,9 +204,9 @@ def test_update_data_one_tensor_needs_no_mapping():
 def test_update_data_two_tensors_come_in_the_specs_order():
     spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 4), sa.TensorSpec("b", "float32", 4)])
     assert [data.spec.name for data in update_data(spec, {"b": ([1], [1.0]), "a": ([1], [1.0])})] == ["a", "b"]
-    with pytest.raises(sa.InvalidArgument, match="mapping"):
+    with pytest.raises(sa.InvalidArgumentError, match="mapping"):
         update_data(spec, ([1], [1.0]))
-    with pytest.raises(sa.InvalidArgument, match="'c'; this round has 'a', 'b'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'c'; this round has 'a', 'b'"):
         update_data(spec, {"c": ([1], [1.0])})
 
 
@@ -229,7 +231,7 @@ def test_tensor_data_dense_arrays_touch_every_key():
 
 @pytest.mark.parametrize("given", [np.ones(9), object(), "x", None])
 def test_tensor_data_what_cannot_be_read_is_refused(given):
-    with pytest.raises(sa.InvalidArgument, match="'v'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
         tensor_data(tensor(), given)
 
 
@@ -268,13 +270,13 @@ def test_spec_round_trip_is_the_same():
 
 
 def test_spec_unknown_words_are_refused_with_the_known_ones():
-    with pytest.raises(sa.InvalidArgument, match=r"unknown op 'average'; known: sum, mean"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"unknown op 'average'; known: sum, mean"):
         sa.RoundSpec([tensor()], op="average").to_proto()
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': unknown dtype 'float8'"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': unknown dtype 'float8'"):
         tensor("float8")
-    with pytest.raises(sa.InvalidArgument, match="unknown layout 'csr'"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown layout 'csr'"):
         tensor(layout="csr")
-    with pytest.raises(sa.InvalidArgument, match="'v'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
         tensor(num_rows=-1).to_proto()
 
 
@@ -283,7 +285,7 @@ def test_update_data_list_for_a_pair_says_what_it_is(pair):
     # Of four values, which a list of two by two has, too.
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
     for update in (pair, {"v": pair}):
-        with pytest.raises(sa.InvalidArgument, match=r"'v': a list is a dense array; .* a tuple \(keys, rows\)"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"'v': a list is a dense array; .* a tuple \(keys, rows\)"):
             update_data(spec, update)
 
 
@@ -303,10 +305,14 @@ def test_update_data_masked_entries_are_refused():
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
     values = np.ma.masked_array([1.0, 2.0], [True, False])
     for update in (values, ([0, 1], values), (np.ma.masked_array([0, 1], [True, False]), [1.0, 2.0])):
-        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*: some of its entries are masked"):
+        with pytest.raises(
+            sa.InvalidArgumentError, match=r"tensor 'v': cannot read .*: some of its entries are masked"
+        ):
             update_data(spec, update)
     for update in ([0.0, np.ma.masked], [np.ma.masked_array(1.0, True), 2.0], ([np.ma.masked_array(0, True)], [1.0])):
-        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*: some of its entries are masked"):
+        with pytest.raises(
+            sa.InvalidArgumentError, match=r"tensor 'v': cannot read .*: some of its entries are masked"
+        ):
             update_data(spec, update)
     (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
     assert data.values.tolist() == [[1.0], [2.0]]
@@ -320,7 +326,7 @@ def test_tensor_data_longdouble_is_rounded_to_float16_once():
     found = tensor_data(tensor("float16"), (np.arange(5), np.array([*near, np.longdouble(2) ** -30])))
     assert found.values.reshape(-1).tolist() == [1.0, 1 + 2**-10, 1.0, -1 - 2**-10, 0.0]
     for large in (np.longdouble(1e300) ** 10, np.longdouble(65520)):
-        with pytest.raises(sa.InvalidArgument, match="does not fit float16"):
+        with pytest.raises(sa.InvalidArgumentError, match="does not fit float16"):
             tensor_data(tensor("float16"), ([0], np.array([large])))
 
 

@@ -13,9 +13,9 @@ from sparseagg import errors
 
 CLASSES = [made for _, made in inspect.getmembers(errors, inspect.isclass) if issubclass(made, sa.SparseaggError)]
 ERRORS = [
-    *(made("what") for made in CLASSES if made not in (sa.RoundClosed, sa.RoundFailed)),
-    sa.RoundClosed("what", "done"),
-    sa.RoundFailed("what", "cancelled"),
+    *(made("what") for made in CLASSES if made not in (errors._StateError, sa.RoundClosedError, sa.RoundFailedError)),
+    sa.RoundClosedError("what", "done"),
+    sa.RoundFailedError("what", "cancelled"),
     errors.error_of(grpc.StatusCode.DATA_LOSS, "what"),
 ]
 
@@ -27,5 +27,15 @@ def test_error_is_the_same_in_another_process(error: sa.SparseaggError) -> None:
         assert (str(other), other.code, vars(other)) == ("what", error.code, vars(error))
 
 
-def test_package_has_every_class() -> None:
-    assert {made.__name__ for made in CLASSES} <= set(sa.__all__)
+def test_every_class_is_public_and_ends_in_error() -> None:
+    assert {made.__name__ for made in CLASSES} == set(errors.__all__) | {"_StateError"}
+    assert all(made.__name__.endswith("Error") for made in CLASSES)
+
+
+def test_former_name_is_an_error_that_has_the_present_one() -> None:
+    for module in (sa, errors):
+        with pytest.raises(ImportError, match=r"'NotFound' is called 'sparseagg.errors.NotFoundError' now"):
+            _ = module.NotFound
+        assert not hasattr(module, "Unknown")
+    with pytest.raises(ImportError, match="'RoundClosed' is called"):
+        from sparseagg import RoundClosed  # noqa: F401

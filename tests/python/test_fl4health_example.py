@@ -77,7 +77,7 @@ def test_lists_of_another_form_are_refused(coo) -> None:
     with pytest.raises(ValueError, match="3 arrays for 1 names"):
         coo.merge([("a", packed[1:], 1.0)])
     packed[0][0] = np.nan
-    with pytest.raises(sa.InvalidArgument, match=r"client 'a': tensor 'w'.* nan"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"client 'a': tensor 'w'.* nan"):
         coo.merge([("a", packed, 1.0)])
 
 
@@ -123,7 +123,7 @@ def test_one_bad_client_is_named_and_the_others_count(coo, what: str, first: int
         np.testing.assert_array_equal(found[name].indices, part.indices)
     assert list(refused) == ["bad"]
     assert re.search(rf"client 'bad': .*{words}|client 'bad'.*{words}", str(refused["bad"])), refused["bad"]
-    with pytest.raises(sa.InvalidArgument, match="client 'bad'"):
+    with pytest.raises(sa.InvalidArgumentError, match="client 'bad'"):
         coo.merge(updates)
 
 

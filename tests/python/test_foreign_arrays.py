@@ -31,7 +31,7 @@ def test_update_data_torch_module_gives_its_gradients():
     assert bias.keys is None
     assert bias.values.tolist() == [[1.0], [2.0], [3.0]]
     parameters["other"] = dense
-    with pytest.raises(sa.InvalidArgument, match="'other'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'other'"):
         update_data(spec, module)
 
 
@@ -47,7 +47,7 @@ def test_update_data_module_sends_a_gradient_by_each_of_its_names_that_the_round
     for names in (["wte"], ["head"], ["wte", "head"]):
         spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 2) for name in names])
         assert [data.spec.name for data in update_data(spec, module)] == names
-    with pytest.raises(sa.InvalidArgument, match="unknown tensor 'wte'"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown tensor 'wte'"):
         update_data(sa.RoundSpec([tensor()]), module)
 
 
@@ -115,13 +115,13 @@ def test_tensor_data_scipy_vector_is_a_vector(shape):
 )
 def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
     sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
-    with pytest.raises(sa.InvalidArgument, match=f"'v': {words}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"'v': {words}"):
         tensor_data(tensor(row_width=2), sparse)
 
 
 def test_tensor_data_sparse_of_another_shape_is_refused():
     for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
-        with pytest.raises(sa.InvalidArgument, match="does not fit num_rows 10 × row_width 2"):
+        with pytest.raises(sa.InvalidArgumentError, match="does not fit num_rows 10 × row_width 2"):
             tensor_data(tensor(row_width=2), matrix)
 
 
@@ -132,7 +132,7 @@ def test_tensor_data_sparse_axes_other_than_keys_and_columns_are_refused(shape):
     given.append(FakeTorch(indices=[[0], [0]], values=[1.0], shape=shape))
     for sparse in given:
         with pytest.raises(
-            sa.InvalidArgument, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
+            sa.InvalidArgumentError, match=rf"'v': the first axes of .* shape {re.escape(str(shape))} do not"
         ):
             tensor_data(tensor(num_rows=6, row_width=2), sparse)
 
@@ -149,7 +149,7 @@ def test_tensor_data_sparse_axes_may_be_several(shape):
 
 def test_tensor_data_sparse_without_entries_has_to_fit_as_well():
     empty = FakeTorch(indices=np.empty((1, 0), np.int64), values=np.empty((0, 3)), shape=(10, 3))
-    with pytest.raises(sa.InvalidArgument, match="does not fit num_rows 10 × row_width 2"):
+    with pytest.raises(sa.InvalidArgumentError, match="does not fit num_rows 10 × row_width 2"):
         tensor_data(tensor(row_width=2), empty)
     assert tensor_data(tensor(row_width=3), empty).num_keys == 0
 
@@ -164,7 +164,7 @@ class Unreadable(FakeTorch):
 def test_update_data_what_its_library_cannot_convert_is_refused():
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
     for update in (Unreadable(), ([0, 1], Unreadable()), ([0, 1], [[1.0, 2.0], [3.0]])):
-        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
+        with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read"):
             update_data(spec, update)
 
 
@@ -214,7 +214,7 @@ def test_tensor_data_jax_bcoo_is_read_without_its_padding():
         ((4, 1), "4 of axis 0"),
         ((0, 9), "9"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=rf"coordinate {words}.* at position 1 is not in"):
+        with pytest.raises(sa.InvalidArgumentError, match=rf"coordinate {words}.* at position 1 is not in"):
             tensor_data(tensor(num_rows=3, row_width=2), bcoo([5.0, 6.0], [[0, 1], index], (3, 2)))
 
 
@@ -286,11 +286,11 @@ class Labelled:
     ],
 )
 def test_what_numpy_would_misread_is_refused(thing, words):
-    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*: {words}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read .*: {words}"):
         tensor_data(tensor(num_rows=2), thing)
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read rows of "):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read rows of "):
         tensor_data(tensor(num_rows=2), ([0, 1], thing))
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read keys of "):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read keys of "):
         tensor_data(tensor(num_rows=2), (thing, [1.0, 2.0]))
 
 
@@ -308,7 +308,7 @@ def test_lists_of_arrays_are_arrays():
 
 @pytest.mark.parametrize("thing", [Frame(), {"a": 1.0}, b"ab"])
 def test_like_refuses_what_numpy_would_misread(thing):
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v' is no array but"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v' is no array but"):
         sa.RoundSpec.like({"v": thing})
 
 
@@ -322,5 +322,5 @@ def test_like_refuses_what_numpy_would_misread(thing):
     ],
 )
 def test_entries_that_do_not_go_together_are_refused(indices, values, shape, words):
-    with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*: {words}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read .*: {words}"):
         tensor_data(tensor(), FakeTorch(indices=indices, values=values, shape=shape))

@@ -44,7 +44,7 @@ def csr(pointers, indices, values):
 def test_inconsistent_pointers_are_refused(pointers, indices, words):
     given = [csr(pointers, indices, [5.0]), FakeTorch(csr=(pointers, indices, [5.0]), shape=(3, 2))]
     for matrix in given:
-        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read .*{words}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read .*{words}"):
             tensor_data(sa.TensorSpec("v", "float32", 3, 2), matrix)
 
 

@@ -22,16 +22,16 @@ def test_negative_keys_are_refused_with_what_to_write_instead(client, dtype, at)
     keys = [7, 8, 9]
     keys[at] = -1
     update = (keys if dtype is None else np.array(keys, dtype), np.ones(3, np.float32))
-    with pytest.raises(sa.InvalidArgument, match=WORDS.format(at)):
+    with pytest.raises(sa.InvalidArgumentError, match=WORDS.format(at)):
         sa.aggregate({"a": update}, SPEC)
-    with pytest.raises(sa.InvalidArgument, match=WORDS.format(at)):
+    with pytest.raises(sa.InvalidArgumentError, match=WORDS.format(at)):
         client.aggregate({"a": update}, SPEC)
-    with pytest.raises(sa.InvalidArgument, match=WORDS.format(at)):
+    with pytest.raises(sa.InvalidArgumentError, match=WORDS.format(at)):
         tensor_data(SPEC.tensors[0], update)
 
 
 def test_negative_keys_of_history_are_refused_alike():
-    with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': key -1 is negative; .* keys\.view"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'v': key -1 is negative; .* keys\.view"):
         RowHistory({"v": 0}).record(1, {"v": [-1, 3]})
 
 
@@ -41,5 +41,5 @@ def test_bits_of_signed_ids_come_back(client):
         ids = result.keys.view(np.int64)
         assert dict(zip(ids.tolist(), result.values.tolist())) == dict(zip(IDS.tolist(), range(4)))
         assert ids.tolist() == [5, IDS.max(), IDS.min(), -1], "in the order of uint64"
-        with pytest.raises(sa.FailedPrecondition, match=r"keys\.view\(np\.int64\)"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"keys\.view\(np\.int64\)"):
             _ = result.indices

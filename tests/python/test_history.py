@@ -74,6 +74,6 @@ def test_history_keeps_the_smaller_of_bits_and_keys():
 )
 def test_what_is_wrong_is_refused_and_changes_nothing(use, text):
     history = RowHistory({"a": 10})
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         use(history)
     assert (history.version, history.num_bytes) == (0, 0)

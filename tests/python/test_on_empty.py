@@ -26,7 +26,7 @@ def empty_round(request: pytest.FixtureRequest, server: Any) -> Any:
 
 def test_dense_tensor_without_submissions_fails_by_name(empty_round: Any) -> None:
     for spec in (sa.RoundSpec(TENSORS, op="mean"), sa.RoundSpec(TENSORS, result="sparse", on_empty="fail")):
-        with pytest.raises(sa.FailedPrecondition, match="tensor 'w': there are no submissions"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="tensor 'w': there are no submissions"):
             empty_round(spec)
 
 

@@ -36,7 +36,7 @@ def test_round_info_of_a_newer_server_is_read():
     assert (info.spec.tensors[0].op, info.spec.numerics) == ("op_77", "numerics_8")
     assert info.results[0].dtype == "dtype_99"
     proto.spec.tensors[0].dtype = 99
-    with pytest.raises(sa.InvalidArgument, match="unknown dtype 'dtype_99'"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown dtype 'dtype_99'"):
         RoundInfo.from_proto(proto)
 
 
@@ -48,9 +48,9 @@ def test_dense_sparse_result_fills_the_rest():
 
 
 def test_dense_without_bound_or_values_is_refused():
-    with pytest.raises(sa.FailedPrecondition, match="num_rows 0"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="num_rows 0"):
         result([1], [2.0], num_rows=0).dense()
-    with pytest.raises(sa.FailedPrecondition, match="union"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="union"):
         result([1], None).dense()
 
 
@@ -58,7 +58,7 @@ def test_dense_without_bound_or_values_is_refused():
 @pytest.mark.parametrize("form", ["dense", "to_scipy"])
 def test_dense_of_more_rows_than_fit_names_the_tensor(form, num_rows):
     big = result([1], [[2.0, 3.0]], num_rows=num_rows, row_width=2)
-    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of num_rows {num_rows}"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match=f"tensor 'v' of num_rows {num_rows}"):
         getattr(big, form)()
 
 
@@ -67,7 +67,9 @@ def test_sparse_of_a_num_rows_beyond_int64_names_the_tensor(monkeypatch, library
     fake = types.SimpleNamespace(from_numpy=lambda array: array, convert_to_tensor=np.asarray, int64="int64")
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
-    with pytest.raises(sa.FailedPrecondition, match=f"tensor 'v' of num_rows {1 << 63}, which does not fit int64"):
+    with pytest.raises(
+        sa.errors.FailedPreconditionError, match=f"tensor 'v' of num_rows {1 << 63}, which does not fit int64"
+    ):
         getattr(result([1], [2.0], num_rows=1 << 63), f"to_{library}")()
 
 
@@ -160,7 +162,7 @@ def test_result_reader_dense_range_starts_at_its_first_key():
     ],
 )
 def test_result_reader_pages_that_disagree_are_the_servers_fault(pages):
-    with pytest.raises(sa.Internal):
+    with pytest.raises(sa.errors.InternalError):
         read(pages)
 
 

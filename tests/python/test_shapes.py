@@ -60,7 +60,7 @@ def test_spec_of_a_shape_has_sizes_and_survives_the_wire(
     ],
 )
 def test_shape_that_no_tensor_can_have_is_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match="^tensor 'v': .*" + re.escape(text)):
+    with pytest.raises(sa.InvalidArgumentError, match="^tensor 'v': .*" + re.escape(text)):
         sa.TensorSpec("v", "float32", **options)
 
 
@@ -115,7 +115,8 @@ def test_indices_are_int64_unless_a_key_does_not_fit() -> None:
     hashed = result([1], [2], 0, 1)
     object.__setattr__(hashed, "keys", np.array([7, 2**63], np.uint64))
     with pytest.raises(
-        sa.FailedPrecondition, match=r"tensor 'v' has key 9223372036854775808, which does not fit int64; .* keys\.view"
+        sa.errors.FailedPreconditionError,
+        match=r"tensor 'v' has key 9223372036854775808, which does not fit int64; .* keys\.view",
     ):
         _ = hashed.indices
     object.__setattr__(hashed, "keys", np.array([7, 2**63 - 1], np.uint64))
@@ -135,7 +136,7 @@ def test_array_of_another_shape_is_refused_unless_it_is_flat_or_has_a_row_for_ea
             assert sa.aggregate([{"v": values}], spec)["v"].dense().tolist() == np.arange(12).reshape(3, 4).tolist()
         return
     with pytest.raises(
-        sa.InvalidArgument, match=re.escape(f"tensor 'v' has shape (3, 4), and this dense array {shape}")
+        sa.InvalidArgumentError, match=re.escape(f"tensor 'v' has shape (3, 4), and this dense array {shape}")
     ):
         sa.aggregate([{"v": array}], spec)
 
@@ -176,5 +177,7 @@ def test_list_of_arrays_is_an_update_where_the_spec_is_like_a_list() -> None:
     result.add_to(arrays)
     assert [array.max() for array in arrays] == [3.0, 3.0]
     assert sa.aggregate([arrays[:1]], sa.RoundSpec.like(arrays[:1]))["0"].dense().shape == (3, 2)
-    with pytest.raises(sa.InvalidArgument, match="an update is a mapping from tensor names to tensors, not builtins"):
+    with pytest.raises(
+        sa.InvalidArgumentError, match="an update is a mapping from tensor names to tensors, not builtins"
+    ):
         sa.aggregate([arrays[:1]], spec)

@@ -130,7 +130,7 @@ def test_like_a_module_takes_every_name_of_a_tied_array_for_the_first() -> None:
     module = TiedModule()
     for names in ("head.weight", "head.*", ["bag.weight", "head.weight"]):
         assert layouts(sa.RoundSpec.like(module, names)) == {"emb.weight": "dense", "bag.weight": "sparse"}
-    with pytest.raises(sa.InvalidArgument, match=r"sparse has 'tail.weight', which is no tensor of the model"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"sparse has 'tail.weight', which is no tensor of the model"):
         sa.RoundSpec.like(module, "tail.weight")
 
 
@@ -155,5 +155,5 @@ def test_like_a_module_takes_every_name_of_a_tied_array_for_the_first() -> None:
     ],
 )
 def test_like_what_cannot_be_summed_names_it(model: Any, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=re.escape(text)):
+    with pytest.raises(sa.InvalidArgumentError, match=re.escape(text)):
         sa.RoundSpec.like(model, **options)

@@ -77,7 +77,7 @@ def test_update_that_did_not_count_is_put_back() -> None:
         assert not np.array_equal(top_k.residuals["v"], delta)
         top_k.put_back("v", keys, rows)
         assert np.array_equal(top_k.residuals["v"], delta)
-    with pytest.raises(sa.InvalidArgument, match="nothing of tensor 'w' has been selected"):
+    with pytest.raises(sa.InvalidArgumentError, match="nothing of tensor 'w' has been selected"):
         top_k.put_back("w", [0], [1.0])
 
 
@@ -113,7 +113,7 @@ def test_scalars_vectors_and_empty_arrays_are_selected_from() -> None:
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         sa.TopK(**options)
 
 
@@ -126,10 +126,10 @@ def test_changes_that_make_no_sense_are_refused_and_leave_the_residual() -> None
         (np.array([1.0, np.nan, 1.0]), "tensor 'v': element 1 is not finite, or too large"),
         (np.array([1.0, 1.0, -np.inf]), "tensor 'v': element 2 is not finite, or too large"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             top_k.select("v", delta)
     assert top_k.residuals["v"].tolist() == [0.0, 2.0, 1.0]
     half = sa.TopK(k=1)
     half.select("h", np.array([60000.0, 59000.0], np.float16))
-    with pytest.raises(sa.InvalidArgument, match="tensor 'h': a sum with the residual does not fit float16"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'h': a sum with the residual does not fit float16"):
         half.select("h", np.array([0.0, 60000.0], np.float16))

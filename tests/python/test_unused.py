@@ -24,18 +24,18 @@ def test_weight_that_no_tensor_uses_is_refused(op: str) -> None:
     aggregator = sa.Aggregator(spec)
     for weight in (3, 3.0, np.float32(3)):
         for update in (UPDATE, {"v": ([1], [1.0])}):  # read by the engine, and converted
-            with pytest.raises(sa.InvalidArgument, match=f"^client 'a': {WORDS}"):
+            with pytest.raises(sa.InvalidArgumentError, match=f"^client 'a': {WORDS}"):
                 aggregator.add("a", update, weight)
             for updates in ({"a": (update, weight)}, [(update, weight)], iter([(update, weight)])):
-                with pytest.raises(sa.InvalidArgument, match=f"^client .*: {WORDS}"):
+                with pytest.raises(sa.InvalidArgumentError, match=f"^client .*: {WORDS}"):
                     sa.aggregate(updates, spec)
     with sa.Client(":memory:") as client:
-        with pytest.raises(sa.InvalidArgument, match=f"^client 'a': {WORDS}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"^client 'a': {WORDS}"):
             client.aggregate({"a": (UPDATE, 3)}, spec)
         opened = client.create_round(spec)
-        with pytest.raises(sa.InvalidArgument, match=f"^client 'a': {WORDS}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"^client 'a': {WORDS}"):
             opened.submit("a", UPDATE, weight=3)
-        with pytest.raises(sa.InvalidArgument, match="weight 0 has no effect"):
+        with pytest.raises(sa.InvalidArgumentError, match="weight 0 has no effect"):
             opened.submit("a", UPDATE, weight=0)
         for weight in (None, 1, 1.0):
             opened.submit(f"of {weight!r}", UPDATE, weight=weight)
@@ -72,15 +72,15 @@ def test_option_that_no_tensor_uses_is_refused(option: str) -> None:
     for spec, pattern in specs:
         with sa.Client(":memory:") as client:
             for call in (client.create_round, sa.Aggregator, lambda spec: client.aggregate([], spec)):
-                with pytest.raises(sa.InvalidArgument, match=pattern):
+                with pytest.raises(sa.InvalidArgumentError, match=pattern):
                     call(spec)
 
 
 def test_bounds_are_for_floats_and_weights_that_are_there() -> None:
     integers = sa.TensorSpec("n", "int32", 4)
-    with pytest.raises(sa.InvalidArgument, match=r"^value_bound is for sums and means of floats"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"^value_bound is for sums and means of floats"):
         sa.Aggregator(spec_of(integers, **FIXED))
-    with pytest.raises(sa.InvalidArgument, match=r"^weight_bound is for the weighting by_weight"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"^weight_bound is for the weighting by_weight"):
         sa.Aggregator(spec_of(**FIXED, weight_bound=2.0))
     sa.Aggregator(spec_of(integers, ONE, **FIXED, on_bound="clip"))
     sa.Aggregator(spec_of(**FIXED, weighting="by_weight", weight_bound=2.0))

@@ -316,7 +316,7 @@ def main() -> None:
         text = "tensor 'v': "
         try:
             found: Sums | None = read(tensor)
-        except sa.InvalidArgument as error:
+        except sa.InvalidArgumentError as error:
             found, text = None, str(error)
         assert text.startswith("tensor 'v': "), text
         assert found == expected, f"{found} instead of {expected} of {arrays}"

@@ -16,34 +16,14 @@ largest parts of a dense update. ``sparseagg.worker`` fetches and does tasks of 
 client for asyncio, ``sparseagg.errors`` all error classes.
 """
 
-from sparseagg import aio
+from sparseagg import aio, errors
 from sparseagg.client.blocking_client import Client, open_round
 from sparseagg.client.blocking_round import Round
 from sparseagg.client.blocking_worker import worker
 from sparseagg.client.published_model import PublishedModel
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.credentials import TLS
-from sparseagg.errors import (
-    Aborted,
-    AlreadyExists,
-    Cancelled,
-    DeadlineExceeded,
-    EngineMissing,
-    FailedPrecondition,
-    Internal,
-    InvalidArgument,
-    NotFound,
-    OutOfRange,
-    PermissionDenied,
-    ProgramMissing,
-    ResourceExhausted,
-    RoundClosed,
-    RoundFailed,
-    SparseaggError,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-)
+from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError
 from sparseagg.info import Refusal, RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
 from sparseagg.local.engine import Aggregator, aggregate, release_memory
 from sparseagg.local.server import Server
@@ -55,30 +35,18 @@ from sparseagg.version import __version__ as __version__
 
 __all__ = [
     "TLS",
-    "Aborted",
     "Aggregator",
-    "AlreadyExists",
-    "Cancelled",
     "Client",
-    "DeadlineExceeded",
-    "EngineMissing",
-    "FailedPrecondition",
-    "Internal",
-    "InvalidArgument",
+    "InvalidArgumentError",
     "NewTask",
-    "NotFound",
-    "OutOfRange",
     "Outcome",
-    "PermissionDenied",
-    "ProgramMissing",
     "PublishedModel",
     "Refusal",
-    "ResourceExhausted",
     "Result",
     "RetryPolicy",
     "Round",
-    "RoundClosed",
-    "RoundFailed",
+    "RoundClosedError",
+    "RoundFailedError",
     "RoundInfo",
     "RoundSpec",
     "Server",
@@ -92,12 +60,14 @@ __all__ = [
     "TensorSpec",
     "Timeline",
     "TopK",
-    "Unauthenticated",
-    "Unavailable",
-    "Unimplemented",
     "aggregate",
     "aio",
+    "errors",
     "open_round",
     "release_memory",
     "worker",
 ]
+
+
+def __getattr__(name: str) -> object:
+    return errors.__getattr__(name)

@@ -10,7 +10,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import is_number, shown
 from sparseagg.arrays import Array, kind_of
-from sparseagg.errors import InvalidArgument, OutOfRange
+from sparseagg.errors import InvalidArgumentError, OutOfRangeError
 from sparseagg.float_environment import default_float_environment
 from sparseagg.spec_options import dtype_name
 
@@ -32,8 +32,8 @@ class Addition:
         alpha: a finite number.
 
     Raises:
-        InvalidArgument: the target is no such array, is read-only, or has another shape or an unfit dtype; or alpha is
-            no finite number, or no integer where the target has integers.
+        InvalidArgumentError: the target is no such array, is read-only, or has another shape or an unfit dtype; or
+            alpha is no finite number, or no integer where the target has integers.
     """
 
     def __init__(
@@ -42,16 +42,18 @@ class Addition:
         self._name, self._shape, self._keys, self._values = name, shape, keys, values
         self._target = _target_of(name, target)
         if tuple(target.shape) != shape:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r} has shape {shape}, and the array to add to has {tuple(target.shape)}; "
                 "TensorSpec(shape=…) gives a result the shape of its array"
             )
         if not is_number(alpha) or not math.isfinite(alpha):
-            raise InvalidArgument(f"alpha is a finite number, not {shown(alpha)}")
+            raise InvalidArgumentError(f"alpha is a finite number, not {shown(alpha)}")
         self._alpha = alpha
         self._is_integer = "int" in self._target.dtype
         if self._is_integer and (values.dtype.kind not in "iu" or int(alpha) != alpha):
-            raise InvalidArgument(f"tensor {name!r}: {alpha} × {values.dtype} does not add to {self._target.dtype}")
+            raise InvalidArgumentError(
+                f"tensor {name!r}: {alpha} × {values.dtype} does not add to {self._target.dtype}"
+            )
         self._view, self._is_flat = self._target.rows(values.shape[1])
 
     @default_float_environment()
@@ -59,7 +61,7 @@ class Addition:
         """Adds the rows: each sum is computed in float64 and rounded once to the target's dtype; integers are exact.
 
         Raises:
-            OutOfRange: an integer does not fit the target's dtype. Rows at smaller keys are added.
+            OutOfRangeError: an integer does not fit the target's dtype. Rows at smaller keys are added.
         """
         num_rows, width = self._values.shape
         block = max(1, _BLOCK_VALUES // width)
@@ -95,20 +97,20 @@ class Addition:
         if sums.size and not limits.min <= sums.min() <= sums.max() <= limits.max:
             row = int(np.argmax(((sums < limits.min) | (sums > limits.max)).any(axis=1)))
             key = start + row if self._keys is None else self._keys[start + row]
-            raise OutOfRange(f"tensor {self._name!r}, key {key}: a sum does not fit {limits.dtype}")
+            raise OutOfRangeError(f"tensor {self._name!r}, key {key}: a sum does not fit {limits.dtype}")
         return np.asarray(sums, dtype=limits.dtype)
 
 
 def _target_of(name: str, target: Any) -> _NumpyTarget | _TorchTarget:
     is_torch = hasattr(target, "detach") and hasattr(target, "new_tensor")
     if not is_torch and not isinstance(target, np.ndarray):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {name!r}: rows are added to a NumPy array or a torch tensor in place, not to {kind_of(target)}"
         )
     try:
         return _TorchTarget(target) if is_torch else _NumpyTarget(target)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"tensor {name!r}: rows cannot be added in place: {error}") from error
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"tensor {name!r}: rows cannot be added in place: {error}") from error
 
 
 class _NumpyTarget:
@@ -117,7 +119,7 @@ class _NumpyTarget:
     def __init__(self, array: Array) -> None:
         self.dtype = dtype_name(array.dtype)
         if not array.flags.writeable:
-            raise InvalidArgument("the array is read-only")
+            raise InvalidArgumentError("the array is read-only")
         self._array = array
 
     def rows(self, width: int) -> tuple[Any, bool]:
@@ -140,7 +142,7 @@ class _TorchTarget:
     def __init__(self, tensor: Any) -> None:
         self.dtype = dtype_name(tensor.dtype)
         if str(tensor.layout) != "torch.strided":
-            raise InvalidArgument(f"the tensor's layout is {tensor.layout}")
+            raise InvalidArgumentError(f"the tensor's layout is {tensor.layout}")
         self._tensor = tensor.detach()
 
     def rows(self, width: int) -> tuple[Any, bool]:

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat, Union
 
 import numpy as np
 
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["Timeout", "checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
 
@@ -29,14 +29,14 @@ def checked_text(what: str, text: Any) -> str:
         text: any value.
 
     Raises:
-        InvalidArgument: ``text`` is no string, or UTF-8 cannot encode it.
+        InvalidArgumentError: ``text`` is no string, or UTF-8 cannot encode it.
     """
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} is a string, not {shown(text)}")
+        raise InvalidArgumentError(f"{what} is a string, not {shown(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # lone surrogates, as in file names that are not UTF-8
-        raise InvalidArgument(f"{what} is a string that UTF-8 can encode, not {shown(text)}") from error
+        raise InvalidArgumentError(f"{what} is a string that UTF-8 can encode, not {shown(text)}") from error
     return text
 
 
@@ -50,14 +50,14 @@ def checked_integer(what: str, value: Any, least: int, most: int) -> int:
         most: upper bound.
 
     Raises:
-        InvalidArgument: ``value`` is no integer within the bounds.
+        InvalidArgumentError: ``value`` is no integer within the bounds.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise InvalidArgument(f"{what}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what}, not {shown(value)}")
     return number
 
 
@@ -77,14 +77,14 @@ def checked_number(what: str, value: Any) -> float:
         value: any value.
 
     Raises:
-        InvalidArgument: ``value`` is no number, NaN or negative.
+        InvalidArgumentError: ``value`` is no number, NaN or negative.
     """
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
     if math.isnan(number) or number < 0:
-        raise InvalidArgument(f"{what}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what}, not {shown(value)}")
     return number
 
 
@@ -98,7 +98,7 @@ def checked_seconds(what: str, seconds: Any) -> float | None:
         seconds: any value.
 
     Raises:
-        InvalidArgument: ``seconds`` is neither a number nor a timedelta nor None, or negative.
+        InvalidArgumentError: ``seconds`` is neither a number nor a timedelta nor None, or negative.
     """
     if seconds is None:
         return None

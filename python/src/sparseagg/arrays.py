@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg import bfloat16
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.float_environment import default_float_environment
 from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.foreign.parts import Array, Entries, Keyed
@@ -76,7 +76,7 @@ def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
         The tensors of the update in the order of the spec.
 
     Raises:
-        InvalidArgument: the round has no such tensor, or a tensor has a wrong shape, type or value.
+        InvalidArgumentError: the round has no such tensor, or a tensor has a wrong shape, type or value.
     """
     return [_with_wire_keys(data) for data in engine_data(spec, update)]
 
@@ -118,7 +118,7 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
     if isinstance(update, list) and len(update) == len(names) and names == [str(at) for at in range(len(names))]:
         return dict(zip(names, update))
     if len(names) != 1:
-        raise InvalidArgument(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
+        raise InvalidArgumentError(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
     return {names[0]: update}
 
 
@@ -135,13 +135,13 @@ def _engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
 
 @contextlib.contextmanager
 def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
-    """Turns any error of reading ``thing`` into an ``InvalidArgument`` that names tensor, part and type."""
+    """Turns any error of reading ``thing`` into an ``InvalidArgumentError`` that names tensor, part and type."""
     try:
         yield
-    except (InvalidArgument, MemoryError):
+    except (InvalidArgumentError, MemoryError):
         raise
     except Exception as error:  # any kind of error that the thing's library raises
-        raise InvalidArgument(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
+        raise InvalidArgumentError(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
 
 
 def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -149,7 +149,7 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
         tensor = tensor.as_update()
     if isinstance(tensor, tuple):
         if len(tensor) != 2:
-            raise InvalidArgument(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
+            raise InvalidArgumentError(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
         keys, rows = tensor
         with _readable(spec, keys, "keys of "):
             keys = _key_array(keys)
@@ -180,10 +180,12 @@ def _key_array(keys: Any) -> Array:
 
 def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
     if isinstance(tensor, list) and len(tensor) == 2 and spec.num_rows != 2 and hasattr(tensor[0], "__len__"):
-        raise InvalidArgument(f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)")
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)"
+        )
     values = to_numpy(tensor)
     if values.size != spec.num_rows * spec.row_width or spec.num_rows == 0:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but num_rows "
             f"{spec.num_rows} × row_width {spec.row_width} needs {spec.num_rows * spec.row_width}; "
             "give (keys, rows) for a part"
@@ -204,12 +206,12 @@ def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
     if spec.shape is None:
         if spec.num_rows in itertools.accumulate(shape, operator.mul, initial=1):
             return
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make num_rows "
             f"{spec.num_rows}, and the others row_width {spec.row_width}"
         )
     if shape[0] != spec.num_rows and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
-        raise InvalidArgument(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
+        raise InvalidArgumentError(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
@@ -243,23 +245,25 @@ def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
     raise _refuse_shape(spec, shape)
 
 
-def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgument:
-    return InvalidArgument(
+def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit num_rows {spec.num_rows} × row_width "
         f"{spec.row_width}"
     )
 
 
-def _refuse_coordinates(spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]) -> InvalidArgument:
+def _refuse_coordinates(
+    spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]
+) -> InvalidArgumentError:
     for axis, (indices, length) in enumerate(zip(coordinates, sparse_shape)):
         outside = (indices < 0) | (indices >= length)
         if outside.any():
             at = _first(outside)
-            return InvalidArgument(
+            return InvalidArgumentError(
                 f"tensor {spec.name!r}: coordinate {indices[at]} of axis {axis} at position {at} is not in "
                 f"[0, {length})"
             )
-    return InvalidArgument(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
+    return InvalidArgumentError(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
 
 
 def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
@@ -299,11 +303,11 @@ def _first(mask: Array) -> int:
 def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
     """Returns the keys as contiguous integers of 32 or 64 bits in the machine's byte order, copied if they are not."""
     if keys.ndim != 1:
-        raise InvalidArgument(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
+        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
     if keys.size == 0:
         return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
-        raise InvalidArgument(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
+        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
     return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
 
 
@@ -317,7 +321,7 @@ def _with_wire_keys(data: TensorData) -> TensorData:
     largest = min(np.iinfo(keys.dtype).max, np.iinfo(wire).max)
     if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
         at = _first(bits > bits.dtype.type(largest))
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.num_rows)}"
         )
     return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
@@ -325,7 +329,7 @@ def _with_wire_keys(data: TensorData) -> TensorData:
 
 def _wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: int) -> Array:
     if values.size != num_keys * spec.row_width or (values.ndim > 1 and len(values) != num_keys):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of "
             f"row_width {spec.row_width}"
         )
@@ -341,16 +345,16 @@ def _wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: 
     return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.row_width)
 
 
-def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgument:
-    return InvalidArgument(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
+def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:
+    return InvalidArgumentError(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
 
 
-def _refuse_value(spec: TensorSpec, keys: Array | None, values: Array, bad: Array) -> InvalidArgument:
+def _refuse_value(spec: TensorSpec, keys: Array | None, values: Array, bad: Array) -> InvalidArgumentError:
     at = _first(bad.reshape(-1))
     return misfit(spec, keys, at, values.reshape(-1)[at], spec.dtype)
 
 
-def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgument:
+def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgumentError:
     """Returns the error of a value that does not fit a dtype, with the place in the engine's words.
 
     Args:
@@ -363,7 +367,7 @@ def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: 
     position, column = divmod(index, spec.row_width)
     where = f"tensor {spec.name!r}, key {position if keys is None else keys[position]}, position {position}"
     where += f", column {column}" if spec.row_width > 1 else ""
-    return InvalidArgument(f"{where}: value {value} does not fit {dtype}")
+    return InvalidArgumentError(f"{where}: value {value} does not fit {dtype}")
 
 
 def _to_float(spec: TensorSpec, keys: Array | None, values: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, Union
 import grpc
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.ids import check_name
 
 __all__ = ["TLS", "Headers", "TLSArgument", "TokenArgument", "channel_credentials", "is_local"]
@@ -40,7 +40,7 @@ class TLS:
         key: the private key of ``certificate``.
 
     Raises:
-        InvalidArgument: no paths, or one of certificate and key without the other.
+        InvalidArgumentError: no paths, or one of certificate and key without the other.
     """
 
     ca: _Path | None = None
@@ -51,9 +51,9 @@ class TLS:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not (value is None or isinstance(value, os.PathLike) or (isinstance(value, str) and value)):
-                raise InvalidArgument(f"{field.name} is the path of a PEM file, or None, not {shown(value)}")
+                raise InvalidArgumentError(f"{field.name} is the path of a PEM file, or None, not {shown(value)}")
         if (self.certificate is None) != (self.key is None):
-            raise InvalidArgument("certificate and key go together: give both, or neither")
+            raise InvalidArgumentError("certificate and key go together: give both, or neither")
 
 
 # False: plain. True: TLS, with the system's certificate authorities. A path: TLS, with those in that PEM file. None: as
@@ -72,7 +72,7 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
     """Returns the credentials of a channel; None for a plain one.
 
     Raises:
-        InvalidArgument: ``tls`` is none of what ``TLSArgument`` lists, or a file without a certificate or a key.
+        InvalidArgumentError: ``tls`` is none of what ``TLSArgument`` lists, or a file without a certificate or a key.
         OSError: a file cannot be read.
     """
     if tls is None:
@@ -86,7 +86,7 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
     elif isinstance(tls, os.PathLike) or (isinstance(tls, str) and tls):
         tls = TLS(ca=tls)
     if not isinstance(tls, TLS):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tls is False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, not {shown(tls)}"
         )
     return grpc.ssl_channel_credentials(
@@ -97,7 +97,7 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
 def _tls_of_environment() -> TLS | bool:
     ca, certificate, key = (os.environ.get(name) or None for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE))
     if (certificate is None) != (key is None):
-        raise InvalidArgument(f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE} go together: set both, or neither")
+        raise InvalidArgumentError(f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE} go together: set both, or neither")
     tls = TLS(None if ca == SYSTEM else ca, certificate, key)
     return tls if ca == SYSTEM or tls != TLS() else False
 
@@ -107,7 +107,7 @@ def _pem(path: _Path | None, what: str) -> bytes | None:
         return None
     pem = pathlib.Path(path).read_bytes()
     if not re.search(rb"-----BEGIN [A-Z ]*" + what.upper().encode(), pem):  # gRPC would look for it at every attempt
-        raise InvalidArgument(f"tls: {os.fspath(path)} has no {what} in PEM")
+        raise InvalidArgumentError(f"tls: {os.fspath(path)} has no {what} in PEM")
     return pem
 
 
@@ -122,8 +122,8 @@ class Headers:
         insecure_token: whether a token may go over such a connection to another machine.
 
     Raises:
-        InvalidArgument: the token or the tenant cannot be sent, or everybody on the way could read the token. No error
-            shows the token.
+        InvalidArgumentError: the token or the tenant cannot be sent, or everybody on the way could read the token. No
+            error shows the token.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Headers:
         if token is None:
             token = os.environ.get(TOKEN_VARIABLE) or None
         if token is not None and is_plain and not insecure_token and not is_local(address):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"everybody on the way to {address} could read the token: use tls=True, or a path, or a TLS; "
                 f"insecure_token=True sends the token nevertheless (token=, or {TOKEN_VARIABLE} of the environment)"
             )
@@ -149,5 +149,5 @@ class Headers:
 
 def _bearer(token: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(token, str) or re.fullmatch("[ -~]*", token) is None:
-        raise InvalidArgument("a token is a string of printable ASCII, without the end of a line; this one is not")
+        raise InvalidArgumentError("a token is a string of printable ASCII, without the end of a line; this one is not")
     return (("authorization", f"Bearer {token}"),)

@@ -8,7 +8,7 @@ from typing import Union
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_number, shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["Seconds", "duration", "seconds_of"]
 
@@ -16,7 +16,7 @@ Seconds = Union[float, datetime.timedelta]
 
 
 def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
-    """Returns a number of seconds or a timedelta as a message; ``InvalidArgument`` names the field otherwise."""
+    """Returns a number of seconds or a timedelta as a message; ``InvalidArgumentError`` names the field otherwise."""
     if value is None:
         return None
     what = f"{field} is a number of seconds or a timedelta"
@@ -26,10 +26,10 @@ def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
             message.FromTimedelta(value)
         else:
             message.FromTimedelta(datetime.timedelta(seconds=checked_number(what, value)))
-    except InvalidArgument:
+    except InvalidArgumentError:
         raise
     except (ValueError, OverflowError) as error:  # beyond the range of a timedelta or of the message
-        raise InvalidArgument(f"{what}, not {shown(value)}: {error}") from error
+        raise InvalidArgumentError(f"{what}, not {shown(value)}: {error}") from error
     return message
 
 

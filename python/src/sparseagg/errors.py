@@ -1,4 +1,9 @@
-"""The error classes: one for each canonical status code."""
+"""The error classes of this package: one for each canonical status code, and some for special cases of these.
+
+All are a ``SparseaggError``. Some are a class of Python's, too: ``InvalidArgumentError`` is a ``ValueError``,
+``DeadlineExceededError`` a ``TimeoutError``, ``UnavailableError`` a ``ConnectionError``, and ``NotFoundError`` a
+``LookupError``.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,28 @@ from typing import Any
 import grpc
 
 from sparseagg.plain_text import plain
+from sparseagg.renamed import refuse_module_name
 
 __all__ = [
-    "Aborted",
-    "AlreadyExists",
-    "Cancelled",
-    "DeadlineExceeded",
-    "EngineMissing",
-    "FailedPrecondition",
-    "Internal",
-    "InvalidArgument",
-    "NotFound",
-    "OutOfRange",
-    "PermissionDenied",
-    "ProgramMissing",
-    "ResourceExhausted",
-    "RoundClosed",
-    "RoundFailed",
+    "AbortedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "DeadlineExceededError",
+    "EngineMissingError",
+    "FailedPreconditionError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "ProgramMissingError",
+    "ResourceExhaustedError",
+    "RoundClosedError",
+    "RoundFailedError",
     "SparseaggError",
-    "Unauthenticated",
-    "Unavailable",
-    "Unimplemented",
-    "error_of",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
 ]
 
 
@@ -42,31 +47,31 @@ class SparseaggError(Exception):
         return plain(super().__str__(), keep="\n")
 
 
-class Cancelled(SparseaggError):
+class CancelledError(SparseaggError):
     """This client or the server has cancelled the call."""
 
     code = grpc.StatusCode.CANCELLED
 
 
-class InvalidArgument(SparseaggError, ValueError):
+class InvalidArgumentError(SparseaggError, ValueError):
     """The update, the spec or an argument is wrong. The same call will fail again."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
-class DeadlineExceeded(SparseaggError, TimeoutError):
+class DeadlineExceededError(SparseaggError, TimeoutError):
     """The call took longer than its timeout."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-class NotFound(SparseaggError, LookupError):
+class NotFoundError(SparseaggError, LookupError):
     """The server has no such round, upload or tensor. A round that has ended is removed when its result_ttl is over."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
-class AlreadyExists(SparseaggError):
+class AlreadyExistsError(SparseaggError):
     """The round exists with another spec, or the client has submitted other content. The first one counts.
 
     A client that submits the same content again, as in a retry, gets an answer with ``duplicate`` set, and no error.
@@ -75,35 +80,35 @@ class AlreadyExists(SparseaggError):
     code = grpc.StatusCode.ALREADY_EXISTS
 
 
-class PermissionDenied(SparseaggError):
+class PermissionDeniedError(SparseaggError):
     """The caller has no permission for the call."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
-class Unauthenticated(SparseaggError):
+class UnauthenticatedError(SparseaggError):
     """The call has no valid token or certificate."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
-class ResourceExhausted(SparseaggError):
+class ResourceExhaustedError(SparseaggError):
     """A limit of the spec or of the server is exceeded. ``Client.server_info().limits`` has the server's limits."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-class FailedPrecondition(SparseaggError):
+class FailedPreconditionError(SparseaggError):
     """The state does not allow the call, as with the result of an open round."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class _OfState:
-    """Makes an error of a round's state, which ``error.state`` has."""
+class _StateError(FailedPreconditionError):
+    """An error of a round's state, which ``error.state`` has."""
 
     def __init__(self, message: str, state: str) -> None:
-        super().__init__(message)  # type: ignore[call-arg]
+        super().__init__(message)
         self.state = state
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,51 +116,51 @@ class _OfState:
         return type(self), (str(self), self.state), vars(self)
 
 
-class RoundClosed(_OfState, FailedPrecondition):
+class RoundClosedError(_StateError):
     """The round takes no submissions any more: the call came too late. The round and its result are as they were.
 
     ``error.state`` is "finalizing", "done", "failed" or "cancelled". A round that has been deleted, or whose result_ttl
-    is over, is ``NotFound``.
+    is over, is ``NotFoundError``.
     """
 
 
-class RoundFailed(_OfState, FailedPrecondition):
+class RoundFailedError(_StateError):
     """The round ended without a result. ``error.state`` is "failed" or "cancelled"."""
 
 
-class Aborted(SparseaggError):
+class AbortedError(SparseaggError):
     """Another call has changed the state meanwhile."""
 
     code = grpc.StatusCode.ABORTED
 
 
-class OutOfRange(SparseaggError):
+class OutOfRangeError(SparseaggError):
     """An integer sum does not fit; the message names tensor and key."""
 
     code = grpc.StatusCode.OUT_OF_RANGE
 
 
-class Unimplemented(SparseaggError):
+class UnimplementedError(SparseaggError):
     """The server does not know this call."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
-class EngineMissing(Unimplemented, ImportError):
+class EngineMissingError(UnimplementedError, ImportError):
     """This installation has the client alone, without the engine. The message says what to install."""
 
 
-class ProgramMissing(Unimplemented, FileNotFoundError):
+class ProgramMissingError(UnimplementedError, FileNotFoundError):
     """This installation has no such program, as sparseagg-server. The message says what to install or to set."""
 
 
-class Internal(SparseaggError):
+class InternalError(SparseaggError):
     """A fault of the server."""
 
     code = grpc.StatusCode.INTERNAL
 
 
-class Unavailable(SparseaggError, ConnectionError):
+class UnavailableError(SparseaggError, ConnectionError):
     """The server could not be reached.
 
     A client that has had an answer before, or whose ``retry`` is given, makes all its attempts first. Any other client
@@ -173,20 +178,20 @@ class Unavailable(SparseaggError, ConnectionError):
 _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
     cls.code: cls
     for cls in (
-        Cancelled,
-        InvalidArgument,
-        DeadlineExceeded,
-        NotFound,
-        AlreadyExists,
-        PermissionDenied,
-        Unauthenticated,
-        ResourceExhausted,
-        FailedPrecondition,
-        Aborted,
-        OutOfRange,
-        Unimplemented,
-        Internal,
-        Unavailable,
+        CancelledError,
+        InvalidArgumentError,
+        DeadlineExceededError,
+        NotFoundError,
+        AlreadyExistsError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+        ResourceExhaustedError,
+        FailedPreconditionError,
+        AbortedError,
+        OutOfRangeError,
+        UnimplementedError,
+        InternalError,
+        UnavailableError,
     )
 }
 
@@ -196,3 +201,7 @@ def error_of(code: grpc.StatusCode, message: str) -> SparseaggError:
     error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code
     return error
+
+
+def __getattr__(name: str) -> Any:
+    return refuse_module_name(__name__, name, {each[: -len("Error")]: f"{__name__}.{each}" for each in __all__})

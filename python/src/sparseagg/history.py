@@ -9,7 +9,7 @@ import numpy as np
 
 from sparseagg.arguments import checked_integer, shown
 from sparseagg.arrays import Array, to_numpy
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec_options import outside_key_space
 
 __all__ = ["RowHistory"]
@@ -40,14 +40,14 @@ class RowHistory:
         oldest: the oldest version since which the changes are known.
 
     Raises:
-        InvalidArgument: an argument has a wrong type or value.
+        InvalidArgumentError: an argument has a wrong type or value.
     """
 
     def __init__(
         self, rows: Mapping[str, SupportsIndex], *, since: SupportsIndex = 0, budget_bytes: SupportsIndex = 64 << 20
     ) -> None:
         if not isinstance(rows, Mapping):
-            raise InvalidArgument(f"rows is a mapping from tensor names to numbers of rows, not {shown(rows)}")
+            raise InvalidArgumentError(f"rows is a mapping from tensor names to numbers of rows, not {shown(rows)}")
         what = "the number of rows of tensor {!r} is from 0 to 2^64 - 1, 0 for all of uint64"
         self._rows = {name: checked_integer(what.format(name), n, 0, (1 << 64) - 1) for name, n in rows.items()}
         self._budget = checked_integer("budget_bytes is a number from 0 on", budget_bytes, 0, _LARGEST)
@@ -65,11 +65,11 @@ class RowHistory:
                 A tensor that is left out has not changed.
 
         Raises:
-            InvalidArgument: an argument is wrong. Nothing is added.
+            InvalidArgumentError: an argument is wrong. Nothing is added.
         """
         version = checked_integer(f"a version is an integer above {self.version}", version, self.version + 1, _LARGEST)
         if not isinstance(changed, Mapping):
-            raise InvalidArgument(f"changed is a mapping from tensor names to keys, not {shown(changed)}")
+            raise InvalidArgumentError(f"changed is a mapping from tensor names to keys, not {shown(changed)}")
         kept = {name: None if keys is None else _Keys(self._checked(name, keys)) for name, keys in changed.items()}
         for name in kept:
             self._num_rows(name)
@@ -87,7 +87,7 @@ class RowHistory:
             None if all rows have changed, or if ``version`` is older than ``oldest``.
 
         Raises:
-            InvalidArgument: there is no such tensor, or ``version`` is no integer.
+            InvalidArgumentError: there is no such tensor, or ``version`` is no integer.
         """
         self._num_rows(name)
         version = checked_integer("a version is an integer", version, -_LARGEST, _LARGEST)
@@ -106,7 +106,7 @@ class RowHistory:
     def _num_rows(self, name: str) -> int:
         if name not in self._rows:
             known = ", ".join(map(repr, self._rows))
-            raise InvalidArgument(f"unknown tensor {name!r}; this history has {known or 'none'}")
+            raise InvalidArgumentError(f"unknown tensor {name!r}; this history has {known or 'none'}")
         return self._rows[name]
 
     def _checked(self, name: str, keys: Any) -> Array:
@@ -114,7 +114,7 @@ class RowHistory:
         num_rows = self._num_rows(name)
         array = to_numpy(keys)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r}: keys are an array of integers with one axis, not of {array.dtype} and shape "
                 f"{array.shape}"
             )
@@ -124,7 +124,7 @@ class RowHistory:
             array = np.unique(array)
         for key in (int(array[0]), int(array[-1])):
             if not 0 <= key < (num_rows or 1 << 64):
-                raise InvalidArgument(f"tensor {name!r}: key {key} {outside_key_space(num_rows)}")
+                raise InvalidArgumentError(f"tensor {name!r}: key {key} {outside_key_space(num_rows)}")
         return array.astype(np.uint64, copy=False)
 
 

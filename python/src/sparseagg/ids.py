@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["NAME", "check_id", "check_name", "quoted_id"]
 
@@ -21,10 +21,10 @@ def check_name(field: str, text: str) -> None:
     """Checks an id that is part of URLs, headers and file names: of a round, task, owner, tenant or credential.
 
     Raises:
-        InvalidArgument: it does not match ``NAME``; the message names ``field``.
+        InvalidArgumentError: it does not match ``NAME``; the message names ``field``.
     """
     if not _NAME.fullmatch(text):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{field} {quoted_id(text)} is not 1 to 128 of A-Z a-z 0-9 . _ - that begin with a letter, a digit or _"
         )
 
@@ -37,15 +37,15 @@ def check_id(field: str, text: str) -> None:
         text: which UTF-8 can encode.
 
     Raises:
-        InvalidArgument: it has not 1 to 256 bytes in UTF-8, or a control character; the message names ``field``.
+        InvalidArgumentError: it has not 1 to 256 bytes in UTF-8, or a control character; the message names ``field``.
     """
     num_bytes = len(text.encode())
     if not 1 <= num_bytes <= _MOST_ID_BYTES:
-        raise InvalidArgument(f"{field} has {num_bytes} bytes; 1 to {_MOST_ID_BYTES} are allowed")
+        raise InvalidArgumentError(f"{field} has {num_bytes} bytes; 1 to {_MOST_ID_BYTES} are allowed")
     control = _CONTROL.search(text)
     if control is not None:
         at = len(text[: control.start()].encode())
-        raise InvalidArgument(f"{field} has the control character U+{ord(control[0]):04X} at byte {at}")
+        raise InvalidArgumentError(f"{field} has the control character U+{ord(control[0]):04X} at byte {at}")
 
 
 def quoted_id(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg.arrays import Array
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.result import TensorResult
 
@@ -40,7 +40,7 @@ def variables(model: Any) -> dict[str, Any]:
         model: a Keras model, or a mapping from names to variables, which is returned as a dict.
 
     Raises:
-        InvalidArgument: two variables have the same name.
+        InvalidArgumentError: two variables have the same name.
     """
     if isinstance(model, Mapping):
         return dict(model)
@@ -50,7 +50,7 @@ def variables(model: Any) -> dict[str, Any]:
         path = str(variable.path)
         name = path[len(prefix) :] if path.startswith(prefix) else path
         if name in named:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"two variables are named {name!r}: give layers names, or give a mapping of variables"
             )
         named[name] = variable
@@ -66,11 +66,11 @@ def update(gradients: Sequence[Any], model: Any) -> dict[str, Any]:
         model: as for ``variables``.
 
     Raises:
-        InvalidArgument: there is not one gradient for each variable.
+        InvalidArgumentError: there is not one gradient for each variable.
     """
     names = list(variables(model))
     if len(names) != len(gradients):
-        raise InvalidArgument(f"{len(gradients)} gradients for {len(names)} variables")
+        raise InvalidArgumentError(f"{len(gradients)} gradients for {len(names)} variables")
     return {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
 
 
@@ -86,7 +86,7 @@ def gradients(result: Mapping[str, TensorResult], model: Any) -> list[tuple[Any,
         model: as for ``variables``.
 
     Raises:
-        InvalidArgument: the model has no variable for a tensor, or one that the tensor does not fit.
+        InvalidArgumentError: the model has no variable for a tensor, or one that the tensor does not fit.
     """
     import tensorflow as tf
 
@@ -116,7 +116,7 @@ def apply_rows(optimizer: RowOptimizer, result: Mapping[str, TensorResult], mode
         alpha: −1 if the result has gradients, 1 if it has differences of models.
 
     Raises:
-        InvalidArgument: the model has no variable for a tensor, or one that the tensor does not fit.
+        InvalidArgumentError: the model has no variable for a tensor, or one that the tensor does not fit.
     """
     import tensorflow as tf
 
@@ -142,21 +142,25 @@ def _matched(result: Mapping[str, TensorResult], model: Any) -> list[tuple[Tenso
     matched = []
     for name, tensor in result.items():
         if name not in known:
-            raise InvalidArgument(f"the model has no variable {name!r}; it has {', '.join(map(repr, known)) or 'none'}")
+            raise InvalidArgumentError(
+                f"the model has no variable {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
+            )
         variable = known[name]
         storage = variable.value if hasattr(variable, "path") else variable  # Keras wraps TensorFlow's
         if not hasattr(storage, "scatter_update"):
             kind = type(storage).__name__
-            raise InvalidArgument(f"variable {name!r} is {kind}, not a tf.Variable: is Keras's backend TensorFlow?")
+            raise InvalidArgumentError(
+                f"variable {name!r} is {kind}, not a tf.Variable: is Keras's backend TensorFlow?"
+            )
         if tensor.values is None:
-            raise InvalidArgument(f"tensor {name!r} is a union, which has no values")
+            raise InvalidArgumentError(f"tensor {name!r} is a union, which has no values")
         shape = tuple(int(size) for size in storage.shape)
         num_keys = math.prod(shape) // tensor.row_width
         if tensor.num_rows not in (0, num_keys) or math.prod(shape[1:]) % tensor.row_width:
             size = f"num_rows {tensor.num_rows} × row_width {tensor.row_width}"
-            raise InvalidArgument(f"tensor {name!r}: {size} does not fit a variable of shape {shape}")
+            raise InvalidArgumentError(f"tensor {name!r}: {size} does not fit a variable of shape {shape}")
         if tensor.num_rows == 0 and len(tensor) and int(tensor.keys[-1]) >= num_keys:
-            raise InvalidArgument(f"tensor {name!r}: key {tensor.keys[-1]} is not in a variable of shape {shape}")
+            raise InvalidArgumentError(f"tensor {name!r}: key {tensor.keys[-1]} is not in a variable of shape {shape}")
         matched.append((tensor, variable, storage))
     return matched
 

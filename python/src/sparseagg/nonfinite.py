@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec import TensorSpec
 
 __all__ = ["KEPT", "Nonfinite", "difference", "split_on_nonfinite", "unchanged"]
@@ -94,7 +94,7 @@ def split_on_nonfinite(
         names: of all tensors.
 
     Raises:
-        InvalidArgument: a name is no tensor's.
+        InvalidArgumentError: a name is no tensor's.
     """
     rest = dict(options or {})
     if not isinstance(rest.get("on_nonfinite"), Mapping):
@@ -104,7 +104,7 @@ def split_on_nonfinite(
     for pattern, word in rest.pop("on_nonfinite").items():
         fitting = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, str(pattern))]
         if not fitting:
-            raise InvalidArgument(f"on_nonfinite has {pattern!r}, which is no tensor of the model")
+            raise InvalidArgumentError(f"on_nonfinite has {pattern!r}, which is no tensor of the model")
         for name in fitting:
             found.setdefault(name, word)
     return found, rest

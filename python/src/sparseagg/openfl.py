@@ -50,11 +50,11 @@ class ReproducibleMean(AggregationFunction):
             tags: of the tensor; not used.
 
         Raises:
-            InvalidArgument: there is no tensor that can be taken; the message says why the first one cannot.
-            FailedPrecondition: the weights add up to zero.
+            InvalidArgumentError: there is no tensor that can be taken; the message says why the first one cannot.
+            FailedPreconditionError: the weights add up to zero.
         """
         if not local_tensors:
-            raise sa.InvalidArgument(f"tensor {tensor_name!r} of round {fl_round} has no collaborators")
+            raise sa.InvalidArgumentError(f"tensor {tensor_name!r} of round {fl_round} has no collaborators")
         tensors = [(str(name), np.asarray(tensor), weight) for name, tensor, weight in local_tensors]
         tensors.sort(key=lambda each: each[0])
         forms = collections.Counter((array.shape, array.dtype) for _, array, _ in tensors)
@@ -75,7 +75,7 @@ class ReproducibleMean(AggregationFunction):
         for reason in refused:
             _LOG.warning("round %s: %s; it is left out", fl_round, reason)
         if mean is None:
-            raise sa.InvalidArgument(refused[0])
+            raise sa.InvalidArgumentError(refused[0])
         return mean
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from sparseagg.arguments import is_number, shown
 from sparseagg.arrays import Array, to_numpy
 from sparseagg.bfloat16 import is_bfloat16
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.float_environment import default_float_environment
 from sparseagg.result import TensorResult
 
@@ -79,7 +79,7 @@ class RowOptimizer(abc.ABC):
         dense: move also the rows that the result does not have, as dense optimisers do.
 
     Raises:
-        InvalidArgument: a parameter is no number, or outside its range.
+        InvalidArgumentError: a parameter is no number, or outside its range.
     """
 
     def __init__(self, *, learning_rate: float, dense: bool) -> None:
@@ -99,7 +99,7 @@ class RowOptimizer(abc.ABC):
             alpha: factor of ``delta``; −1 for merged gradients.
 
         Raises:
-            InvalidArgument: the target cannot be changed, or delta does not fit it. Nothing has changed.
+            InvalidArgumentError: the target cannot be changed, or delta does not fit it. Nothing has changed.
         """
         array = _writable(name, target)
         keys, rows = _rows_of(name, array, delta)
@@ -132,14 +132,14 @@ class RowOptimizer(abc.ABC):
             The rows after the step, in the dtype of ``rows``.
 
         Raises:
-            InvalidArgument: the optimiser is dense, or keys, rows and delta do not fit. Nothing has changed.
+            InvalidArgumentError: the optimiser is dense, or keys, rows and delta do not fit. Nothing has changed.
         """
         if self.dense:
-            raise InvalidArgument("a dense optimiser moves all rows of a tensor: call step")
+            raise InvalidArgumentError("a dense optimiser moves all rows of a tensor: call step")
         keys, rows, delta = (to_numpy(part) for part in (keys, rows, delta))
         keys = _checked_keys(name, keys, num_rows)
         if rows.ndim != 2 or rows.shape != delta.shape or len(rows) != len(keys):
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"
             )
         self._check_width(name, num_rows * rows.shape[1], rows.shape[1])
@@ -159,7 +159,7 @@ class RowOptimizer(abc.ABC):
         state = self._states.get(name)
         for table in state.slots.values() if state else ():
             if table.shape != (size // row_width, row_width):
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"tensor {name!r}: {size // row_width} rows of {row_width} values, but the steps before had "
                     f"{table.shape[0]} of {table.shape[1]}"
                 )
@@ -204,7 +204,7 @@ class _Adaptive(RowOptimizer):
         self.beta_1 = _checked("beta_1", beta_1, below=1.0)
         self.tau = _checked("tau", tau)
         if self.tau == 0:
-            raise InvalidArgument("tau is a number above 0, not 0: a row of zeros would be divided by 0")
+            raise InvalidArgumentError("tau is a number above 0, not 0: a row of zeros would be divided by 0")
 
     @property
     def _slot_names(self) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ class FedYogi(_Adaptive):
 
 def _checked(what: str, value: Any, below: float = np.inf) -> float:
     if not is_number(value) or not 0 <= value < below:
-        raise InvalidArgument(f"{what} is a number from 0 to below {below:g}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what} is a number from 0 to below {below:g}, not {shown(value)}")
     return float(value)
 
 
@@ -303,15 +303,15 @@ def _writable(name: str, target: Any) -> Array:
     try:
         array: Array = target.detach().numpy() if hasattr(target, "detach") else target
     except (TypeError, RuntimeError) as error:  # torch: on a GPU, or bfloat16
-        raise InvalidArgument(f"tensor {name!r}: the target cannot be changed in place: {error}") from error
+        raise InvalidArgumentError(f"tensor {name!r}: the target cannot be changed in place: {error}") from error
     if not isinstance(array, np.ndarray):
         kind = type(array).__name__
-        raise InvalidArgument(f"tensor {name!r}: the target is a NumPy array or a torch tensor, not {kind}")
+        raise InvalidArgumentError(f"tensor {name!r}: the target is a NumPy array or a torch tensor, not {kind}")
     if array.dtype.kind != "f" and not is_bfloat16(array.dtype):
-        raise InvalidArgument(f"tensor {name!r}: the target has floats of 16 to 64 bits, not {array.dtype}")
+        raise InvalidArgumentError(f"tensor {name!r}: the target has floats of 16 to 64 bits, not {array.dtype}")
     if not array.flags.writeable or not array.flags.c_contiguous:
         what = "C-contiguous" if array.flags.writeable else "writable"
-        raise InvalidArgument(f"tensor {name!r}: the target of shape {array.shape} is not {what}: give a copy")
+        raise InvalidArgumentError(f"tensor {name!r}: the target of shape {array.shape} is not {what}: give a copy")
     return array
 
 
@@ -322,9 +322,9 @@ def _rows_of(name: str, target: Array, delta: Any) -> tuple[Array | None, Array]
         rows = delta.as_update()
         keys, rows = rows if isinstance(rows, tuple) else (None, rows)
         if rows is None:
-            raise InvalidArgument(f"tensor {name!r}: a union has no values")
+            raise InvalidArgumentError(f"tensor {name!r}: a union has no values")
         if delta.num_rows and delta.num_rows * delta.row_width != target.size:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r}: a result of num_rows {delta.num_rows} × row_width {delta.row_width} does not fit "
                 f"a target of shape {target.shape}"
             )
@@ -336,13 +336,13 @@ def _rows_of(name: str, target: Array, delta: Any) -> tuple[Array | None, Array]
     if not isinstance(delta, tuple):
         rows = to_numpy(delta)
         if rows.shape != target.shape:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r}: differences of shape {rows.shape} do not fit a target of shape {target.shape}"
             )
         return None, rows.reshape(-1, max(1, row_width))
     keys, rows = (to_numpy(part) for part in delta)
     if rows.size != len(keys) * row_width or (rows.ndim > 1 and len(rows) != len(keys)):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {name!r}: rows of shape {rows.shape} do not go with {len(keys)} keys of a target of shape "
             f"{target.shape}"
         )
@@ -354,15 +354,17 @@ def _rows_of(name: str, target: Array, delta: Any) -> tuple[Array | None, Array]
 def _checked_keys(name: str, keys: Array, num_rows: int) -> Array:
     """Returns keys as indices; refuses those outside the table, and those given twice."""
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
-        raise InvalidArgument(f"tensor {name!r}: keys are integers in one dimension, not {keys.dtype} of {keys.shape}")
+        raise InvalidArgumentError(
+            f"tensor {name!r}: keys are integers in one dimension, not {keys.dtype} of {keys.shape}"
+        )
     outside = (keys < 0) | (keys >= num_rows)
     if outside.any():
         at = int(np.argmax(outside))
-        raise InvalidArgument(f"tensor {name!r}: key {keys[at]} at position {at} is not in [0, {num_rows})")
+        raise InvalidArgumentError(f"tensor {name!r}: key {keys[at]} at position {at} is not in [0, {num_rows})")
     indices: Array = keys.astype(np.int64)
     if not (keys[1:] > keys[:-1]).all():
         ordered = np.sort(indices)
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(repeated):
-            raise InvalidArgument(f"tensor {name!r}: key {repeated[0]} is given twice; merge first")
+            raise InvalidArgumentError(f"tensor {name!r}: key {repeated[0]} is given twice; merge first")
     return indices

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Callable, TypeVar
 
-__all__ = ["SIZES", "renamed"]
+__all__ = ["ENCODINGS", "SIZES", "refuse_module_name", "renamed"]
 
 _Class = TypeVar("_Class", bound=type)
 
 SIZES = {"dimension": "num_rows", "width": "row_width"}
+ENCODINGS = {"encoding": "key_encoding", "values": "value_encoding"}
 
 
 def renamed(names: dict[str, str]) -> Callable[[_Class], _Class]:
     """Returns a decorator of classes: former names of arguments and attributes raise an error that has the new name.
+
+    Arguments are those of the constructor, and of methods that have an argument of the present name.
 
     Args:
         names: the present name by the former one.
     """
 
     def decorate(cls: _Class) -> _Class:
-        create: Any = cls.__init__  # type: ignore[misc]  # of whatever signature
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method):
+                parameters = inspect.signature(method).parameters
+                old = {former for former, new in names.items() if name == "__init__" or new in parameters}
+                if old.difference(parameters):
+                    setattr(cls, name, _refusing(method, {each: names[each] for each in old.difference(parameters)}))
         find = getattr(cls, "__getattr__", None)
-
-        @functools.wraps(create)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            for name in names.keys() & kwargs.keys():
-                raise TypeError(_message(name, names))
-            create(self, *args, **kwargs)
 
         def get(self: Any, name: str) -> Any:
             if name in names:
@@ -36,11 +39,34 @@ def renamed(names: dict[str, str]) -> Callable[[_Class], _Class]:
                 raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
             return find(self, name)
 
-        for method, replacement in (("__init__", init), ("__getattr__", get)):
-            setattr(cls, method, replacement)
+        setattr(cls, "__getattr__", get)  # noqa: B010  # the type checker must not see it: it would allow any name
         return cls
 
     return decorate
+
+
+def _refusing(function: Callable[..., Any], names: dict[str, str]) -> Callable[..., Any]:
+    """Returns the function, with an error for former names of its arguments."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in names.keys() & kwargs.keys():
+            raise TypeError(_message(name, names))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def refuse_module_name(module: str, name: str, names: dict[str, str]) -> Any:
+    """For a module's ``__getattr__``.
+
+    Raises:
+        ImportError: the name is a former one. ``from module import name`` would hide the text of an AttributeError.
+        AttributeError: the module never had the name.
+    """
+    if name in names:
+        raise ImportError(_message(name, names), name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 def _message(name: str, names: dict[str, str]) -> str:

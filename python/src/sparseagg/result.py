@@ -11,7 +11,7 @@ import numpy as np
 from sparseagg import result_forms
 from sparseagg.add_rows import Addition
 from sparseagg.arrays import Array
-from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 from sparseagg.float_environment import default_float_environment
 from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
@@ -88,10 +88,10 @@ class TensorResult:
         """The keys as int64, which NumPy, torch, SciPy and TensorFlow index with.
 
         Raises:
-            FailedPrecondition: a key does not fit int64; the message names it.
+            FailedPreconditionError: a key does not fit int64; the message names it.
         """
         if len(self) and int(self.keys[-1]) >= 1 << 63:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64; if keys are the bits of "
                 "signed ids, keys.view(np.int64) has these"
             )
@@ -106,12 +106,12 @@ class TensorResult:
                 A dense result of the whole tensor has all keys.
 
         Raises:
-            FailedPrecondition: there are no values (union), no bound on the keys (num_rows 0), or too many rows for
-                the memory.
+            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
+                for the memory.
         """
         values = self._values()
         if self.shape is None:
-            raise FailedPrecondition(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
+            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
         if self._is_whole():
             return values.reshape(self.shape)
         if fill is None:
@@ -132,10 +132,10 @@ class TensorResult:
             alpha: factor of the rows.
 
         Raises:
-            InvalidArgument: the target is another thing, is read-only, or has another shape or an unfit dtype; or alpha
-                is no finite number. Nothing is added.
-            FailedPrecondition: there are no values (union), or no bound on the keys (num_rows 0).
-            OutOfRange: an integer sum does not fit the target's dtype. Rows at smaller keys are added.
+            InvalidArgumentError: the target is another thing, is read-only, or has another shape or an unfit dtype; or
+                alpha is no finite number. Nothing is added.
+            FailedPreconditionError: there are no values (union), or no bound on the keys (num_rows 0).
+            OutOfRangeError: an integer sum does not fit the target's dtype. Rows at smaller keys are added.
         """
         self._addition(target, alpha).run()
 
@@ -154,8 +154,8 @@ class TensorResult:
         16-bit floats, with which SciPy does not compute, are widened to float32, exactly.
 
         Raises:
-            FailedPrecondition: there are no values (union), no bound on the keys (num_rows 0), or too many rows for
-                the memory.
+            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
+                for the memory.
         """
         return result_forms.to_scipy(self)
 
@@ -165,7 +165,7 @@ class TensorResult:
         The axes that make the keys are sparse, and those of a row are dense.
 
         Raises:
-            FailedPrecondition: there are no values (union), or num_rows is 0 or does not fit int64.
+            FailedPreconditionError: there are no values (union), or num_rows is 0 or does not fit int64.
         """
         return result_forms.to_torch(self)
 
@@ -175,7 +175,7 @@ class TensorResult:
         Keys that are single elements of an array of several axes make a ``tf.SparseTensor``.
 
         Raises:
-            FailedPrecondition: there are no values (union), or num_rows or a key does not fit int64.
+            FailedPreconditionError: there are no values (union), or num_rows or a key does not fit int64.
         """
         return result_forms.to_tf(self)
 
@@ -185,7 +185,7 @@ class TensorResult:
         The axes that make the keys are sparse, and those of a row are dense. Indices are unique and sorted.
 
         Raises:
-            FailedPrecondition: there are no values (union), num_rows is 0, or values or indices need 64 bits that
+            FailedPreconditionError: there are no values (union), num_rows is 0, or values or indices need 64 bits that
                 JAX is not set to have.
         """
         return result_forms.to_jax(self)
@@ -196,7 +196,7 @@ class TensorResult:
         An update may be such a frame. 16-bit floats are widened to float32, exactly; other values are not copied.
 
         Raises:
-            FailedPrecondition: there are no values (union).
+            FailedPreconditionError: there are no values (union).
         """
         return result_forms.to_pandas(self)
 
@@ -207,7 +207,7 @@ class TensorResult:
         copied.
 
         Raises:
-            FailedPrecondition: there are no values (union).
+            FailedPreconditionError: there are no values (union).
         """
         return result_forms.to_arrow(self)
 
@@ -217,7 +217,7 @@ class TensorResult:
     def _addition(self, target: Any, alpha: Any) -> Addition:
         values = self._values().reshape(len(self), self.row_width)
         if self.shape is None:
-            raise FailedPrecondition(f"tensor {self.name!r} of num_rows 0 is no part of an array")
+            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 is no part of an array")
         return Addition(self.name, self.shape, None if self._is_whole() else self.keys, values, target, alpha)
 
     def _changes(self) -> bool:
@@ -232,7 +232,7 @@ class TensorResult:
 
     def _values(self) -> Array:
         if self.values is None:
-            raise FailedPrecondition(f"tensor {self.name!r} is a union, which has keys and counts but no values")
+            raise FailedPreconditionError(f"tensor {self.name!r} is a union, which has keys and counts but no values")
         return self.values
 
 
@@ -274,16 +274,16 @@ class Result(Mapping[str, TensorResult]):
             alpha: factor of the rows.
 
         Raises:
-            InvalidArgument: the model has no array of a tensor's name, or not a fit one; or arrays of several tensors
-                are one memory (tied weights), and the results differ. Nothing is added.
-            FailedPrecondition: a tensor has no values (union), or no bound on the keys (num_rows 0).
-            OutOfRange: an integer sum does not fit its array's dtype. Tensors before it are added.
+            InvalidArgumentError: the model has no array of a tensor's name, or not a fit one; or arrays of several
+                tensors are one memory (tied weights), and the results differ. Nothing is added.
+            FailedPreconditionError: a tensor has no values (union), or no bound on the keys (num_rows 0).
+            OutOfRangeError: an integer sum does not fit its array's dtype. Tensors before it are added.
         """
         arrays = model_arrays(model, frozen=True, buffers=True, tied=True)
         for name in self:
             if name not in arrays:
                 known = ", ".join(map(repr, arrays))
-                raise InvalidArgument(f"the model has no array {name!r}; it has {known or 'none'}")
+                raise InvalidArgumentError(f"the model has no array {name!r}; it has {known or 'none'}")
         additions = {name: tensor._addition(arrays[name], alpha) for name, tensor in self.items()}
         for repeated in self._repeated({name: arrays[name] for name in self}):
             del additions[repeated]
@@ -294,7 +294,7 @@ class Result(Mapping[str, TensorResult]):
         """Returns the names of tied arrays whose tensors are added by another name already.
 
         Raises:
-            InvalidArgument: the results of tied arrays differ, or arrays overlap in another way.
+            InvalidArgumentError: the results of tied arrays differ, or arrays overlap in another way.
         """
         repeated: set[str] = set()
         for names in tied_arrays(arrays):
@@ -302,14 +302,14 @@ class Result(Mapping[str, TensorResult]):
             first, *others = [name for name in names if self[name]._changes()] or names[:1]
             different = next((name for name in others if not self[first]._equals(self[name])), None)
             if different is not None:
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"tensors {first!r} and {different!r} are one array of the model (tied weights), and their results "
                     f"differ: add the right one with result[name].add_to(array)"
                 )
             repeated.update(set(names) - {first})
         overlap = overlapping_arrays({name: array for name, array in arrays.items() if name not in repeated})
         if overlap is not None:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensors {overlap[0]!r} and {overlap[1]!r} have elements in common in the model's memory, to which "
                 "both would be added: add the right one with result[name].add_to(array)"
             )

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
-from sparseagg.errors import FailedPrecondition
+from sparseagg.errors import FailedPreconditionError
 from sparseagg.shapes import key_axes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def to_tf(result: TensorResult) -> Any:
         return tf.IndexedSlices(values, tf.convert_to_tensor(coordinates[0]), dense_shape)
     if len(coordinates) == len(shape):
         return tf.SparseTensor(tf.convert_to_tensor(coordinates.T), values, dense_shape)
-    raise FailedPrecondition(
+    raise FailedPreconditionError(
         f"tensor {result.name!r} has {len(coordinates)} axes of keys before its rows, for which TensorFlow has no type"
     )
 
@@ -72,7 +72,7 @@ def to_jax(result: TensorResult) -> Any:
             return jax.numpy.asarray(values.astype(np.float32)).astype(jax.numpy.bfloat16)  # exact both ways
         made = jax.numpy.asarray(values)
         if made.dtype != values.dtype:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f"tensor {result.name!r} is {values.dtype}, which JAX would make {made.dtype}: set jax_enable_x64, or "
                 "ask for another result_dtype"
             )
@@ -83,7 +83,7 @@ def to_jax(result: TensorResult) -> Any:
     rows, coordinates, shape = _coordinates(result, "JAX shape")
     if not jax.config.jax_enable_x64:
         if max(shape, default=0) > np.iinfo(np.int32).max:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f"tensor {result.name!r} of shape {shape} has indices beyond int32: set jax_enable_x64"
             )
         coordinates = coordinates.astype(np.int32)
@@ -112,21 +112,21 @@ def to_arrow(result: TensorResult) -> Any:
 
 
 def empty_array(result: TensorResult, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Returns an uninitialised array; ``FailedPrecondition`` if it is too large."""
+    """Returns an uninitialised array; ``FailedPreconditionError`` if it is too large."""
     try:
         return np.empty(shape, dtype)
     except (MemoryError, OverflowError, ValueError) as error:  # also for more entries than there are addresses
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"tensor {result.name!r} of num_rows {result.num_rows} is too large for an array of all keys: {error}"
         ) from error
 
 
 def _rows(result: TensorResult, bounded: str = "") -> Array:
-    """Returns the values; ``FailedPrecondition`` for a union, and where ``bounded`` needs num_rows."""
+    """Returns the values; ``FailedPreconditionError`` for a union, and where ``bounded`` needs num_rows."""
     if result.values is None:
-        raise FailedPrecondition(f"tensor {result.name!r} is a union, which has keys and counts but no values")
+        raise FailedPreconditionError(f"tensor {result.name!r} is a union, which has keys and counts but no values")
     if bounded and result.num_rows == 0:
-        raise FailedPrecondition(f"tensor {result.name!r} of num_rows 0 has no {bounded}")
+        raise FailedPreconditionError(f"tensor {result.name!r} of num_rows 0 has no {bounded}")
     return result.values
 
 
@@ -137,7 +137,7 @@ def _coordinates(result: TensorResult, what: str) -> tuple[Array, Array, tuple[i
     """
     values = _rows(result, what)
     if result.num_rows >= 1 << 63:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"tensor {result.name!r} of num_rows {result.num_rows}, which does not fit int64, has no {what}"
         )
     shape = result.shape or (1,)

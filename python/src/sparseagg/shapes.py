@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparseagg.arguments import shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["MOST_AXES", "checked_shape", "is_like", "key_axes", "sizes_of"]
 
@@ -23,20 +23,20 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
         shape: an iterable of sizes, such as the ``shape`` of an array or tensor of any library.
 
     Raises:
-        InvalidArgument: ``shape`` is none, has a size below 1, or more axes or values than an array can have.
+        InvalidArgumentError: ``shape`` is none, has a size below 1, or more axes or values than an array can have.
     """
     try:
         sizes = tuple(-1 if isinstance(size, bool) else operator.index(size) for size in shape)
     except TypeError:
-        raise InvalidArgument(f"shape is a tuple of integers, not {shown(shape)}") from None
+        raise InvalidArgumentError(f"shape is a tuple of integers, not {shown(shape)}") from None
     if len(sizes) > MOST_AXES:
-        raise InvalidArgument(f"shape has {MOST_AXES} axes at most, not {len(sizes)}")
+        raise InvalidArgumentError(f"shape has {MOST_AXES} axes at most, not {len(sizes)}")
     if any(size < 0 for size in sizes):
-        raise InvalidArgument(f"shape is a tuple of integers from 1 on, not {shown(shape)}")
+        raise InvalidArgumentError(f"shape is a tuple of integers from 1 on, not {shown(shape)}")
     if 0 in sizes:
-        raise InvalidArgument(f"shape {sizes} has no values, and a tensor has one at least")
+        raise InvalidArgumentError(f"shape {sizes} has no values, and a tensor has one at least")
     if math.prod(sizes) >= 1 << 64:
-        raise InvalidArgument(f"shape {sizes} has more values than there are keys")
+        raise InvalidArgumentError(f"shape {sizes} has more values than there are keys")
     return sizes
 
 
@@ -51,7 +51,7 @@ def sizes_of(shape: tuple[int, ...], layout: str, num_rows: int | None, row_widt
         row_width: None for what the shape and ``num_rows`` leave.
 
     Raises:
-        InvalidArgument: no two such sizes multiply to the number of values.
+        InvalidArgumentError: no two such sizes multiply to the number of values.
     """
     size = math.prod(shape)
     sizes = {"num_rows": num_rows, "row_width": row_width}
@@ -64,7 +64,7 @@ def sizes_of(shape: tuple[int, ...], layout: str, num_rows: int | None, row_widt
         row_width = size // num_rows
     if num_rows and row_width and num_rows * row_width == size:
         return num_rows, row_width
-    raise InvalidArgument(f"shape {shape} has {size} values, which {given} does not make")
+    raise InvalidArgumentError(f"shape {shape} has {size} values, which {given} does not make")
 
 
 def key_axes(shape: Sequence[int], num_rows: int) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.renamed import SIZES, renamed
 from sparseagg.shapes import checked_shape, sizes_of
 from sparseagg.spec_of_model import Names, tensor_fields
@@ -94,7 +94,9 @@ class TensorSpec(Options):
     def __post_init__(self) -> None:
         checked_text("a tensor's name", self.name)
         if self.layout not in ("sparse", "dense"):
-            raise InvalidArgument(f"tensor {shown(self.name)}: unknown layout {self.layout!r}; known: sparse, dense")
+            raise InvalidArgumentError(
+                f"tensor {shown(self.name)}: unknown layout {self.layout!r}; known: sparse, dense"
+            )
         try:
             object.__setattr__(self, "dtype", dtype_name(self.dtype))
             for field, size in self._sizes().items():
@@ -102,8 +104,8 @@ class TensorSpec(Options):
             if self.result_dtype is not None:
                 object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
             self._check_words()
-        except InvalidArgument as error:
-            raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"tensor {shown(self.name)}: {error}") from error
 
     def _sizes(self) -> dict[str, Any]:
         """Returns shape, num_rows and row_width, in Python's integers: NumPy's overflow in products."""
@@ -113,7 +115,7 @@ class TensorSpec(Options):
             given[field] = None if size is None else checked_integer(f"{field} is {what}", size, least, most)
         if self.shape is None:
             if given["num_rows"] is None:
-                raise InvalidArgument("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
+                raise InvalidArgumentError("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
             return {**given, "row_width": 1 if given["row_width"] is None else given["row_width"]}
         shape = checked_shape(self.shape)
         num_rows, row_width = sizes_of(shape, self.layout, given["num_rows"], given["row_width"])
@@ -134,7 +136,7 @@ class TensorSpec(Options):
         """Returns the message. Fields of None stay unset.
 
         Raises:
-            InvalidArgument: a field's value does not fit the message.
+            InvalidArgumentError: a field's value does not fit the message.
         """
         try:
             proto = pb.TensorSpec(
@@ -145,15 +147,15 @@ class TensorSpec(Options):
             set_fields(proto, self, ("name", "num_rows", "row_width", "modular"))
             if self.shape is not None:
                 proto.shape.CopyFrom(pb.Shape(sizes=self.shape))
-        except InvalidArgument as error:
-            raise InvalidArgument(f"tensor {shown(self.name)}: {error}") from error
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"tensor {shown(self.name)}: {error}") from error
         return proto
 
     @classmethod
     def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if its dtype is missing or unknown."""
+        """Returns the spec of a message; ``InvalidArgumentError`` if its dtype is missing or unknown."""
         if proto.dtype == pb.DTYPE_UNSPECIFIED:
-            raise InvalidArgument(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
+            raise InvalidArgumentError(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
         sizes: dict[str, Any] = {"num_rows": proto.num_rows, "row_width": proto.row_width or 1}
         if proto.HasField("shape"):  # no size is 0 then; a file may give the shape alone
             sizes = {
@@ -241,7 +243,7 @@ class RoundSpec(Options):
     def __post_init__(self) -> None:
         tensors = tuple(self.tensors) if isinstance(self.tensors, Iterable) else None
         if tensors is None or not all(isinstance(tensor, TensorSpec) for tensor in tensors):
-            raise InvalidArgument(f"tensors is a list of TensorSpec, not {shown(self.tensors)}")
+            raise InvalidArgumentError(f"tensors is a list of TensorSpec, not {shown(self.tensors)}")
         object.__setattr__(self, "tensors", tensors)
         if self.result_dtype is not None:
             object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
@@ -283,8 +285,8 @@ class RoundSpec(Options):
             options: of the round, such as ``op``.
 
         Raises:
-            InvalidArgument: a name is no array's; or an array has a dtype that is not summed, such as bool or int8, or
-                no values. The message names the array.
+            InvalidArgumentError: a name is no array's; or an array has a dtype that is not summed, such as bool or
+                int8, or no values. The message names the array.
         """
         fields = tensor_fields(model, sparse, elements, skip, buffers)
         return cls([TensorSpec(**each) for each in fields], **options)
@@ -293,13 +295,13 @@ class RoundSpec(Options):
         """Returns the tensor with this name.
 
         Raises:
-            InvalidArgument: there is no such tensor; the message lists the tensors.
+            InvalidArgumentError: there is no such tensor; the message lists the tensors.
         """
         tensor = self._by_name.get(name)
         if tensor is not None:
             return tensor
         known = ", ".join(repr(tensor.name) for tensor in self.tensors)
-        raise InvalidArgument(f"unknown tensor {name!r}; this round has {known or 'none'}")
+        raise InvalidArgumentError(f"unknown tensor {name!r}; this round has {known or 'none'}")
 
     @functools.cached_property
     def _by_name(self) -> dict[str, TensorSpec]:
@@ -315,7 +317,7 @@ class RoundSpec(Options):
         """Returns the message. Fields of None stay unset.
 
         Raises:
-            InvalidArgument: a field's value does not fit the message.
+            InvalidArgumentError: a field's value does not fit the message.
         """
         proto = pb.RoundSpec(
             tensors=[tensor.to_proto() for tensor in self.tensors],
@@ -328,7 +330,7 @@ class RoundSpec(Options):
 
     @classmethod
     def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
-        """Returns the spec of a message; ``InvalidArgument`` if a tensor's dtype is missing or unknown."""
+        """Returns the spec of a message; ``InvalidArgumentError`` if a tensor's dtype is missing or unknown."""
         return cls(
             tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
             min_submissions=proto.min_submissions,
@@ -342,7 +344,7 @@ class RoundSpec(Options):
 
 
 def checked_spec(spec: Any) -> RoundSpec:
-    """Returns ``spec``; ``InvalidArgument`` if ``spec`` is no ``RoundSpec``."""
+    """Returns ``spec``; ``InvalidArgumentError`` if ``spec`` is no ``RoundSpec``."""
     if not isinstance(spec, RoundSpec):
-        raise InvalidArgument(f"spec is a RoundSpec, not {shown(spec)}")
+        raise InvalidArgumentError(f"spec is a RoundSpec, not {shown(spec)}")
     return spec

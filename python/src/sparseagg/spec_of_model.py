@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.foreign.numpy_arrays import to_numpy
 from sparseagg.shapes import checked_shape
 from sparseagg.spec_options import dtype_name
@@ -29,7 +29,7 @@ def model_arrays(model: Any, *, frozen: bool, buffers: bool, tied: bool = False)
         tied: take a parameter or buffer of a module by every name that it has, not by the first one only.
 
     Raises:
-        InvalidArgument: ``model`` is none of these.
+        InvalidArgumentError: ``model`` is none of these.
     """
     if callable(getattr(model, "named_parameters", None)):
         named = dict(every_name(model.named_parameters) if tied else model.named_parameters())
@@ -43,14 +43,16 @@ def model_arrays(model: Any, *, frozen: bool, buffers: bool, tied: bool = False)
         return {checked_text("a tensor's name", name): array for name, array in model.items()}
     if isinstance(model, (list, tuple)):
         return {str(position): array for position, array in enumerate(model)}
-    raise InvalidArgument(f"a model is a torch module, a mapping of arrays, or a list of arrays, not {shown(model)}")
+    raise InvalidArgumentError(
+        f"a model is a torch module, a mapping of arrays, or a list of arrays, not {shown(model)}"
+    )
 
 
 def tensor_fields(model: Any, sparse: Names, elements: Names, skip: Names, buffers: bool) -> Iterator[dict[str, Any]]:
     """Yields the arguments of a ``TensorSpec`` for each array of a model; see ``RoundSpec.like``."""
     arrays = model_arrays(model, frozen=False, buffers=buffers)
     if not arrays:
-        raise InvalidArgument(f"the model has no arrays: {shown(model)}")
+        raise InvalidArgumentError(f"the model has no arrays: {shown(model)}")
     if sparse is None:
         sparse = list(_sparse_weights(model) & set(arrays))
     given = {"sparse": sparse, "elements": elements, "skip": skip}
@@ -66,7 +68,7 @@ def tensor_fields(model: Any, sparse: Names, elements: Names, skip: Names, buffe
         if name in chosen["skip"]:
             continue
         if name in chosen["sparse"] and name in chosen["elements"]:
-            raise InvalidArgument(f"tensor {name!r} is among sparse, whose keys are rows, and among elements")
+            raise InvalidArgumentError(f"tensor {name!r} is among sparse, whose keys are rows, and among elements")
         layout = "sparse" if name in chosen["sparse"] or name in chosen["elements"] else "dense"
         row_width = 1 if name in chosen["elements"] else None
         shape, dtype = _shape_and_dtype(name, arrays[name])
@@ -91,7 +93,7 @@ def _aliases(model: Any, arrays: Mapping[str, Any], buffers: bool) -> dict[str, 
 
 
 def _chosen(what: str, names: Names, arrays: Mapping[str, Any], aliases: Mapping[str, str]) -> set[str]:
-    """Returns the names of arrays that an argument names; ``InvalidArgument`` if a name is no array's."""
+    """Returns the names of arrays that an argument names; ``InvalidArgumentError`` if a name is no array's."""
     if names is None:
         return set()
     if callable(names):
@@ -102,7 +104,7 @@ def _chosen(what: str, names: Names, arrays: Mapping[str, Any], aliases: Mapping
         found = [pattern] if pattern in known else fnmatch.filter(known, checked_text(f"a name in {what}", pattern))
         if not found:
             listed = ", ".join(map(repr, arrays))
-            raise InvalidArgument(f"{what} has {pattern!r}, which is no tensor of the model; it has {listed}")
+            raise InvalidArgumentError(f"{what} has {pattern!r}, which is no tensor of the model; it has {listed}")
         chosen.update(aliases.get(name, name) for name in found)
     return chosen
 
@@ -113,12 +115,12 @@ def _shape_and_dtype(name: str, array: Any) -> tuple[tuple[int, ...], str]:
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
             array = to_numpy(array)  # numbers, and lists of numbers
         shape, dtype = checked_shape(array.shape), dtype_name(array.dtype)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"tensor {name!r}: {error}; {way_out}") from error
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"tensor {name!r}: {error}; {way_out}") from error
     except Exception as error:  # any kind of error that the array's library raises
-        raise InvalidArgument(f"tensor {name!r} is no array but {shown(array)}: {error}; {way_out}") from error
+        raise InvalidArgumentError(f"tensor {name!r} is no array but {shown(array)}: {error}; {way_out}") from error
     if dtype.startswith("uint"):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"tensor {name!r} is {dtype}, whose sums wrap: name it in a TensorSpec with modular=True; {way_out}"
         )
     return shape, dtype

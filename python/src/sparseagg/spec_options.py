@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparseagg.arguments import shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
@@ -63,12 +63,12 @@ def dtype_name(dtype: Any) -> str:
     """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
 
     Raises:
-        InvalidArgument: ``dtype`` is none of ``DTYPES``.
+        InvalidArgumentError: ``dtype`` is none of ``DTYPES``.
     """
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = str(name).rpartition(".")[2]  # torch.float32
     if name not in DTYPES:
-        raise InvalidArgument(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+        raise InvalidArgumentError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
     return name
 
 
@@ -95,7 +95,7 @@ def _enum_value(field: str, value: str | None) -> int:
         return 0
     known = words_of(field)
     if value not in known:
-        raise InvalidArgument(f"unknown {field} {value!r}; known: {', '.join(known)}")
+        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(known)}")
     _, enum, prefix = _ENUMS[field]
     return int(enum.Value(prefix + value.upper()))
 
@@ -120,7 +120,7 @@ def set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
         try:
             setattr(proto, field, value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(f"{field} cannot be {shown(value)}: {error}") from error
+            raise InvalidArgumentError(f"{field} cannot be {shown(value)}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Options:
     """The options that a round sets and a tensor may override. None: not set."""
 
     def _check_words(self) -> None:
-        """Raises ``InvalidArgument`` for unknown words. Words that ``enum_name`` makes for unknown numbers are fine."""
+        """Raises ``InvalidArgumentError`` for an unknown word, unless ``enum_name`` made it of an unknown number."""
         for field, (_, _, prefix) in _ENUMS.items():
             value = getattr(self, field)
             if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:

@@ -11,7 +11,7 @@ from google.protobuf import timestamp_pb2
 
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec import enum_name
 from sparseagg.v1 import tasks_pb2 as pb
 
@@ -46,7 +46,7 @@ class NewTask:
     id: str | None = None
 
     def to_proto(self, task_id: str) -> pb.NewTask:
-        """Returns the message; ``InvalidArgument`` names a field with a wrong type."""
+        """Returns the message; ``InvalidArgumentError`` names a field with a wrong type."""
         most = f"from 0 to {_MOST_UINT32}"
         return pb.NewTask(
             task_id=checked_text("a task's id", task_id),
@@ -148,7 +148,7 @@ class Outcome:
 
     @classmethod
     def of(cls, returned: Any) -> Outcome:
-        """Returns what a handler has returned as an outcome; ``InvalidArgument`` if it is none."""
+        """Returns what a handler has returned as an outcome; ``InvalidArgumentError`` if it is none."""
         if isinstance(returned, Outcome):
             return returned
         if returned is None:
@@ -157,16 +157,16 @@ class Outcome:
 
 
 def checked_bytes(what: str, value: Any) -> bytes:
-    """Returns ``value`` as bytes; ``InvalidArgument`` names ``what`` if it is no bytes-like object."""
+    """Returns ``value`` as bytes; ``InvalidArgumentError`` names ``what`` if it is no bytes-like object."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise InvalidArgument(f"{what} is bytes, not {shown(value)}")
+    raise InvalidArgumentError(f"{what} is bytes, not {shown(value)}")
 
 
 def checked_labels(labels: Any) -> list[str]:
-    """Returns a list of labels; ``InvalidArgument`` if ``labels`` is no collection of strings."""
+    """Returns a list of labels; ``InvalidArgumentError`` if ``labels`` is no collection of strings."""
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
-        raise InvalidArgument(f"labels is a list of strings, not {shown(labels)}")
+        raise InvalidArgumentError(f"labels is a list of strings, not {shown(labels)}")
     return [checked_text("a label", label) for label in labels]
 
 

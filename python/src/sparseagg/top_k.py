@@ -11,7 +11,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer, checked_text, is_number, shown
 from sparseagg.arrays import Array, to_numpy
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.float_environment import default_float_environment
 
 __all__ = ["TopK"]
@@ -37,18 +37,18 @@ class TopK:
             ``row_width=1``. "row": keys are positions on the first axis, by the rows' L2 norm.
 
     Raises:
-        InvalidArgument: an argument has a wrong type or value.
+        InvalidArgumentError: an argument has a wrong type or value.
     """
 
     def __init__(
         self, *, fraction: SupportsFloat | None = None, k: SupportsIndex | None = None, by: str = "element"
     ) -> None:
         if (fraction is None) == (k is None):
-            raise InvalidArgument("either fraction or k is given")
+            raise InvalidArgumentError("either fraction or k is given")
         if fraction is not None and not (is_number(fraction) and 0 < float(fraction) <= 1):
-            raise InvalidArgument(f"fraction is a number from 0 to 1, without 0, not {shown(fraction)}")
+            raise InvalidArgumentError(f"fraction is a number from 0 to 1, without 0, not {shown(fraction)}")
         if by not in ("element", "row"):
-            raise InvalidArgument(f"unknown by {by!r}; known: element, row")
+            raise InvalidArgumentError(f"unknown by {by!r}; known: element, row")
         self._fraction = None if fraction is None else float(fraction)
         self._k = None if k is None else checked_integer("k is a number from 1 on", k, 1, (1 << 63) - 1)
         self._by = by
@@ -71,8 +71,8 @@ class TopK:
             Keys: int64, ascending. Rows: of the delta's dtype; shape (n,) by element, else (n, …) with its other axes.
 
         Raises:
-            InvalidArgument: the delta has another shape than before or no floats, or a sum with the residual is not
-                finite. The residual stays as it was.
+            InvalidArgumentError: the delta has another shape than before or no floats, or a sum with the residual is
+                not finite. The residual stays as it was.
         """
         total, is_bfloat16, dtype = self._total(name, delta)
         rows = self._rows(total)
@@ -80,7 +80,7 @@ class TopK:
             sizes = np.abs(rows) if rows.ndim == 1 else np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         if not np.isfinite(sizes).all():
             at = np.argmin(np.isfinite(sizes))
-            raise InvalidArgument(f"tensor {name!r}: {self._by} {at} is not finite, or too large")
+            raise InvalidArgumentError(f"tensor {name!r}: {self._by} {at} is not finite, or too large")
         keys = _largest(sizes, self._number(len(sizes)))
         chosen = rows[keys]
         if is_bfloat16:
@@ -89,7 +89,7 @@ class TopK:
             with np.errstate(over="ignore"):
                 sent = chosen.astype(dtype)
         if not np.isfinite(sent.astype(np.float64)).all():
-            raise InvalidArgument(f"tensor {name!r}: a sum with the residual does not fit {sent.dtype}")
+            raise InvalidArgumentError(f"tensor {name!r}: a sum with the residual does not fit {sent.dtype}")
         rows[keys] = chosen - sent.astype(total.dtype)  # what rounding to 16 bits loses stays, too
         self._residuals[name] = total
         return keys.astype(np.int64), sent.reshape(len(keys), *(total.shape[1:] if rows.ndim > 1 else ()))
@@ -98,7 +98,7 @@ class TopK:
     def put_back(self, name: str, keys: Any, rows: Any) -> None:
         """Adds what ``select`` returned to the residual again, for an update that did not count."""
         if name not in self._residuals:
-            raise InvalidArgument(f"nothing of tensor {name!r} has been selected")
+            raise InvalidArgumentError(f"nothing of tensor {name!r} has been selected")
         residual, at = self._residuals[name].copy(), to_numpy(keys)
         kept = self._rows(residual)
         kept[at] = kept[at] + to_numpy(rows).reshape(len(at), *kept.shape[1:])
@@ -116,12 +116,14 @@ class TopK:
         array = to_numpy(delta)
         is_bfloat16 = bfloat16.is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
         if array.dtype.kind != "f" and not is_bfloat16:
-            raise InvalidArgument(f"tensor {name!r}: a change is of floats, not {array.dtype}")
+            raise InvalidArgumentError(f"tensor {name!r}: a change is of floats, not {array.dtype}")
         total = np.array(array, np.float64 if array.dtype == np.float64 else np.float32, order="C")
         residual = self._residuals.get(name)
         if residual is not None:
             if residual.shape != total.shape:
-                raise InvalidArgument(f"tensor {name!r} had changes of shape {residual.shape}, and now {total.shape}")
+                raise InvalidArgumentError(
+                    f"tensor {name!r} had changes of shape {residual.shape}, and now {total.shape}"
+                )
             with np.errstate(over="ignore", invalid="ignore"):
                 np.add(total, residual, out=total)
         return total, is_bfloat16, array.dtype

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.spec_options import Aggregation
 
@@ -68,7 +68,7 @@ _RULES: list[_Rule] = [
 
 
 def refuse_unused(spec: RoundSpec) -> None:
-    """Raises ``InvalidArgument`` for an option of a tensor without effect on it, or of the round on none of them.
+    """Raises ``InvalidArgumentError`` for an option of a tensor without effect on it, or of the round on none of them.
 
     A server knows the rules for bounds alone, and refuses them in the same words.
     """
@@ -82,15 +82,15 @@ def refuse_unused(spec: RoundSpec) -> None:
 def _refuse(where: str, of: RoundSpec | TensorSpec, used: Sequence[tuple[TensorSpec, Aggregation]]) -> None:
     for option, is_given, is_used, text in _RULES:
         if is_given(of) and not any(is_used(tensor, how) for tensor, how in used):
-            raise InvalidArgument(f"{where}{option} {text}")
+            raise InvalidArgumentError(f"{where}{option} {text}")
 
 
 def refuse_unused_weight(spec: RoundSpec, weight: float | None) -> None:
-    """Raises ``InvalidArgument`` for a weight other than 1 where no tensor has one; in the engine's words.
+    """Raises ``InvalidArgumentError`` for a weight other than 1 where no tensor has one; in the engine's words.
 
     A weight that is none, such as −1, is left to the round.
     """
     if weight is None or weight == 1 or not 0 <= weight < math.inf:
         return
     if not any((tensor.weighting or spec.weighting) == "by_weight" for tensor in spec.tensors):
-        raise InvalidArgument(f"weight {weight:g} has no effect: no tensor is weighted by_weight")
+        raise InvalidArgumentError(f"weight {weight:g} has no effect: no tensor is weighted by_weight")

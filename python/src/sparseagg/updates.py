@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex, Union
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_text, is_number, shown
 from sparseagg.arrays import to_numpy
-from sparseagg.errors import InvalidArgument, OutOfRange, ResourceExhausted, error_of
+from sparseagg.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_of
 from sparseagg.float_environment import default_float_environment
 
 __all__ = [
@@ -31,20 +31,20 @@ def checked_client_id(client_id: Any) -> str:
     """Returns a client's id: a string, or the decimal text of an integer. The round checks its length.
 
     Raises:
-        InvalidArgument: ``client_id`` is neither a string nor an integer.
+        InvalidArgumentError: ``client_id`` is neither a string nor an integer.
     """
     if not isinstance(client_id, str):
         if not (is_number(client_id) and isinstance(client_id, numbers.Integral)):
-            raise InvalidArgument(f"a client id is a string or an integer, not {shown(client_id)}")
+            raise InvalidArgumentError(f"a client id is a string or an integer, not {shown(client_id)}")
         try:
             client_id = str(int(client_id))
         except ValueError:  # Python prints no integers of thousands of digits
-            raise InvalidArgument(f"a client id is at most 256 bytes long, not {shown(client_id)}") from None
+            raise InvalidArgumentError(f"a client id is at most 256 bytes long, not {shown(client_id)}") from None
     return checked_text("a client id", client_id)
 
 
 def checked_weight(weight: Any) -> float | None:
-    """Returns a weight as a float; ``InvalidArgument`` if it is no number. The round checks its value."""
+    """Returns a weight as a float; ``InvalidArgumentError`` if it is no number. The round checks its value."""
     if weight is None:
         return None
     number = weight
@@ -53,22 +53,24 @@ def checked_weight(weight: Any) -> float | None:
         if number.dtype.kind in "iuf" or bfloat16.is_bfloat16(number.dtype):
             number = float(number)
     if not is_number(number):
-        raise InvalidArgument(f"a weight is a number, not {shown(weight)}")
+        raise InvalidArgumentError(f"a weight is a number, not {shown(weight)}")
     if type(number) is float:
         return number
     try:
         with default_float_environment():  # a longdouble is rounded
             return float(number)
     except OverflowError:
-        raise InvalidArgument(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
+        raise InvalidArgumentError(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
 
 
 def checked_updates(updates: Any) -> Any:
-    """Returns ``updates``; ``InvalidArgument`` if they are neither a mapping nor an iterable."""
+    """Returns ``updates``; ``InvalidArgumentError`` if they are neither a mapping nor an iterable."""
     if hasattr(updates, "__aiter__"):
-        raise InvalidArgument("updates is no asynchronous iterator; [update async for update in updates] is a list")
+        raise InvalidArgumentError(
+            "updates is no asynchronous iterator; [update async for update in updates] is a list"
+        )
     if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"updates is a mapping from client ids to updates, or an iterable of updates, not {shown(updates)}"
         )
     return updates
@@ -116,7 +118,7 @@ def named_updates(updates: Any) -> Iterator[tuple[str, Any]]:
     """Yields pairs (client id, update or (update, weight)) in the order of ``updates``.
 
     Raises:
-        InvalidArgument: a key of a mapping is no client id.
+        InvalidArgumentError: a key of a mapping is no client id.
     """
     if isinstance(updates, Mapping):
         return ((checked_client_id(client_id), update) for client_id, update in updates.items())
@@ -128,7 +130,7 @@ def naming_client(client_id: Any) -> Iterator[None]:
     """Names the client in the refusal of an update, in the engine's form, unless the text begins with a client."""
     try:
         yield
-    except (InvalidArgument, OutOfRange, ResourceExhausted) as error:
+    except (InvalidArgumentError, OutOfRangeError, ResourceExhaustedError) as error:
         if str(error).startswith("client "):
             raise
         raise error_of(error.code, f"client {client_id!r}: {error}") from error

@@ -108,7 +108,7 @@ def test_environment_has_the_credentials(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"token": "sagg_wrong"}, "Unauthenticated|token"),
+        ({"token": "sagg_wrong"}, "UnauthenticatedError|token"),
         ({"tls": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
     ],
 )
@@ -133,5 +133,5 @@ def test_client_with_a_wrong_credential_fails_alone(
 
 def test_credentials_without_an_address_are_refused(server: GuardedServer) -> None:
     for options in ({"tls": True}, {"token": "x"}, {"tls": server.ca, "server": sa.Client(server.address)}):
-        with pytest.raises(sa.InvalidArgument, match="tls and token are of the connection to server="):
+        with pytest.raises(sa.InvalidArgumentError, match="tls and token are of the connection to server="):
             SparseFedAvg(**options)

@@ -77,7 +77,7 @@ def test_refused_result_is_a_failure() -> None:
 
 
 def test_positions_of_no_array_are_refused() -> None:
-    with pytest.raises(sa.InvalidArgument, match="sparse has position 6, but the model has 6 arrays"):
+    with pytest.raises(sa.InvalidArgumentError, match="sparse has position 6, but the model has 6 arrays"):
         strategy_of(list(jobs.initial_model().values()), sparse=[0, 6])
-    with pytest.raises(sa.InvalidArgument, match="1 arrays before training, and 2 after"):
+    with pytest.raises(sa.InvalidArgumentError, match="1 arrays before training, and 2 after"):
         sparse_ndarrays([np.zeros(2)], [np.zeros(2), np.zeros(2)], [0])

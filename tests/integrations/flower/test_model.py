@@ -31,9 +31,9 @@ def test_arrays_are_those_of_flower(shape: tuple[int, ...], dtype: str) -> None:
 
 def test_bytes_that_are_no_array_are_refused() -> None:
     for data in (b"", b"\x93NUMPY\x01\x00", to_array(np.ones(9)).data[:-1]):
-        with pytest.raises(sa.InvalidArgument, match="cannot be read"):
+        with pytest.raises(sa.InvalidArgumentError, match="cannot be read"):
             view(Array("float64", (9,), "numpy.ndarray", data))
-    with pytest.raises(sa.InvalidArgument, match="serialized as 'pickle'"):
+    with pytest.raises(sa.InvalidArgumentError, match="serialized as 'pickle'"):
         view(Array("float64", (9,), "pickle", b""))
 
 
@@ -42,9 +42,9 @@ def test_records_name_what_does_not_fit() -> None:
     assert view(rows["w:keys"]).dtype == np.uint64
     keys, values = update_of(ArrayRecord(rows), ["w", "b"])["w"]
     assert (keys.tolist(), values.shape) == ([1, 2**32], (2, 3))
-    with pytest.raises(sa.InvalidArgument, match=r"unknown tensor 'v:keys'; the model has 'w', 'b'"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"unknown tensor 'v:keys'; the model has 'w', 'b'"):
         update_of(ArrayRecord(sparse_arrays("v", [1], np.ones((1, 3)))), ["w", "b"])
-    with pytest.raises(sa.InvalidArgument, match="keys and rows come together"):
+    with pytest.raises(sa.InvalidArgumentError, match="keys and rows come together"):
         update_of(ArrayRecord({"w:rows": rows["w:rows"]}), ["w"])
     # A tensor may have such a name, too.
     assert update_of(ArrayRecord({"w:keys": to_array(np.ones(2))}), ["w:keys"])["w:keys"].tolist() == [1, 1]

@@ -184,12 +184,12 @@ ROW = np.ones((1, 4), np.float32)
 )
 def test_bad_result_is_refused_whole_and_the_round_goes_on(params, form, words):
     aggregator = aggregator_of(arrays())
-    with pytest.raises(sa.InvalidArgument, match=r"^client 'a': ") as error:
+    with pytest.raises(sa.InvalidArgumentError, match=r"^client 'a': ") as error:
         aggregator.accept_model(result_of("a", params, params_type=form))
     assert words in str(error.value)
     good = {"table:keys": [2], "table:rows": ROW}
     assert aggregator.accept_model(result_of("b", good, params_type="DIFF"))
-    with contextlib.suppress(sa.InvalidArgument):
+    with contextlib.suppress(sa.InvalidArgumentError):
         aggregator.accept_model(result_of("c", params, params_type=form))
     result = aggregator.aggregate_model()
     assert result.meta["nr_aggregated"] == 1
@@ -199,7 +199,7 @@ def test_bad_result_is_refused_whole_and_the_round_goes_on(params, form, words):
 
 def test_refused_first_result_does_not_fix_the_params_type():
     aggregator = aggregator_of(arrays())
-    with pytest.raises(sa.InvalidArgument, match="nan"):
+    with pytest.raises(sa.InvalidArgumentError, match="nan"):
         aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
     assert aggregator.accept_model(result_of("b", {"bias": ROW[0]}, params_type="DIFF"))
     result = aggregator.aggregate_model()
@@ -232,7 +232,7 @@ def test_round_without_results_changes_nothing(refused):
     before = {name: array.tobytes() for name, array in model.items()}
     aggregator = aggregator_of(model)
     if refused:
-        with pytest.raises(sa.InvalidArgument):
+        with pytest.raises(sa.InvalidArgumentError):
             aggregator.accept_model(result_of("a", {"bias": NAN[0]}, params_type="FULL"))
     result = aggregator.aggregate_model()
     found = FLModelUtils.update_model(FLModel(params=model), result).params

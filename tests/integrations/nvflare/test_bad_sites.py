@@ -43,7 +43,7 @@ def test_sparse_diff_broadcasts_nothing_and_names_the_tensor(kind, shape):
     before, after = of_kind(kind, {"lora_A": np.ones((4, 3))}), of_kind(kind, {"lora_A": np.ones(shape)})
     for sparse in ([], ["lora_A"]):
         words = f"tensor 'lora_A' has shape {shape} after training; the received model's has (4, 3)"
-        with pytest.raises(sa.InvalidArgument, match=re.escape(words)):
+        with pytest.raises(sa.InvalidArgumentError, match=re.escape(words)):
             sparse_diff(before, after, sparse)
 
 
@@ -66,7 +66,9 @@ def test_axes_of_length_1_make_no_difference(kind):
 def test_weights_are_refused_where_the_op_is_of_differences(op):
     model = {"table": np.ones((5, 2), np.float32), "bias": np.ones(2, np.float32)}
     aggregator = aggregator_of(model, sparse=["table"], op=op)
-    with pytest.raises(sa.InvalidArgument, match=rf"client 'a': tensor 'table': op={op!r} is of differences") as error:
+    with pytest.raises(
+        sa.InvalidArgumentError, match=rf"client 'a': tensor 'table': op={op!r} is of differences"
+    ) as error:
         aggregator.accept_model(result_of("a", model, params_type="FULL"))
     assert "TransferType.DIFF" in str(error.value)
     assert aggregator.accept_model(result_of("b", {"bias": model["bias"]}, params_type="FULL"))
@@ -90,9 +92,9 @@ def test_elements_are_sent_and_merged(kind):
     wanted = np.ones((50, 8))
     wanted[7, 3], wanted[0, 3] = 4, 2  # (2 + 4) / 2 more, and 1 more
     np.testing.assert_array_equal(found, wanted)
-    with pytest.raises(sa.InvalidArgument, match="'weight' is among sparse and among elements"):
+    with pytest.raises(sa.InvalidArgumentError, match="'weight' is among sparse and among elements"):
         SparseAggregator(sparse=["weight"], elements=["weight"])
-    with pytest.raises(sa.InvalidArgument, match="'weight' is among sparse and among elements"):
+    with pytest.raises(sa.InvalidArgumentError, match="'weight' is among sparse and among elements"):
         sparse_diff(model, after, ["weight"], elements=["weight"])
 
 
@@ -160,7 +162,7 @@ def test_values_that_become_nonfinite_are_refused(form, name):
     after = nonfinite_trained(1)
     after[name][2, 0] = np.nan
     params = sparse_diff(model, after, ["table"]) if form == "DIFF" else after
-    with pytest.raises(sa.InvalidArgument, match=rf"client 'a': tensor '{name}'.* nan"):
+    with pytest.raises(sa.InvalidArgumentError, match=rf"client 'a': tensor '{name}'.* nan"):
         aggregator.accept_model(result_of("a", params, params_type=form))
     assert aggregator.accept_model(
         result_of("b", nonfinite_trained(1) if form == "FULL" else {"mask": np.zeros((4, 4))}, params_type=form)
@@ -171,17 +173,17 @@ def test_on_nonfinite_of_single_tensors():
     model = {"stats": np.ones(2, np.float32), "bias": np.ones(2, np.float32)}
     aggregator = aggregator_of(model, options={"on_nonfinite": {"st*": "propagate"}})
     aggregator.accept_model(result_of("a", {"stats": np.array([np.inf, 1]), "bias": np.ones(2)}, params_type="FULL"))
-    with pytest.raises(sa.InvalidArgument, match="tensor 'bias'"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'bias'"):
         aggregator.accept_model(result_of("b", {"bias": np.array([np.inf, 1])}, params_type="FULL"))
     assert aggregator.aggregate_model().params["stats"].tolist() == [np.inf, 1]
     aggregator = aggregator_of(model, options={"on_nonfinite": {"static": "propagate"}})
-    with pytest.raises(sa.InvalidArgument, match="on_nonfinite has 'static', which is no tensor of the model"):
+    with pytest.raises(sa.InvalidArgumentError, match="on_nonfinite has 'static', which is no tensor of the model"):
         aggregator.accept_model(result_of("a", model, params_type="FULL"))
 
 
 def test_bools_that_change_have_no_difference():
     before, after = {"flags": np.array([True, False])}, {"flags": np.array([False, False])}
-    with pytest.raises(sa.InvalidArgument, match=r"tensor 'flags' .*bool"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'flags' .*bool"):
         sparse_diff(before, after, [])
 
 
@@ -201,7 +203,7 @@ def test_any_error_of_one_result_is_that_sites_own():
             raise KeyError("gone")
 
     aggregator = aggregator_of({"bias": np.ones(2, np.float32)})
-    with pytest.raises(sa.InvalidArgument, match=r"client 'a': tensor 'bias': .*gone"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"client 'a': tensor 'bias': .*gone"):
         aggregator.accept_model(result_of("a", {"bias": Broken()}, params_type="FULL"))
     assert aggregator.accept_model(result_of("b", {"bias": np.ones(2)}, params_type="FULL"))
 

@@ -137,7 +137,7 @@ def test_rows_for_another_version_are_refused_and_the_next_task_is_whole():
     model["table"][1] += 1
     other.receive(server.task(copy_of(model), "b", other))
     model["table"][2] += 1
-    with pytest.raises(sa.FailedPrecondition, match="rows since version"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="rows since version"):
         client.receive(server.task(copy_of(model), "c", other))
     task = server.task(copy_of(model), "c", client)
     assert "table" in from_shareable(task).data
@@ -194,11 +194,11 @@ def test_top_k_sends_the_largest_rows_and_the_rest_later(kind):
 
 def test_weights_in_the_place_of_differences_are_refused():
     shareable = DXO(DataKind.WEIGHTS, first_model("numpy")).to_shareable()
-    with pytest.raises(sa.InvalidArgument, match=r"table.*params_transfer_type"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"table.*params_transfer_type"):
         SendSparseDiff(["table"]).process(shareable, FLContextManager().new_context())
 
 
 @pytest.mark.parametrize("sparse", ["table", [1], None])
 def test_sparse_is_a_list_of_names(sparse):
-    with pytest.raises(sa.InvalidArgument, match="list of names"):
+    with pytest.raises(sa.InvalidArgumentError, match="list of names"):
         SendSparseDiff(sparse)

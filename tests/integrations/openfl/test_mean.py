@@ -107,7 +107,7 @@ def test_collaborator_that_comes_twice_counts_once(caplog):
 
 @pytest.mark.parametrize(("tensors", "words"), [([], "no collaborators"), ([ONE * 1j], "complex")])
 def test_without_a_good_tensor_the_reason_is_raised(tensors, words):
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         call(*tensors)
 
 

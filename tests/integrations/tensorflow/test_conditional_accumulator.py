@@ -159,12 +159,12 @@ def test_sums_are_taken_in_the_dtype_there_and_in_float64_here(accumulators) -> 
 def test_keys_outside_are_taken_there_and_refused_here(keys: list[int], text: str, accumulators) -> None:
     update = (np.array(keys), np.ones((1, 1), np.float32))
     assert accumulators["float32", 1].mean([update])[0].tolist() == keys
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         our_means(Case("float32", 10, 1, [update], True))
 
 
 def test_values_that_are_not_finite_are_averaged_there_and_refused_here(accumulators) -> None:
     update = (np.array([1]), np.array([[np.nan]], np.float32))
     assert np.isnan(accumulators["float32", 1].mean([update])[1]).all()
-    with pytest.raises(sa.InvalidArgument, match="nan"):
+    with pytest.raises(sa.InvalidArgumentError, match="nan"):
         our_means(Case("float32", 10, 1, [update], True))

@@ -97,10 +97,12 @@ def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
 def test_tensors_of_other_dtypes_are_converted_or_refused() -> None:
     assert merge(slices([1], tf.ones((1, WIDTH), tf.float64))).values.tolist() == [[1.0] * WIDTH]
     with pytest.raises(
-        sa.InvalidArgument, match=r"tensor 'v', key 1, position 0, column 0: value 1e\+300 does not fit float32"
+        sa.InvalidArgumentError, match=r"tensor 'v', key 1, position 0, column 0: value 1e\+300 does not fit float32"
     ):
         merge(slices([1], tf.fill((1, WIDTH), tf.constant(1e300, tf.float64))))
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': values of dtype complex64 cannot be sent as float32"):
+    with pytest.raises(
+        sa.InvalidArgumentError, match="tensor 'v': values of dtype complex64 cannot be sent as float32"
+    ):
         merge(slices([1], tf.ones((1, WIDTH), tf.complex64)))
 
 
@@ -124,7 +126,7 @@ CASES = {name: (tensor, text) for name, tensor, text in refused_cases()}
 @pytest.mark.parametrize("name", CASES)
 def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
     tensor, text = CASES[name]
-    with pytest.raises(sa.InvalidArgument, match=text) as error:
+    with pytest.raises(sa.InvalidArgumentError, match=text) as error:
         merge(tensor)
     assert "'v'" in str(error.value)
 
@@ -132,9 +134,9 @@ def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
 def test_symbolic_tensors_are_refused() -> None:
     @tf.function
     def traced(rows):
-        with pytest.raises(sa.InvalidArgument, match=r"tensor 'v': cannot read .*SymbolicTensor"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'v': cannot read .*SymbolicTensor"):
             merge((np.array([1, 2]), rows))
-        with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read"):
+        with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read"):
             merge(tf.IndexedSlices(rows, tf.constant([1, 2]), tf.constant([NUM_ROWS, WIDTH])))
         return rows
 

@@ -62,7 +62,7 @@ def test_variables_of_the_same_name_are_refused() -> None:
 
     model = Twice()
     model(np.ones((1, 2)))
-    with pytest.raises(sa.InvalidArgument, match="two variables are named 'out/kernel'"):
+    with pytest.raises(sa.InvalidArgumentError, match="two variables are named 'out/kernel'"):
         sparse_keras.variables(model)
 
 
@@ -102,7 +102,7 @@ def test_variables_that_the_loss_does_not_use_are_left_out() -> None:
         loss = tf.reduce_sum(model.get_layer("out").kernel ** 2)
     update = sparse_keras.update(tape.gradient(loss, model.trainable_variables), model)
     assert list(update) == ["out/kernel"]
-    with pytest.raises(sa.InvalidArgument, match="1 gradients for 3 variables"):
+    with pytest.raises(sa.InvalidArgumentError, match="1 gradients for 3 variables"):
         sparse_keras.update(list(update.values()), model)
 
 
@@ -141,7 +141,7 @@ def test_hashed_keys_find_their_rows() -> None:
     sparse_keras.apply_rows(FedAvgM(), inside, {"v": variable}, -1.0)
     assert variable.numpy()[4].tolist() == [0, 0]
     for call in (sparse_keras.gradients, lambda *given: sparse_keras.apply_rows(FedAvgM(), *given, -1.0)):
-        with pytest.raises(sa.InvalidArgument, match=r"'v': key 18446744073709551615 is not in .* \(5, 2\)"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"'v': key 18446744073709551615 is not in .* \(5, 2\)"):
             call(outside, {"v": variable})
 
 
@@ -166,5 +166,5 @@ def test_results_that_do_not_fit_are_refused() -> None:
             (result, {"v": np.ones((9, WIDTH))}, "'v' is ndarray, not a tf.Variable"),
             (union, {"v": tf.Variable(np.ones((9, WIDTH)))}, "'v' is a union"),
         ):
-            with pytest.raises(sa.InvalidArgument, match=text):
+            with pytest.raises(sa.InvalidArgumentError, match=text):
                 call(given, variables)

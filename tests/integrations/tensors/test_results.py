@@ -66,14 +66,14 @@ def test_to_jax(shape: tuple, row_width: int | None, layout: str) -> None:
     assert np.array_equal(wide(whole), wide(result.dense()))
     check_update(made, result, shape, row_width)
     assert merged(shape, row_width, "bfloat16", layout).to_jax().dtype == jax.numpy.bfloat16
-    with pytest.raises(sa.FailedPrecondition, match="tensor 'v' is float64, which JAX would make float32"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="tensor 'v' is float64, which JAX would make float32"):
         merged(shape, row_width, "float64", layout).to_jax()
 
 
 def test_to_jax_of_indices_beyond_32_bits_is_refused() -> None:
     pytest.importorskip("jax")
     result = dataclasses.replace(merged((12, 4), None), num_rows=1 << 31, shape=(1 << 31, 4))
-    with pytest.raises(sa.FailedPrecondition, match=r"tensor 'v' of shape .* has indices beyond int32"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match=r"tensor 'v' of shape .* has indices beyond int32"):
         result.to_jax()
 
 
@@ -83,7 +83,7 @@ def test_to_tf(shape: tuple, row_width: int | None, layout: str) -> None:
     tf = pytest.importorskip("tensorflow")
     result = merged(shape, row_width, layout=layout)
     if row_width == 2 and layout == "sparse":
-        with pytest.raises(sa.FailedPrecondition, match="has 2 axes of keys before its rows"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="has 2 axes of keys before its rows"):
             result.to_tf()
         return
     made = result.to_tf()
@@ -173,7 +173,7 @@ def test_add_to_other_torch_tensors_says_why() -> None:
         (torch.zeros(12, 1), r"tensor 'v' has shape \(12,\), and the array to add to has \(12, 1\)"),
         (torch.zeros(12, dtype=torch.int64), "1.0 × float32 does not add to int64"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             result.add_to(target)
 
 
@@ -213,7 +213,7 @@ def test_tied_weights_are_one_tensor_and_added_to_once() -> None:
     assert torch.allclose(module.wte.weight, before - module.wte.weight.grad)
     rows = ([3], np.ones((1, 4)))
     different = sa.aggregate([{"wte.weight": rows, "head.weight": ([3], np.zeros((1, 4)) - 1)}], spec)
-    with pytest.raises(sa.InvalidArgument, match=r"'wte.weight' and 'head.weight' are one array of the model"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"'wte.weight' and 'head.weight' are one array of the model"):
         different.add_to(module)
     alone = sa.aggregate([{"wte.weight": rows}], spec)
     alone.add_to(module.state_dict())

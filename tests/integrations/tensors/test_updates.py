@@ -204,7 +204,7 @@ def test_pandas_that_makes_no_sense_says_where() -> None:
             "column 'key' has a missing value at position 1",
         ),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             tensor_data(spec, made)
 
 
@@ -243,7 +243,7 @@ def test_arrow_that_makes_no_sense_says_where() -> None:
         (arrow.table({"key": ["x"], "a": [1.0], "b": [2.0]}), "column 'key' is of string, not of numbers"),
         (arrow.table({"key": [1.5], "a": [1.0], "b": [2.0]}), "keys must be integers"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             tensor_data(spec, made)
 
 
@@ -252,7 +252,7 @@ def test_arrow_lists_with_wild_offsets_are_refused() -> None:
     values = arrow.array([1.0, 2.0, 3.0, 4.0], arrow.float32())
     offsets = arrow.py_buffer(np.array([0, 1 << 30, 4], np.int32))
     lists = arrow.Array.from_buffers(arrow.list_(arrow.float32()), 2, [None, offsets], children=[values])
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v': cannot read pyarrow"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read pyarrow"):
         tensor_data(sa.TensorSpec("v", "float32", 9, 2), arrow.table({"key": [1, 2], "a": lists}))
 
 
@@ -290,9 +290,9 @@ def test_polars_that_makes_no_sense_says_why() -> None:
         ((KEYS[:2], polars.Series([1.0, None])), "it has a missing value at position 1"),
         (polars.Series([None, *VALUES, *VALUES[:4]]), "it has a missing value at position 0"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': .*{text}"):
             tensor_data(spec, given)
-    with pytest.raises(sa.InvalidArgument, match="tensor 'v' is no array"):
+    with pytest.raises(sa.InvalidArgumentError, match="tensor 'v' is no array"):
         sa.RoundSpec.like({"v": frame})
 
 
@@ -317,7 +317,7 @@ def test_pandas_and_arrow_columns_in_a_pair() -> None:
         ((arrow.array([1, None]), [[1.0, 2.0], [1.0, 2.0]]), "cannot read keys of pyarrow.*: it has a missing value"),
         (([1, 2], arrow.chunked_array([[1.0], [None, 1.0, 1.0]])), "it has a missing value at position 1"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': .*{text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': .*{text}"):
             tensor_data(spec, pair)
 
 
@@ -327,7 +327,7 @@ def test_xarray_with_labels_is_refused() -> None:
     assert tensor_data(spec, xarray.DataArray(VALUES)).values.reshape(-1).tolist() == VALUES
     labelled = xarray.DataArray(VALUES, coords={"key": KEYS}, dims="key")
     for given, text in [(labelled, "its axes have labels"), (xarray.Dataset({"v": labelled}), "it is a mapping")]:
-        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read xarray.*: {text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read xarray.*: {text}"):
             tensor_data(spec, given)
 
 
@@ -339,7 +339,7 @@ def test_pydata_sparse() -> None:
         (sparse.COO.from_numpy(array).asformat("gcxs"), "of its formats only COO is read"),
         (sparse.COO.from_numpy(array, fill_value=np.float32(1.0)), "its entries that are not stored are 1.0, not 0"),
     ]:
-        with pytest.raises(sa.InvalidArgument, match=f"tensor 'v': cannot read sparse.*: {text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read sparse.*: {text}"):
             tensor_data(by_row(), given)
 
 
@@ -353,6 +353,6 @@ def test_jax_indices_beyond_the_padding_are_refused() -> None:
             assert tensor_data(by_element(), made).keys.tolist() == [3 * 6 + 1]
             continue
         with pytest.raises(
-            sa.InvalidArgument, match=r"tensor 'v': coordinate -?\d+ of axis \d at position 1 is not in"
+            sa.InvalidArgumentError, match=r"tensor 'v': coordinate -?\d+ of axis \d at position 1 is not in"
         ):
             tensor_data(by_element(), made)

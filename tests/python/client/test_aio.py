@@ -35,7 +35,7 @@ def test_aio_round_from_open_to_delete(server):
             assert opened.id in listed
             assert (await client.get_round(opened.id)).info.state == "done"
             await opened.delete()
-            with pytest.raises(sa.NotFound):
+            with pytest.raises(sa.errors.NotFoundError):
                 await opened.refresh()
             return result, part
 
@@ -49,14 +49,14 @@ def test_aio_errors_are_typed(server):
     async def job():
         async with sa.aio.Client(server.address) as client:
             opened = await client.create_round(ONE)
-            with pytest.raises(sa.InvalidArgument, match="key 10"):
+            with pytest.raises(sa.InvalidArgumentError, match="key 10"):
                 await opened.submit("a", ([10], [1.0]))
-            with pytest.raises(sa.FailedPrecondition):
+            with pytest.raises(sa.errors.FailedPreconditionError):
                 await opened.result()
             with pytest.raises(TimeoutError):
                 await opened.wait(timeout=0.01)
             await opened.cancel("enough")
-            with pytest.raises(sa.RoundFailed, match="enough"):
+            with pytest.raises(sa.RoundFailedError, match="enough"):
                 await opened.result()
 
     run(job())
@@ -82,7 +82,7 @@ def test_aio_client_of_another_loop_says_so(server):
         opened.result(),
         client.disconnect(),
     ):
-        with pytest.raises(sa.FailedPrecondition, match="this client is in use in another event loop"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is in use in another event loop"):
             run(call)
 
 
@@ -90,7 +90,7 @@ def test_aio_disconnect_of_a_client_that_never_called():
     async def job():
         client = sa.aio.Client("127.0.0.1:1")
         await client.close()
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
             await client.server_info()
 
     run(job())
@@ -105,7 +105,7 @@ def test_aio_aggregate_of_an_asynchronous_generator_says_what_to_do(client, serv
             await client.aggregate(updates(), ONE)
 
     for use in (lambda: run(job()), lambda: client.aggregate(updates(), ONE), lambda: sa.aggregate(updates(), ONE)):
-        with pytest.raises(sa.InvalidArgument, match="updates is no asynchronous iterator"):
+        with pytest.raises(sa.InvalidArgumentError, match="updates is no asynchronous iterator"):
             use()
 
 
@@ -124,7 +124,7 @@ def test_aio_after_disconnect_says_so(server):
             opened.close(),
             opened.result(),
         ):
-            with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+            with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
                 await call
 
     run(job())
@@ -168,7 +168,7 @@ def test_aio_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
         under_way = asyncio.ensure_future(CALLS[call](await client.get_round("r")))
         await asyncio.get_running_loop().run_in_executor(None, servicer.entered.wait)
         await client.disconnect()
-        with pytest.raises(sa.errors.Cancelled, match="disconnected"):
+        with pytest.raises(sa.errors.CancelledError, match="disconnected"):
             await under_way
         assert not under_way.cancelled()
 
@@ -200,7 +200,7 @@ def test_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
         under_way = pool.submit(CALLS[call], client.get_round("r"))
         assert servicer.entered.wait(60)
         client.disconnect()
-        with pytest.raises(sa.errors.Cancelled):
+        with pytest.raises(sa.errors.CancelledError):
             under_way.result(timeout=60)
 
 
@@ -213,7 +213,7 @@ def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
                 await client.disconnect()
                 await stub.GetServerInfo(pb.GetServerInfoRequest())
 
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
             await call_too_late()
 
     run(job())
@@ -227,7 +227,7 @@ def test_aio_result_ranges_end_where_they_say(server):
             await opened.close()
             assert len((await opened.result(keys=(0, 0)))["v"]) == 0
             assert (await opened.result(keys=(0, None)))["v"].keys.tolist() == [0, 9]
-            with pytest.raises(sa.InvalidArgument, match="ends at 0, before it begins at 5"):
+            with pytest.raises(sa.InvalidArgumentError, match="ends at 0, before it begins at 5"):
                 await opened.result(keys=(5, 0))
 
     run(job())

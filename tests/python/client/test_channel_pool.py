@@ -67,7 +67,10 @@ def test_channels_once_closed_lend_nothing(lend: str) -> None:
     channels = ChannelPool(opener, 2)
     with channels.least_busy():
         assert channels.close() == opener.opened
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"), getattr(channels, lend)():
+        with (
+            pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"),
+            getattr(channels, lend)(),
+        ):
             pass
     assert len(opener.opened) == 1
 
@@ -82,7 +85,7 @@ def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
                 channel.close()
             stub.GetServerInfo(pb.GetServerInfoRequest())
 
-    with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
         call_too_late()
 
 
@@ -92,9 +95,9 @@ def test_channels_leave_other_errors_alone() -> None:
     def fail() -> None:
         with channels.first():
             channels.close()
-            raise sa.InvalidArgument("mine")
+            raise sa.InvalidArgumentError("mine")
 
-    with pytest.raises(sa.InvalidArgument, match="mine"):
+    with pytest.raises(sa.InvalidArgumentError, match="mine"):
         fail()
 
 
@@ -115,20 +118,20 @@ def test_client_after_disconnect_says_so(server: Any) -> None:
         opened.close,
         opened.result,
     ):
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
             call()
 
 
 @pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])
 def test_client_with_a_senseless_number_of_connections_says_so(connections: Any) -> None:
-    with pytest.raises(sa.InvalidArgument, match=f"connections .* not {connections!r}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"connections .* not {connections!r}"):
         sa.Client("127.0.0.1:1", connections=connections)
 
 
 @pytest.mark.parametrize("make", [sa.Client, sa.aio.Client])
 @pytest.mark.parametrize("chunk_bytes", [0, -5, 1.5, "a", True])
 def test_client_with_a_senseless_size_of_chunks_says_so(make: Any, chunk_bytes: Any) -> None:
-    with pytest.raises(sa.InvalidArgument, match=f"chunk_bytes .* not {chunk_bytes!r}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"chunk_bytes .* not {chunk_bytes!r}"):
         make("127.0.0.1:1", chunk_bytes=chunk_bytes)
 
 
@@ -151,7 +154,7 @@ def test_client_reaches_the_loopback_without_a_proxy(server: Any, http_proxy: No
 
     assert asyncio.run(version())
     proxied = [("grpc.enable_http_proxy", 1)]
-    with sa.Client(server.address, retry=once, options=proxied) as client, pytest.raises(sa.Unavailable):
+    with sa.Client(server.address, retry=once, options=proxied) as client, pytest.raises(sa.errors.UnavailableError):
         client.server_info()
 
 

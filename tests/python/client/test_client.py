@@ -159,13 +159,13 @@ def test_create_round_id_is_idempotent(client):
     assert first.id == "idempotent.1"
     first.submit("a", {"v": ([1], [1.0])})
     assert client.create_round(one(), round_id="idempotent.1").info.num_submissions == 1
-    with pytest.raises(sa.AlreadyExists):
+    with pytest.raises(sa.errors.AlreadyExistsError):
         client.create_round(one(op="mean"), round_id="idempotent.1")
-    with pytest.raises(sa.InvalidArgument):
+    with pytest.raises(sa.InvalidArgumentError):
         client.create_round(one(), round_id="no/slashes")
     assert client.get_round("idempotent.1").name == client.get_round("rounds/idempotent.1").name
     first.delete()
-    with pytest.raises(sa.NotFound, match=r"idempotent\.1"):
+    with pytest.raises(sa.errors.NotFoundError, match=r"idempotent\.1"):
         client.get_round("idempotent.1")
 
 
@@ -182,7 +182,7 @@ def test_submit_again_is_a_duplicate_or_refused(client):
     update = {"v": ([1, 2], [1.0, 2.0])}
     assert not opened.submit("a", update).duplicate
     assert opened.submit("a", update).duplicate
-    with pytest.raises(sa.AlreadyExists, match="'a'"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="'a'"):
         opened.submit("a", {"v": ([1, 2], [1.0, 3.0])})
     assert opened.close()["v"].values.tolist() == [1.0, 2.0]
     assert opened.submit("a", update).duplicate  # after the close as well
@@ -208,7 +208,7 @@ def test_submit_bad_update_is_refused_and_the_round_unharmed(client, update, wei
     opened = client.create_round(one(weighting="by_weight"))
     opened.submit("good", {"v": ([3], [1.0])}, weight=2.0)
     for resumable in (False, True):
-        with pytest.raises(sa.InvalidArgument, match=text) as refused:
+        with pytest.raises(sa.InvalidArgumentError, match=text) as refused:
             opened.submit("bad", update, weight=weight, resumable=resumable)
         assert refused.value.code.name == "INVALID_ARGUMENT"
         assert isinstance(refused.value, ValueError)
@@ -219,9 +219,9 @@ def test_submit_bad_update_is_refused_and_the_round_unharmed(client, update, wei
 def test_submit_beyond_limits_is_resource_exhausted(client):
     opened = client.create_round(one(max_tuples_per_submission=3, max_bytes_per_submission=20))
     opened.submit("a", {"v": ([1, 2], [1.0, 1.0])})
-    with pytest.raises(sa.ResourceExhausted, match="3"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="3"):
         opened.submit("b", {"v": ([1, 2, 3, 4], [1.0] * 4)})
-    with pytest.raises(sa.ResourceExhausted, match="20"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="20"):
         opened.submit("b", {"v": ([1, 2, 3], [1.0] * 3)})
     assert len(opened.close()["v"]) == 2
 
@@ -232,38 +232,38 @@ def test_create_round_bad_spec_is_refused(client):
         (one(numerics="fixed_point", max_submissions=3), "value_bound"),
         (sa.RoundSpec([]), "tensor"),
     ):
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             client.create_round(spec)
 
 
 def test_round_in_the_wrong_phase_says_so(client):
     opened = client.create_round(one())
-    with pytest.raises(sa.FailedPrecondition) as early:
+    with pytest.raises(sa.errors.FailedPreconditionError) as early:
         opened.result()
-    assert not isinstance(early.value, sa.RoundFailed)
+    assert not isinstance(early.value, sa.RoundFailedError)
     with pytest.raises(TimeoutError, match="open"):
         opened.wait(timeout=0.01)
     opened.close()
-    with pytest.raises(sa.FailedPrecondition):
+    with pytest.raises(sa.errors.FailedPreconditionError):
         opened.submit("late", {"v": ([1], [1.0])})
-    with pytest.raises(sa.FailedPrecondition):
+    with pytest.raises(sa.errors.FailedPreconditionError):
         opened.cancel()
 
 
 def test_round_cancelled_has_no_result(client):
     opened = client.create_round(one())
     assert opened.cancel("changed my mind").state == "cancelled"
-    with pytest.raises(sa.RoundFailed, match="changed my mind") as failed:
+    with pytest.raises(sa.RoundFailedError, match="changed my mind") as failed:
         opened.result()
     assert failed.value.state == "cancelled"
-    with pytest.raises(sa.FailedPrecondition):
+    with pytest.raises(sa.errors.FailedPreconditionError):
         opened.submit("late", {"v": ([1], [1.0])})
 
 
 def test_round_below_its_minimum_fails(client):
     opened = client.create_round(one(min_submissions=2))
     opened.submit("a", {"v": ([1], [1.0])})
-    with pytest.raises(sa.RoundFailed) as failed:
+    with pytest.raises(sa.RoundFailedError) as failed:
         opened.close()
     assert failed.value.state == "failed"
     assert opened.info.state == "failed"
@@ -273,7 +273,7 @@ def test_round_overflow_fails_naming_the_key(client):
     opened = client.create_round(one("int64"))
     for name in ("a", "b"):
         opened.submit(name, {"v": ([7, 5], np.array([2**63 - 1] * 2))})
-    with pytest.raises(sa.RoundFailed, match="key 5"):
+    with pytest.raises(sa.RoundFailedError, match="key 5"):
         opened.close()
 
 
@@ -311,13 +311,13 @@ def test_aggregate_list_mapping_and_weights(client):
 
 
 def test_aggregate_bad_update_refuses_all(client):
-    with pytest.raises(sa.InvalidArgument, match="key 10"):
+    with pytest.raises(sa.InvalidArgumentError, match="key 10"):
         client.aggregate([([1], [1.0]), ([10], [1.0])], one())
-    with pytest.raises(sa.InvalidArgument, match=r"client '00000000000000000001'.*'w'"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"client '00000000000000000001'.*'w'"):
         client.aggregate([([1], [1.0]), {"w": ([1], [1.0])}], one())
-    with pytest.raises(sa.OutOfRange, match="key 5"):
+    with pytest.raises(sa.errors.OutOfRangeError, match="key 5"):
         client.aggregate([([5], np.array([2**63 - 1]))] * 2, one("int64"))
-    with pytest.raises(sa.InvalidArgument, match="modular"):
+    with pytest.raises(sa.InvalidArgumentError, match="modular"):
         client.aggregate([], one("uint32"))
 
 

@@ -1,4 +1,4 @@
-"""Arguments of clients that make no sense are refused as InvalidArgument, with the argument's name and its value."""
+"""Arguments of clients that make no sense raise InvalidArgumentError, with the argument's name and its value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ import sparseagg as sa
     ],
 )
 def test_address_without_host_or_port_is_refused(twin: Any, address: Any, text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         twin(address)
 
 
@@ -61,14 +61,14 @@ def test_address_in_all_forms_is_taken(address: str) -> None:
     ],
 )
 def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: Any, text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         twin("localhost:1", **{argument: value})
 
 
 @pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
 @pytest.mark.parametrize("token", ["secret\n", "sécret", "\udcff", 5, b"secret"])
 def test_token_that_cannot_be_sent_is_refused_and_not_shown(twin: Any, token: Any) -> None:
-    with pytest.raises(sa.InvalidArgument, match="a token is a string of printable ASCII") as refused:
+    with pytest.raises(sa.InvalidArgumentError, match="a token is a string of printable ASCII") as refused:
         twin("localhost:1", token=token)
     assert "cret" not in str(refused.value)
 
@@ -85,14 +85,14 @@ def test_token_that_cannot_be_sent_is_refused_and_not_shown(twin: Any, token: An
     ],
 )
 def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         sa.RetryPolicy(**options)
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
 def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
     for twin in (sa.Client, sa.aio.Client):
-        with pytest.raises(sa.InvalidArgument, match="chunk_bytes is a number from 1 on, or None, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="chunk_bytes is a number from 1 on, or None, not"):
             twin("localhost:1", chunk_bytes=chunk_bytes)
 
 
@@ -100,5 +100,5 @@ def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
 def test_file_that_holds_no_certificate_is_refused(twin: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "authority.pem"
     path.write_bytes(b"\x30\x82 the same as DER")
-    with pytest.raises(sa.InvalidArgument, match=r"tls: .*authority\.pem has no certificate in PEM"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tls: .*authority\.pem has no certificate in PEM"):
         twin("localhost:1", tls=path)

@@ -68,9 +68,13 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
         opened = coordinator.create_round(SPEC, "r")
         mine = client.get_round("r")
         mine.submit("site-1", UPDATE)
-        with pytest.raises(sa.PermissionDenied, match="of client 'site-1', and the request of client 'site-2'"):
+        with pytest.raises(
+            sa.errors.PermissionDeniedError, match="of client 'site-1', and the request of client 'site-2'"
+        ):
             mine.submit("site-2", UPDATE)
-        with pytest.raises(sa.PermissionDenied, match="role 'client' of this credential may not call CloseRound"):
+        with pytest.raises(
+            sa.errors.PermissionDeniedError, match="role 'client' of this credential may not call CloseRound"
+        ):
             mine.close()
         assert mine.submit("", UPDATE).client_id == "site-1"  # the credential's name; the content counts once
         opened.submit("site-2", UPDATE)
@@ -82,7 +86,7 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
 def test_call_without_a_valid_token_is_unauthenticated(guarded: Guarded) -> None:
     for token in (None, "x"):
         client = sa.Client(guarded.address, token=token, tls=guarded.ca, retry=ONCE)
-        with client, pytest.raises(sa.Unauthenticated):
+        with client, pytest.raises(sa.errors.UnauthenticatedError):
             client.server_info()
 
 
@@ -90,7 +94,7 @@ def test_token_of_the_environment_is_sent_and_an_argument_goes_before_it(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARSEAGG_TOKEN", guarded.token["observer"])
-    with sa.Client(guarded.address, tls=guarded.ca) as client, pytest.raises(sa.PermissionDenied):
+    with sa.Client(guarded.address, tls=guarded.ca) as client, pytest.raises(sa.errors.PermissionDeniedError):
         client.create_round(SPEC)
     with guarded.client("coordinator") as client:
         client.create_round(SPEC)
@@ -111,10 +115,10 @@ def test_tls_of_the_environment_is_used_and_an_argument_goes_before_it(
     assert main(["info", "--address", guarded.address]) == 0
     capsys.readouterr()
     for tls in (False, True):
-        with sa.Client(guarded.address, tls=tls, retry=ONCE) as client, pytest.raises(sa.Unavailable):
+        with sa.Client(guarded.address, tls=tls, retry=ONCE) as client, pytest.raises(sa.errors.UnavailableError):
             client.server_info()
     monkeypatch.setenv("SPARSEAGG_TLS_CA", "system")
-    with sa.Client(guarded.address, retry=ONCE) as client, pytest.raises(sa.Unavailable):
+    with sa.Client(guarded.address, retry=ONCE) as client, pytest.raises(sa.errors.UnavailableError):
         client.server_info()
 
 
@@ -126,7 +130,7 @@ def test_certificate_of_the_environment_is_the_identity(
     address = start_server("--dev-tls", str(tls), "--tls-client-ca", str(tls / "ca.pem")).address
     monkeypatch.setenv("SPARSEAGG_TLS_CA", str(tls / "ca.pem"))
     monkeypatch.setenv("SPARSEAGG_TLS_CERTIFICATE", str(tls / "coordinator.pem"))
-    with pytest.raises(sa.InvalidArgument, match="SPARSEAGG_TLS_CERTIFICATE and SPARSEAGG_TLS_KEY go together"):
+    with pytest.raises(sa.InvalidArgumentError, match="SPARSEAGG_TLS_CERTIFICATE and SPARSEAGG_TLS_KEY go together"):
         sa.Client(address)
     monkeypatch.setenv("SPARSEAGG_TLS_KEY", str(tls / "coordinator.key"))
     with sa.Client(address) as client:
@@ -147,7 +151,7 @@ def test_function_gives_each_call_its_token(guarded: Guarded) -> None:
     tokens = iter([guarded.token["observer"], "expired", guarded.token["observer"]])
     with sa.Client(guarded.address, token=lambda: next(tokens), tls=guarded.ca, retry=ONCE) as client:
         client.server_info()
-        with pytest.raises(sa.Unauthenticated):
+        with pytest.raises(sa.errors.UnauthenticatedError):
             client.server_info()
         client.server_info()
 
@@ -167,7 +171,7 @@ def test_asyncio_client_takes_the_same(guarded: Guarded) -> None:
 @pytest.mark.parametrize("token", [5, b"secret", "sécret", "secret\n"])
 def test_function_whose_token_cannot_be_sent_is_refused_and_not_shown(guarded: Guarded, token: Any) -> None:
     client = sa.Client(guarded.address, token=lambda: token, tls=guarded.ca)
-    with client, pytest.raises(sa.InvalidArgument, match="a token is a string of printable ASCII") as refused:
+    with client, pytest.raises(sa.InvalidArgumentError, match="a token is a string of printable ASCII") as refused:
         client.server_info()
     assert "cret" not in str(refused.value)
 
@@ -177,16 +181,16 @@ def test_function_whose_token_cannot_be_sent_is_refused_and_not_shown(guarded: G
 def test_token_over_a_plain_connection_to_another_machine_is_refused(
     twin: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(sa.InvalidArgument, match=r"everybody on the way .* could read the token") as refused:
+    with pytest.raises(sa.InvalidArgumentError, match=r"everybody on the way .* could read the token") as refused:
         twin(address, token="secret")
     assert "secret" not in str(refused.value)
-    with pytest.raises(sa.InvalidArgument, match="everybody on the way"):
+    with pytest.raises(sa.InvalidArgumentError, match="everybody on the way"):
         twin(address, token=lambda: "secret")
     twin(address, token="secret", insecure_token=True)
     twin(address, token="secret", tls=True)
     twin(address)
     monkeypatch.setenv("SPARSEAGG_TOKEN", "secret")
-    with pytest.raises(sa.InvalidArgument, match="SPARSEAGG_TOKEN"):
+    with pytest.raises(sa.InvalidArgumentError, match="SPARSEAGG_TOKEN"):
         twin(address)
 
 
@@ -211,7 +215,7 @@ def test_server_of_another_authority_is_not_trusted(
     start_server("--dev-tls", str(other))
     for tls in (other / "ca.pem", True, False):
         client = sa.Client(guarded.address, token=guarded.token["admin"], tls=tls, retry=ONCE)
-        with client, pytest.raises(sa.Unavailable):
+        with client, pytest.raises(sa.errors.UnavailableError):
             client.server_info()
 
 
@@ -219,7 +223,7 @@ def test_client_certificate_is_the_identity(tmp_path: pathlib.Path, start_server
     tls = tmp_path / "tls"
     start_server("--dev-tls", str(tls))  # makes the files
     address = start_server("--dev-tls", str(tls), "--tls-client-ca", str(tls / "ca.pem")).address
-    with sa.Client(address, tls=tls / "ca.pem", retry=ONCE) as client, pytest.raises(sa.Unavailable):
+    with sa.Client(address, tls=tls / "ca.pem", retry=ONCE) as client, pytest.raises(sa.errors.UnavailableError):
         client.server_info()
     files = {
         role: sa.TLS(ca=tls / "ca.pem", certificate=tls / f"{role}.pem", key=tls / f"{role}.key")
@@ -229,7 +233,7 @@ def test_client_certificate_is_the_identity(tmp_path: pathlib.Path, start_server
     with sa.Client(address, tls=files["coordinator"]) as client:
         client.create_round(SPEC, "r")
     with sa.Client(address, tls=files["client"]) as client:
-        with pytest.raises(sa.PermissionDenied, match="role 'client'"):
+        with pytest.raises(sa.errors.PermissionDeniedError, match="role 'client'"):
             client.create_round(SPEC)
         client.get_round("r").submit("dev", UPDATE)
 
@@ -241,13 +245,16 @@ def test_admin_works_in_the_tenant_that_it_names(tmp_path: pathlib.Path, start_s
     address = start_server("--tokens-file", str(tokens)).address
     with sa.Client(address, token=red) as client:
         client.create_round(SPEC, "r")
-    with sa.Client(address, token=red, tenant="blue") as client, pytest.raises(sa.PermissionDenied, match="another"):
+    with (
+        sa.Client(address, token=red, tenant="blue") as client,
+        pytest.raises(sa.errors.PermissionDeniedError, match="another"),
+    ):
         client.server_info()
     with sa.Client(address, token=admin) as client:
         assert list(client.list_rounds()) == []
     with sa.Client(address, token=admin, tenant="red") as client:
         assert [found.id for found in client.list_rounds()] == ["r"]
-    with pytest.raises(sa.InvalidArgument, match="tenant 'a/b' is not 1 to 128 of"):
+    with pytest.raises(sa.InvalidArgumentError, match="tenant 'a/b' is not 1 to 128 of"):
         sa.Client(address, tenant="a/b")
 
 
@@ -260,7 +267,7 @@ def test_keys_revoked_while_the_server_runs_are_refused(guarded: Guarded, capsys
         assert not any(token in listed for token in guarded.token.values())
         (line,) = [line for line in listed.splitlines() if " observer " in line]
         assert main(["keys", "revoke", str(guarded.tokens), line.split()[0]]) == 0
-        with pytest.raises(sa.Unauthenticated, match="does not know this token"):
+        with pytest.raises(sa.errors.UnauthenticatedError, match="does not know this token"):
             call_for_ever(observer)  # the server looks at the file every second
         client.server_info()
     assert main(["keys", "list", str(guarded.tokens)]) == 0
@@ -325,10 +332,13 @@ def test_server_object_takes_tokens_and_tls(
     with sa.Server(tls=files, tokens_file=tokens) as server:
         with sa.Client(server.address, token=token, tls=tls / "ca.pem") as client:
             client.server_info()
-        with sa.Client(server.address, tls=tls / "ca.pem", retry=ONCE) as client, pytest.raises(sa.Unauthenticated):
+        with (
+            sa.Client(server.address, tls=tls / "ca.pem", retry=ONCE) as client,
+            pytest.raises(sa.errors.UnauthenticatedError),
+        ):
             client.server_info()
     for wrong in ({"tls": True}, {"tls": sa.TLS(ca="x")}, {"tokens_file": 5}, {"tls": files, "shared": True}):
-        with pytest.raises(sa.InvalidArgument):
+        with pytest.raises(sa.InvalidArgumentError):
             sa.Server(**wrong)
 
 
@@ -342,7 +352,7 @@ def test_server_object_takes_tokens_and_tls(
     ],
 )
 def test_tls_of_senseless_arguments_says_so(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         sa.TLS(**arguments)
 
 

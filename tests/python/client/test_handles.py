@@ -110,7 +110,7 @@ def test_memory_round_in_a_forked_child_says_so():
         assert here.poll(PATIENCE_S)
         error = here.recv()
         process.join(PATIENCE_S)
-        assert isinstance(error, sa.FailedPrecondition)
+        assert isinstance(error, sa.errors.FailedPreconditionError)
         assert 'rounds of ":memory:" are of the process that has made their client' in str(error)
         assert len(opened.close()["v"]) == 0
 
@@ -119,18 +119,20 @@ def test_memory_round_in_a_forked_child_says_so():
 def test_memory_rounds_have_no_handle_and_no_pickle(shell):
     client = shell(":memory:")
     opened = client.create_round(ONE) if shell is sa.Client else asyncio.run(client.create_round(ONE))
-    with pytest.raises(sa.FailedPrecondition, match=r'^a round of ":memory:" has no handle'):
+    with pytest.raises(sa.errors.FailedPreconditionError, match=r'^a round of ":memory:" has no handle'):
         _ = opened.handle
     for thing in (client, opened):
-        with pytest.raises(sa.FailedPrecondition, match=r'^a client of ":memory:" and its rounds cannot be pickled'):
+        with pytest.raises(
+            sa.errors.FailedPreconditionError, match=r'^a client of ":memory:" and its rounds cannot be pickled'
+        ):
             pickle.dumps(thing)
-    with pytest.raises(sa.InvalidArgument, match='":memory:" takes no public_address'):
+    with pytest.raises(sa.InvalidArgumentError, match='":memory:" takes no public_address'):
         shell(":memory:", public_address="host:1")
 
 
 def test_client_with_credentials_cannot_be_pickled():
     client = sa.Client("localhost:1", tls=grpc.ssl_channel_credentials())
-    with pytest.raises(sa.FailedPrecondition, match="credentials of gRPC and its rounds cannot be pickled"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="credentials of gRPC and its rounds cannot be pickled"):
         pickle.dumps(client)
 
 
@@ -185,22 +187,22 @@ def test_handle_is_parsed_whatever_the_address(address):
     ],
 )
 def test_what_is_no_handle_is_refused(handle, text):
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         sa.open_round(handle)
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         asyncio.run(sa.aio.open_round(handle))
 
 
 @pytest.mark.parametrize("shell", [sa.Client, sa.aio.Client])
 def test_public_address_of_no_server_is_refused(shell):
-    with pytest.raises(sa.InvalidArgument, match=r"a public_address is .* not 'far'"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"a public_address is .* not 'far'"):
         shell("localhost:1", public_address="far")
 
 
 def test_open_round_of_a_round_that_is_gone_is_not_found(client):
     opened = client.create_round(ONE)
     opened.delete()
-    with pytest.raises(sa.NotFound, match=r"^no round"):
+    with pytest.raises(sa.errors.NotFoundError, match=r"^no round"):
         sa.open_round(opened.handle)
 
 
@@ -213,7 +215,7 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
         own.submit("a", UPDATE)
         own.release()
         own.release()
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
             own.refresh()
 
 
@@ -221,7 +223,7 @@ def test_aio_open_round_releases(client):
     async def job() -> None:
         async with await sa.aio.open_round(client.create_round(ONE).handle) as opened:
             await opened.submit("a", UPDATE)
-        with pytest.raises(sa.FailedPrecondition, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
             await opened.refresh()
 
     asyncio.run(job())

@@ -80,7 +80,7 @@ def test_call_whose_time_runs_out_between_attempts_says_why_the_last_one_failed(
 @pytest.mark.parametrize("calls", [call, call_with_asyncio])
 @pytest.mark.parametrize("timeout", [0.2, datetime.timedelta(milliseconds=200)])
 def test_call_without_an_answer_in_its_time_says_which_one_it_is(calls: Any, timeout: Any) -> None:
-    expected = pytest.raises(sa.DeadlineExceeded, match=r"^GetRound has had no answer within 0\.2 s$")
+    expected = pytest.raises(sa.errors.DeadlineExceededError, match=r"^GetRound has had no answer within 0\.2 s$")
     with late(slow=True) as (_, address), expected:
         calls(address, lambda client: client.get_round("r"), timeout=timeout)
 

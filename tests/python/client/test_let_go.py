@@ -58,7 +58,7 @@ def test_update_that_is_refused_is_let_go_of(server: ServerProcess, no_search: N
     with sa.Client(server.address, chunk_bytes=chunk_bytes) as client:
         opened = client.create_round(SPEC)
         update = watched(np.nan)
-        with contextlib.suppress(sa.InvalidArgument):
+        with contextlib.suppress(sa.InvalidArgumentError):
             CALLS[call](client, opened, update)
             raise AssertionError("it was not refused")
         reference = weakref.ref(update)
@@ -73,7 +73,7 @@ def test_update_that_is_refused_is_let_go_of_with_asyncio(
 ):
     async def attempt(client: sa.aio.Client, opened: sa.aio.Round) -> weakref.ref[Watched]:
         update = watched(np.nan)
-        with contextlib.suppress(sa.InvalidArgument):
+        with contextlib.suppress(sa.InvalidArgumentError):
             await CALLS[call](client, opened, update)
             raise AssertionError("it was not refused")
         return weakref.ref(update)
@@ -99,7 +99,7 @@ def test_update_that_no_server_takes_is_let_go_of(start_server: Any, no_search: 
         opened.submit("before", watched(1))
         server.kill()
         update = watched(2)
-        with contextlib.suppress(sa.Unavailable):
+        with contextlib.suppress(sa.errors.UnavailableError):
             CALLS[call](client, opened, update)
             raise AssertionError("there is no server")
         reference = weakref.ref(update)
@@ -113,7 +113,7 @@ def test_result_that_cannot_be_read_holds_no_frame(server: ServerProcess, no_sea
 
         def read() -> weakref.ref[Watched]:
             held = watched(1)  # by this frame, which an error's traceback would hold
-            with contextlib.suppress(sa.FailedPrecondition):
+            with contextlib.suppress(sa.errors.FailedPreconditionError):
                 opened.result()
                 raise AssertionError("the round is open")
             return weakref.ref(held)

@@ -47,7 +47,9 @@ def merge_gate(monkeypatch):
     ("name", "value"), [("token", "secret"), ("tls", True), ("tls", "ca.pem"), ("options", [("grpc.x", 1)])]
 )
 def test_memory_client_refuses_what_is_for_a_server(shell, name, value):
-    with pytest.raises(sa.InvalidArgument, match=f'^a client of ":memory:" takes no {name}, which is for') as caught:
+    with pytest.raises(
+        sa.InvalidArgumentError, match=f'^a client of ":memory:" takes no {name}, which is for'
+    ) as caught:
         shell(":memory:", **{name: value})
     assert "secret" not in str(caught.value)
 
@@ -62,17 +64,17 @@ def test_memory_client_refuses_what_is_for_a_server(shell, name, value):
     ],
 )
 def test_memory_client_checks_what_has_no_effect(shell, options, text):
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         shell(":memory:", **options)
     shell(":memory:", timeout=1, retry=sa.RetryPolicy(attempts=1), chunk_bytes=1, connections=1)
 
 
 def test_memory_client_without_engine_says_so_at_once(shell, monkeypatch):
     def missing():
-        raise sa.EngineMissing("this installation of sparseagg has no engine of its own")
+        raise sa.errors.EngineMissingError("this installation of sparseagg has no engine of its own")
 
     monkeypatch.setattr(extension, "load", missing)
-    with pytest.raises(sa.EngineMissing, match="has no engine"):
+    with pytest.raises(sa.errors.EngineMissingError, match="has no engine"):
         shell(":memory:")
 
 
@@ -116,7 +118,7 @@ def test_memory_round_takes_one_submission_of_a_client_from_many_threads():
         def refused(i: int) -> str:
             try:
                 full.submit(f"c{i}", UPDATE)
-            except sa.FailedPrecondition as error:
+            except sa.errors.FailedPreconditionError as error:
                 return str(error).partition(": ")[2]
             return ""
 
@@ -174,7 +176,7 @@ def test_memory_merge_goes_on_after_a_timeout(merge_gate):
         for call in (opened.close, opened.end, opened.wait):
             with pytest.raises(TimeoutError, match=f"^{opened.name} is still finalizing$"):
                 call(timeout=0.02)
-        with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is finalizing$"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is finalizing$"):
             opened.submit("b", UPDATE)
         assert opened.submit("a", UPDATE).duplicate
         with pytest.raises(TimeoutError, match=r"^the aggregation has not ended: the merge was under way$"):
@@ -191,7 +193,7 @@ def test_memory_round_cancelled_during_its_merge_has_no_result(merge_gate):
         assert merge_gate.entered.wait(PATIENCE_S)
         assert opened.cancel("enough").state == "cancelled"
         merge_gate.leave.set()
-        with pytest.raises(sa.RoundFailed, match="cancelled: enough"):
+        with pytest.raises(sa.RoundFailedError, match="cancelled: enough"):
             opened.close()
 
 
@@ -204,7 +206,7 @@ def test_memory_submission_to_a_round_cancelled_meanwhile_does_not_count(monkeyp
             opened.cancel("enough")
 
         monkeypatch.setattr(Aggregator, "add", add)
-        with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is cancelled: enough$"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is cancelled: enough$"):
             opened.submit("a", UPDATE)
         assert opened.refresh().num_submissions == 0
 
@@ -214,7 +216,7 @@ def test_memory_round_fails_when_the_merge_has_a_fault(monkeypatch):
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(Aggregator, "finish", fault)
-    with sa.Client(":memory:") as client, pytest.raises(sa.RoundFailed, match="failed: INTERNAL: a fault"):
+    with sa.Client(":memory:") as client, pytest.raises(sa.RoundFailedError, match="failed: INTERNAL: a fault"):
         client.create_round(ONE).close(timeout=PATIENCE_S)
 
 
@@ -233,7 +235,7 @@ def test_memory_disconnect_ends_calls_under_way(monkeypatch):
         call = threads.submit(opened.wait)
         assert waiting.wait(PATIENCE_S)
         client.disconnect()
-        with pytest.raises(sa.Cancelled, match="this client is disconnected"):
+        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
             call.result(PATIENCE_S)
 
 
@@ -244,7 +246,7 @@ def test_memory_aio_disconnect_ends_calls_under_way():
         call = asyncio.create_task(opened.wait())
         await asyncio.sleep(0)
         await client.disconnect()
-        with pytest.raises(sa.Cancelled, match="this client is disconnected"):
+        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
             await call
 
     asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
@@ -264,7 +266,7 @@ def test_memory_delete_ends_waits():
 
 
 def test_memory_aggregate_that_fails_leaves_no_timer():
-    with sa.Client(":memory:") as client, pytest.raises(sa.InvalidArgument):
+    with sa.Client(":memory:") as client, pytest.raises(sa.InvalidArgumentError):
         client.aggregate([([10], [1.0])], sa.RoundSpec(ONE.tensors, deadline=3600))
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer) and thread.interval == 3600:
@@ -302,7 +304,9 @@ def test_server_that_does_not_know_only_is_found_out(monkeypatch):
         opened = client.create_round(ONE)
         for client_id in "ab":
             opened.submit(client_id, UPDATE)
-        with pytest.raises(sa.Unimplemented, match="counts 2 submissions instead of 1: the server is too old"):
+        with pytest.raises(
+            sa.errors.UnimplementedError, match="counts 2 submissions instead of 1: the server is too old"
+        ):
             opened.close(only=["a"])
 
 
@@ -313,7 +317,7 @@ def test_local_client_has_a_server_of_its_own_until_it_disconnects():
         with sa.Client(client.address) as third:
             third.get_round(opened.id).submit("a", UPDATE)
         assert opened.close()["v"].values.tolist() == [1.0, 2.0]
-    with sa.Client(client.address, retry=sa.RetryPolicy(attempts=1)) as late, pytest.raises(sa.Unavailable):
+    with sa.Client(client.address, retry=sa.RetryPolicy(attempts=1)) as late, pytest.raises(sa.errors.UnavailableError):
         late.server_info()
 
 
@@ -325,9 +329,9 @@ def test_local_client_with_a_bad_argument_leaves_no_server(shell, monkeypatch):
         real(self)
 
     monkeypatch.setattr(sa.Server, "stop", stop)
-    with pytest.raises(sa.InvalidArgument, match="connections is a number"):
+    with pytest.raises(sa.InvalidArgumentError, match="connections is a number"):
         shell(":local:", connections=0)
     assert [server.pid for server in stopped] == [None]
-    with pytest.raises(sa.InvalidArgument, match='a client of ":local:" takes no tls'):
+    with pytest.raises(sa.InvalidArgumentError, match='a client of ":local:" takes no tls'):
         shell(":local:", tls=True)
     assert len(stopped) == 1

@@ -117,7 +117,7 @@ def test_clients_have_the_bits_of_the_coordinator(any_client, keep_bytes, gives_
         assert len(kept) < 36
     model.delete()
     assert not [each for each in any_client.list_rounds() if each.id.startswith(f"{name}-")]
-    with pytest.raises(sa.NotFound, match="the server has no whole model"):
+    with pytest.raises(sa.errors.NotFoundError, match="the server has no whole model"):
         model.catch_up({}, since=39)
 
 
@@ -205,14 +205,14 @@ def test_torch_tensors_are_written_in_place(client):
 @pytest.mark.parametrize(
     ("use", "error", "text"),
     [
-        (lambda m: m.publish(1, {"a": ([0], np.zeros((1, 2)))}), sa.InvalidArgument, "has no tensors yet"),
-        (lambda m: m.publish(-1, {}), sa.InvalidArgument, "a version is an integer from 0 on, not -1"),
-        (lambda m: m.publish(1, [1]), sa.InvalidArgument, "changes is a mapping"),
-        (lambda m: m.publish(1, {"a": 5}, model={"a": [1]}), sa.InvalidArgument, "the model has int64 of shape"),
-        (lambda m: m.catch_up([1]), sa.InvalidArgument, r"a model is a mapping from names to arrays, not \[1\]"),
-        (lambda m: m.catch_up({"a": [1]}), sa.InvalidArgument, "an array of NumPy or torch is written in place"),
-        (lambda m: m.catch_up({}), sa.NotFound, "the server has no whole model"),
-        (lambda m: m.catch_up({}, since="1"), sa.InvalidArgument, "since is a version or None, not '1'"),
+        (lambda m: m.publish(1, {"a": ([0], np.zeros((1, 2)))}), sa.InvalidArgumentError, "has no tensors yet"),
+        (lambda m: m.publish(-1, {}), sa.InvalidArgumentError, "a version is an integer from 0 on, not -1"),
+        (lambda m: m.publish(1, [1]), sa.InvalidArgumentError, "changes is a mapping"),
+        (lambda m: m.publish(1, {"a": 5}, model={"a": [1]}), sa.InvalidArgumentError, "the model has int64 of shape"),
+        (lambda m: m.catch_up([1]), sa.InvalidArgumentError, r"a model is a mapping from names to arrays, not \[1\]"),
+        (lambda m: m.catch_up({"a": [1]}), sa.InvalidArgumentError, "an array of NumPy or torch is written in place"),
+        (lambda m: m.catch_up({}), sa.errors.NotFoundError, "the server has no whole model"),
+        (lambda m: m.catch_up({}, since="1"), sa.InvalidArgumentError, "since is a version or None, not '1'"),
     ],
     ids=range(8),
 )
@@ -230,21 +230,25 @@ def read_only() -> np.ndarray:
 @pytest.mark.parametrize(
     ("use", "error", "text"),
     [
-        (lambda m: m.publish(3, {}), sa.InvalidArgument, "is at version 1; the next is 2, not 3"),
-        (lambda m: m.publish(0, {}), sa.InvalidArgument, "is at version 1; the next is 2, not 0"),
-        (lambda m: m.publish(1, {"a": ([1], np.ones((1, 2)))}), sa.AlreadyExists, "other content"),
-        (lambda m: m.publish(2, {"b": ([1], [1.0])}), sa.InvalidArgument, "unknown tensor 'b'; model .* has 'a'"),
-        (lambda m: m.publish(2, {"a": ([1], [1.0])}), sa.InvalidArgument, r"1 rows of float64 and shape \(2,\)"),
-        (lambda m: m.publish(2, {"a": ([1], np.ones((1, 2), "f4"))}), sa.InvalidArgument, "not float32 of shape"),
-        (lambda m: m.publish(2, {"a": ([1, 1], np.ones((2, 2)))}), sa.InvalidArgument, "key 1 has two rows"),
-        (lambda m: m.publish(2, {"a": ([4], np.ones((1, 2)))}), sa.InvalidArgument, "key 4"),
-        (lambda m: m.publish(2, {"a": ([-1], np.ones((1, 2)))}), sa.InvalidArgument, "key -1"),
-        (lambda m: m.publish(2, {"a": np.ones((2, 4))}), sa.InvalidArgument, r"not float64 of shape \(2, 4\)"),
-        (lambda m: m.publish(2, {"a": ([1], [1.0])}, whole=True), sa.InvalidArgument, "without .keys, rows."),
-        (lambda m: m.catch_up({"a": np.zeros((4, 2), "f4")}), sa.InvalidArgument, "no tensor 'a' of float32"),
-        (lambda m: m.catch_up({"b": np.zeros((4, 2))}), sa.InvalidArgument, "no tensor 'b' of float64"),
-        (lambda m: m.catch_up({"a": read_only()}), sa.InvalidArgument, "the array is read-only"),
-        (lambda m: m.catch_up({"a": np.zeros((4, 2))}, keys=(2, 1)), sa.InvalidArgument, "the key range ends at 1"),
+        (lambda m: m.publish(3, {}), sa.InvalidArgumentError, "is at version 1; the next is 2, not 3"),
+        (lambda m: m.publish(0, {}), sa.InvalidArgumentError, "is at version 1; the next is 2, not 0"),
+        (lambda m: m.publish(1, {"a": ([1], np.ones((1, 2)))}), sa.errors.AlreadyExistsError, "other content"),
+        (lambda m: m.publish(2, {"b": ([1], [1.0])}), sa.InvalidArgumentError, "unknown tensor 'b'; model .* has 'a'"),
+        (lambda m: m.publish(2, {"a": ([1], [1.0])}), sa.InvalidArgumentError, r"1 rows of float64 and shape \(2,\)"),
+        (lambda m: m.publish(2, {"a": ([1], np.ones((1, 2), "f4"))}), sa.InvalidArgumentError, "not float32 of shape"),
+        (lambda m: m.publish(2, {"a": ([1, 1], np.ones((2, 2)))}), sa.InvalidArgumentError, "key 1 has two rows"),
+        (lambda m: m.publish(2, {"a": ([4], np.ones((1, 2)))}), sa.InvalidArgumentError, "key 4"),
+        (lambda m: m.publish(2, {"a": ([-1], np.ones((1, 2)))}), sa.InvalidArgumentError, "key -1"),
+        (lambda m: m.publish(2, {"a": np.ones((2, 4))}), sa.InvalidArgumentError, r"not float64 of shape \(2, 4\)"),
+        (lambda m: m.publish(2, {"a": ([1], [1.0])}, whole=True), sa.InvalidArgumentError, "without .keys, rows."),
+        (lambda m: m.catch_up({"a": np.zeros((4, 2), "f4")}), sa.InvalidArgumentError, "no tensor 'a' of float32"),
+        (lambda m: m.catch_up({"b": np.zeros((4, 2))}), sa.InvalidArgumentError, "no tensor 'b' of float64"),
+        (lambda m: m.catch_up({"a": read_only()}), sa.InvalidArgumentError, "the array is read-only"),
+        (
+            lambda m: m.catch_up({"a": np.zeros((4, 2))}, keys=(2, 1)),
+            sa.InvalidArgumentError,
+            "the key range ends at 1",
+        ),
     ],
     ids=range(15),
 )
@@ -269,5 +273,5 @@ def test_names_and_budgets_are_checked(any_client):
         (("x" * 101, {}), "a model's name has at most 100 bytes"),
         (("a", {"keep_bytes": -1}), "keep_bytes is a number of bytes"),
     ):
-        with pytest.raises(sa.InvalidArgument, match=text):
+        with pytest.raises(sa.InvalidArgumentError, match=text):
             any_client._inner.model(arguments[0], **arguments[1])

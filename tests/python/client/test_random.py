@@ -42,7 +42,7 @@ def test_round_random_updates_equal_the_reference(server, seed):
         rng.shuffle(names)
         at_once = {name: (updates[name], weights[name]) for name in names if name in accepted}
         if failure is not None:
-            assert error_of(opened.close) is sa.RoundFailed
+            assert error_of(opened.close) is sa.RoundFailedError
             assert error_of(lambda: client.aggregate(at_once, spec)) is failure
             return
         for result in (opened.close(), client.aggregate(at_once, spec)):

@@ -61,7 +61,7 @@ def test_result_ranges_end_where_they_say(client):
 def test_result_of_what_is_no_range_says_so(client, keys, text):
     opened = client.create_round(one())
     opened.close()
-    with pytest.raises(sa.InvalidArgument, match=text):
+    with pytest.raises(sa.InvalidArgumentError, match=text):
         opened.result(keys=keys)
 
 
@@ -69,7 +69,7 @@ def test_result_of_what_is_no_range_says_so(client, keys, text):
 def test_result_of_what_are_no_names_says_so(client, tensors):
     opened = client.create_round(one())
     opened.close()
-    with pytest.raises(sa.InvalidArgument, match="name"):
+    with pytest.raises(sa.InvalidArgumentError, match="name"):
         opened.result(tensors)
 
 

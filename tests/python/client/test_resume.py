@@ -66,7 +66,7 @@ def assert_counts_once(opened: sa.Round, keys=KEYS, values=VALUES) -> None:
 
 def leave_half(flaky, opened: sa.Round, submits=submit, **more) -> None:
     """A worker that dies on its way."""
-    with pytest.raises(sa.Unavailable):
+    with pytest.raises(sa.errors.UnavailableError):
         submits(flaky(400_000).address, opened, encoding="plain", retry=sa.RetryPolicy(attempts=1), **more)
     assert opened.refresh().num_uploads == 1
 
@@ -110,7 +110,7 @@ def test_submit_by_many_processes_resumes_where_the_last_one_died(flaky, client,
     for encoding in ["plain", "auto", "plain", "auto", "plain", "auto"]:
         try:
             submits(flaky(350_000).address, opened, encoding=encoding, retry=sa.RetryPolicy(attempts=1))
-        except sa.Unavailable:
+        except sa.errors.UnavailableError:
             continue
         break
     assert_counts_once(opened)
@@ -130,10 +130,10 @@ def test_submit_by_two_workers_at_once_counts_one_of_them_and_whole(server, clie
         errors = [worker.exception() for worker in workers]
         assert None in errors
         for error in errors:
-            if isinstance(error, sa.AlreadyExists):
+            if isinstance(error, sa.errors.AlreadyExistsError):
                 assert factor != 1
             elif error is not None:
-                assert isinstance(error, sa.FailedPrecondition)
+                assert isinstance(error, sa.errors.FailedPreconditionError)
                 assert "another upload" in str(error)
         # What was told to have been counted is what is in the sum.
         accepted = [
@@ -183,7 +183,9 @@ def test_submit_whose_place_is_taken_tells_and_does_not_take_it_back(server, cli
         first, go_on = halts.start(pool, submits, server.address, opened)
         second, other_goes_on = halts.start(pool, submit, server.address, opened, chunk_bytes=20_000)
         go_on.set()
-        with pytest.raises(sa.FailedPrecondition, match=r"another upload.* submission 'mine' of client 'a'"):
+        with pytest.raises(
+            sa.errors.FailedPreconditionError, match=r"another upload.* submission 'mine' of client 'a'"
+        ):
             first.result(timeout=60)
         other_goes_on.set()
         assert not second.result(timeout=60).duplicate
@@ -201,7 +203,7 @@ def test_submit_overtaken_by_another_worker_that_has_committed(server, client, h
         if factor == 1:
             assert first.result(timeout=60).duplicate
         else:
-            with pytest.raises(sa.AlreadyExists, match="other content"):
+            with pytest.raises(sa.errors.AlreadyExistsError, match="other content"):
                 first.result(timeout=60)
     assert_counts_once(opened, values=VALUES * factor)
 
@@ -213,7 +215,7 @@ def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts
         first, go_on = halts.start(pool, submits, server.address, opened)
         opened.close()
         go_on.set()
-        with pytest.raises(sa.FailedPrecondition, match=r"^rounds/.* is done$"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"^rounds/.* is done$"):
             first.result(timeout=60)
 
 
@@ -223,9 +225,9 @@ def test_submit_of_other_content_under_an_id_that_has_committed_is_refused(serve
     submits(server.address, opened)
     assert submits(server.address, opened).duplicate
     assert submits(server.address, opened, chunk_bytes=20_000).duplicate
-    with pytest.raises(sa.AlreadyExists, match="other content"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="other content"):
         submits(server.address, opened, (KEYS, VALUES * 2))
-    with pytest.raises(sa.AlreadyExists, match="other content"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="other content"):
         submits(server.address, opened, (KEYS, VALUES * 2), chunk_bytes=20_000)
     assert_counts_once(opened)
 
@@ -239,7 +241,7 @@ def test_resumption_of_an_upload_begun_anew_takes_its_own_place_for_its_own():
     assert resumption.first_chunk(None) == 0  # discarded meanwhile
     assert resumption.first_chunk(opened) == 0
     resumption.arrived()
-    with pytest.raises(sa.FailedPrecondition, match="another upload"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="another upload"):
         resumption.first_chunk(opened)
 
 
@@ -317,12 +319,14 @@ def test_submit_that_stalls_before_its_commit_goes_on(impatient, stalls, submits
 
 
 @SUBMITS
-@pytest.mark.parametrize(("resumable", "kind"), [(True, sa.FailedPrecondition), (False, sa.DeadlineExceeded)])
+@pytest.mark.parametrize(
+    ("resumable", "kind"), [(True, sa.errors.FailedPreconditionError), (False, sa.errors.DeadlineExceededError)]
+)
 def test_submit_that_stalls_again_and_again_ends_and_names_the_timeout(impatient, stalls, submits, resumable, kind):
     with sa.Client(impatient) as client:
         opened = client.create_round(SPEC)
         stalls.left = 10
-        retry = sa.RetryPolicy(attempts=1 if kind is sa.DeadlineExceeded else 3, initial=0.01)
+        retry = sa.RetryPolicy(attempts=1 if kind is sa.errors.DeadlineExceededError else 3, initial=0.01)
         with pytest.raises(kind, match="upload_timeout"):
             submits(impatient, opened, resumable=resumable, retry=retry)
         assert stalls.left == 10 - retry.attempts

@@ -121,5 +121,7 @@ class Replaced(pb_grpc.AggregationServicer):
 def test_result_is_not_put_together_of_two_rounds_of_the_same_name(reads: Callable) -> None:
     with serving(Replaced()) as address, sa.Client(address, retry=FEW) as client:
         opened = client.get_round("r")
-        with pytest.raises(sa.Aborted, match="rounds/r is another round than the one whose result was begun"):
+        with pytest.raises(
+            sa.errors.AbortedError, match="rounds/r is another round than the one whose result was begun"
+        ):
             reads(address, opened)

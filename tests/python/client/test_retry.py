@@ -81,7 +81,7 @@ def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
         waiting = futures.ThreadPoolExecutor(1).submit(client.server_info)
         start_server(address=first.address)
         assert waiting.result(timeout=60).version
-        with pytest.raises(sa.NotFound, match=opened.id):
+        with pytest.raises(sa.errors.NotFoundError, match=opened.id):
             opened.submit("a", update())
         client.create_round(SPEC).submit("a", update())
 
@@ -93,7 +93,7 @@ def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_serv
         first.kill()
         start_server("--max-message-bytes", "64KiB", address=first.address)
         opened = client.create_round(SPEC)
-        with contextlib.suppress(sa.ResourceExhausted):  # where the client has not noticed
+        with contextlib.suppress(sa.errors.ResourceExhaustedError):  # where the client has not noticed
             opened.submit("a", update(), encoding="plain")
         assert opened.submit("b", update(), encoding="plain").num_tuples == 100_000
 
@@ -107,7 +107,7 @@ def test_aio_client_learns_that_a_restarted_server_takes_smaller_messages(start_
             first.kill()
             start_server("--max-message-bytes", "64KiB", address=first.address)
             opened = await client.create_round(SPEC)
-            with contextlib.suppress(sa.ResourceExhausted):
+            with contextlib.suppress(sa.errors.ResourceExhaustedError):
                 await opened.submit("a", update(), encoding="plain")
             assert (await opened.submit("b", update(), encoding="plain")).num_tuples == 100_000
 
@@ -118,7 +118,7 @@ def test_client_no_server_is_unavailable_and_a_connection_error():
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     with sa.Client(address, retry=sa.RetryPolicy(attempts=2, initial=0.01)) as client:
-        with pytest.raises(sa.Unavailable) as failed:
+        with pytest.raises(sa.errors.UnavailableError) as failed:
             client.server_info()
         assert isinstance(failed.value, ConnectionError)
 
@@ -167,7 +167,7 @@ def test_client_that_disconnects_is_cancelled_and_does_not_try_again():
         waiting = pool.submit(client.get_round, "r")
         assert servicer.called.wait(60)
         client.disconnect()
-        with pytest.raises(sa.Cancelled, match="this client is disconnected"):
+        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
             waiting.result(timeout=60)
         servicer.end.set()
     assert servicer.calls == 1
@@ -219,7 +219,7 @@ def test_delete_succeeds_though_its_answer_was_lost(deletes, lost):
     with serving(servicer) as address:
         deletes(address)
         assert servicer.deletions == lost + 1
-        with pytest.raises(sa.NotFound, match="no such round"):
+        with pytest.raises(sa.errors.NotFoundError, match="no such round"):
             deletes(address)
 
 
@@ -284,7 +284,7 @@ def test_client_tls_trusts_the_given_authority(tmp_path, self_signed):
     with serving(Scripted(), credentials) as address:
         with sa.Client(address, tls=certificate, retry=once) as client:
             assert client.get_round("r").name == "rounds/r"
-        with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.Unavailable):
+        with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.errors.UnavailableError):
             client.get_round("r")
 
 

@@ -69,9 +69,9 @@ def test_end_waits_for_the_merge_and_reads_nothing(open_round, monkeypatch):
 def test_end_of_a_round_without_result_says_why(open_round):
     opened = open_round()
     opened.cancel("for a test")
-    with pytest.raises(sa.RoundFailed, match="cancelled: for a test"):
+    with pytest.raises(sa.RoundFailedError, match="cancelled: for a test"):
         opened.end()
-    with pytest.raises(sa.InvalidArgument, match="timeout is a number"):
+    with pytest.raises(sa.InvalidArgumentError, match="timeout is a number"):
         opened.end(timeout="soon")
 
 
@@ -99,13 +99,17 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(
 
 def test_round_errors_name_it_and_its_state(client):
     opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)], max_submissions=1))
-    with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is open, and has a result only when it has"):
+    with pytest.raises(
+        sa.errors.FailedPreconditionError, match=f"^{opened.name} is open, and has a result only when it has"
+    ):
         opened.result()
     opened.submit("a", ([1], [1.0]))
     opened.wait(60)
-    with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is done: there are max_submissions 1 submissions"):
+    with pytest.raises(
+        sa.errors.FailedPreconditionError, match=f"^{opened.name} is done: there are max_submissions 1 submissions"
+    ):
         opened.submit("b", ([1], [1.0]))
-    with pytest.raises(sa.InvalidArgument, match=r"tensors names one of them twice: \['v', 'v'\]"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensors names one of them twice: \['v', 'v'\]"):
         opened.result(["v", "v"])
 
 
@@ -113,10 +117,10 @@ def test_aio_round_errors_name_it_and_its_state(server):
     async def job():
         async with sa.aio.Client(server.address) as client:
             opened = await client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)]))
-            with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is open, and has"):
+            with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is open, and has"):
                 await opened.result()
             await opened.end()
-            with pytest.raises(sa.FailedPrecondition, match=f"^{opened.name} is done"):
+            with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is done"):
                 await opened.submit("b", ([1], [1.0]))
 
     asyncio.run(job())

@@ -46,17 +46,17 @@ def test_many_tasks_are_created_in_several_calls(at):
 
 
 def test_wrong_arguments_are_refused(at):
-    with pytest.raises(sa.InvalidArgument, match="payload is bytes, not 'text'"):
+    with pytest.raises(sa.InvalidArgumentError, match="payload is bytes, not 'text'"):
         at.create_tasks([sa.NewTask("text")])
-    with pytest.raises(sa.InvalidArgument, match="labels is a list of strings, not 'gpu'"):
+    with pytest.raises(sa.InvalidArgumentError, match="labels is a list of strings, not 'gpu'"):
         at.create_tasks([sa.NewTask(labels="gpu")])
-    with pytest.raises(sa.InvalidArgument, match="tasks is a list of NewTask"):
+    with pytest.raises(sa.InvalidArgumentError, match="tasks is a list of NewTask"):
         at.create_tasks([b"work"])
-    with pytest.raises(sa.InvalidArgument, match="state is one of open"):
+    with pytest.raises(sa.InvalidArgumentError, match="state is one of open"):
         list(at.list_tasks(state="done"))
-    with pytest.raises(sa.NotFound, match="no task 'none'"):
+    with pytest.raises(sa.errors.NotFoundError, match="no task 'none'"):
         at.get_task("none")
-    with pytest.raises(sa.InvalidArgument, match="a task is what lease_task has returned"):
+    with pytest.raises(sa.InvalidArgumentError, match="a task is what lease_task has returned"):
         at.complete_task("tasks/none")
 
 
@@ -158,5 +158,5 @@ def test_asyncio_client_and_worker(tasks_server):
 
 
 def test_rounds_in_this_process_have_no_tasks():
-    with sa.Client(":memory:") as client, pytest.raises(sa.Unimplemented, match="has no tasks"):
+    with sa.Client(":memory:") as client, pytest.raises(sa.errors.UnimplementedError, match="has no tasks"):
         client.create_tasks([sa.NewTask()])

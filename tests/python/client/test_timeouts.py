@@ -39,7 +39,7 @@ def stopped(start_server):
     ids=["submit", "resumable", "result", "wait"],
 )
 def test_server_that_says_nothing_is_unavailable(stopped, call):
-    with pytest.raises(sa.Unavailable):
+    with pytest.raises(sa.errors.UnavailableError):
         call(stopped)
 
 
@@ -140,6 +140,8 @@ def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
         lambda: opened.result(timeout=timeout),
         lambda: client.aggregate([update()], SPEC, timeout=timeout),
     ):
-        with pytest.raises(sa.InvalidArgument, match="timeout is a number of seconds, a timedelta, or None for ever"):
+        with pytest.raises(
+            sa.InvalidArgumentError, match="timeout is a number of seconds, a timedelta, or None for ever"
+        ):
             call()
     assert opened.refresh().num_submissions == 0

@@ -22,9 +22,9 @@ def test_run_returns_what_the_operation_returns():
 
 def test_run_raises_what_the_operation_raises():
     async def operation() -> None:
-        raise sa.NotFound("no such round")
+        raise sa.errors.NotFoundError("no such round")
 
-    with pytest.raises(sa.NotFound, match="no such round"):
+    with pytest.raises(sa.errors.NotFoundError, match="no such round"):
         run(operation())
 
 

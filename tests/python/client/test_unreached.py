@@ -68,7 +68,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_client_of_a_port_where_nothing_listens_fails_at_once(call, closed, pauses):
-    with pytest.raises(sa.Unavailable, match=NO_SERVER.format(closed)) as failed:
+    with pytest.raises(sa.errors.UnavailableError, match=NO_SERVER.format(closed)) as failed:
         call(closed, timeout=60)
     assert not failed.value.cannot_pass
     assert pauses == [0.0], "one attempt"
@@ -76,13 +76,15 @@ def test_client_of_a_port_where_nothing_listens_fails_at_once(call, closed, paus
 
 @pytest.mark.parametrize("address", ["no-such-host.invalid:1", "dns:///no-such-host.invalid:1"])
 def test_client_of_an_unknown_host_asks_for_the_address(address, pauses):
-    with pytest.raises(sa.Unavailable, match=rf"^there is no host of the name in {address}: is the address right\?"):
+    with pytest.raises(
+        sa.errors.UnavailableError, match=rf"^there is no host of the name in {address}: is the address right\?"
+    ):
         info(address, timeout=60)
     assert pauses == [0.0]
 
 
 def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
-    with pytest.raises(sa.Unavailable, match=r"is a server running\?"):
+    with pytest.raises(sa.errors.UnavailableError, match=r"is a server running\?"):
         info(f"unix:{tmp_path}/socket", timeout=60)
     assert pauses == [0.0]
 
@@ -90,7 +92,7 @@ def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
 @pytest.mark.parametrize("call", CALLS)
 def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
     expected = r"^GetServerInfo has had no answer within 2 s: nothing listens at .*: is a server running\? \("
-    with pytest.raises(sa.DeadlineExceeded, match=expected):
+    with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
         call(closed, timeout=2, retry=EAGER)
     assert len(pauses) > 1
     assert sum(pauses) <= 2
@@ -100,11 +102,11 @@ def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
 def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it_away(call, pauses):
     class Away(Scripted):
         def GetServerInfo(self, request: Any, context: Any) -> None:
-            context.abort(sa.Unavailable.code, "away")
+            context.abort(sa.errors.UnavailableError.code, "away")
 
     with serving(Away()) as address:
         expected = r"^GetServerInfo has had no answer within 2 s: away$"
-        with pytest.raises(sa.DeadlineExceeded, match=expected):
+        with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
             call(address, timeout=2, retry=EAGER)
     assert sum(pauses) <= 2
 
@@ -112,12 +114,12 @@ def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it
 def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
     class Away(Scripted):
         def DeleteRound(self, request: Any, context: Any) -> None:
-            context.abort(sa.Unavailable.code, "away")
+            context.abort(sa.errors.UnavailableError.code, "away")
 
     with serving(Away()) as address, sa.Client(address, retry=EAGER) as client:
         opened = client.get_round("r")
         limit(client, 2)
-        with pytest.raises(sa.DeadlineExceeded, match=r"^DeleteRound has had no answer within 2 s: away$"):
+        with pytest.raises(sa.errors.DeadlineExceededError, match=r"^DeleteRound has had no answer within 2 s: away$"):
             opened.delete()
     assert sum(pauses) <= 2
 
@@ -163,7 +165,7 @@ def test_client_takes_a_server_that_was_there_for_one_that_restarts(make, start_
         pauses.clear()
         limit(client, 2)
         server.kill()
-        with pytest.raises(sa.DeadlineExceeded, match=r"within 2 s: .*is a server running\?"):
+        with pytest.raises(sa.errors.DeadlineExceededError, match=r"within 2 s: .*is a server running\?"):
             client.server_info()
         assert len(pauses) > 1
         start_server(address=server.address)
@@ -176,13 +178,15 @@ def test_handle_is_of_a_server_that_was_there(start_server, pauses):
     with sa.Client(server.address) as client:
         handle = client.create_round(SPEC).handle
     server.kill()
-    with pytest.raises(sa.DeadlineExceeded, match=r"is a server running\?"):
+    with pytest.raises(sa.errors.DeadlineExceededError, match=r"is a server running\?"):
         sa.open_round(handle, timeout=2)
     assert len(pauses) > 1
 
 
 def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed):
-    no_server = pytest.raises((sa.Unavailable, sa.DeadlineExceeded), match=r"is a server running\?")
+    no_server = pytest.raises(
+        (sa.errors.UnavailableError, sa.errors.DeadlineExceededError), match=r"is a server running\?"
+    )
     with sa.Client(closed) as client, no_server:
         sa.worker(client, lambda task: None, "site", idle_timeout=0.3)
 
@@ -205,7 +209,7 @@ def test_worker_that_is_started_before_its_server_works(left, start_server, monk
 
 
 def test_worker_ends_where_the_server_is_none_for_it(doors):
-    with sa.Client(doors.of("http")) as client, pytest.raises(sa.Unavailable, match="port for HTTP"):
+    with sa.Client(doors.of("http")) as client, pytest.raises(sa.errors.UnavailableError, match="port for HTTP"):
         sa.worker(client, lambda task: None, "site")
 
 
@@ -287,7 +291,7 @@ def test_client_at_a_wrong_door_is_told_which_one_it_is(call, door, has_tls, doo
     if expected is None:
         assert call(address, **options).version == sa.__version__
         return
-    with pytest.raises(sa.Unavailable, match=f"{address} .*{expected}") as failed:
+    with pytest.raises(sa.errors.UnavailableError, match=f"{address} .*{expected}") as failed:
         call(address, **options)
     assert failed.value.cannot_pass
     assert pauses == [0.0], "one attempt"
@@ -316,7 +320,9 @@ def test_doctor_at_a_wrong_door_says_which_one_it_is(door, has_tls, doors, capsy
 
 def test_client_of_another_authority_is_told_that_it_trusts_another(doors, self_signed, pauses):
     for tls in (self_signed[1], True):
-        with pytest.raises(sa.Unavailable, match=r"is not trusted: .*tls=FILE names .*CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(
+            sa.errors.UnavailableError, match=r"is not trusted: .*tls=FILE names .*CERTIFICATE_VERIFY_FAILED"
+        ):
             info(doors.with_tls.address, tls=tls)  # of a name with two addresses, gRPC may tell the other one's error
     assert pauses == [0.0, 0.0]
 

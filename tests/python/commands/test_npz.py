@@ -84,7 +84,7 @@ def test_read_update_gives_what_was_saved(update: pathlib.Path, save: Any) -> No
 def test_file_that_cannot_be_read_is_named(update: pathlib.Path, wrong: str) -> None:
     data, text = WRONG[wrong]
     update.write_bytes(data)
-    with pytest.raises(sa.InvalidArgument) as refused:
+    with pytest.raises(sa.InvalidArgumentError) as refused:
         npz.read_update(update, SPEC)
     assert text in str(refused.value)
     assert "pickle" not in str(refused.value)
@@ -131,7 +131,7 @@ def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:
 
 def test_tensor_that_is_given_twice_is_refused(update: pathlib.Path) -> None:
     update.write_bytes(saved(**ARRAYS, x=np.ones(2)))
-    with pytest.raises(sa.InvalidArgument, match=r"update\.npz has x as well as x\.keys"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"update\.npz has x as well as x\.keys"):
         npz.read_update(update, SPEC)
 
 
@@ -147,7 +147,7 @@ def test_damaged_files_are_read_or_refused(update: pathlib.Path, save: Any) -> N
         update.write_bytes(bad[: rng.integers(len(bad))] if rng.random() < 0.1 else bad)
         try:
             npz.read_update(update, SPEC)
-        except sa.InvalidArgument as error:
+        except sa.InvalidArgumentError as error:
             refused.append(str(error))
     assert len(refused) > 150
     assert all("update.npz" in error for error in refused)

@@ -178,8 +178,8 @@ def test_error_of_a_server_is_plain_text_in_a_traceback_and_a_log(hostile, calls
 
 
 def test_error_keeps_the_lines_of_its_own_text_alone():
-    assert str(sa.Unavailable("its log:\none\x1b[2J\n\ttwo")) == "its log:\none [2J\n two"
-    assert repr(sa.NotFound("\x1b")) == "NotFound('\\x1b')"
+    assert str(sa.errors.UnavailableError("its log:\none\x1b[2J\n\ttwo")) == "its log:\none [2J\n two"
+    assert repr(sa.errors.NotFoundError("\x1b")) == "NotFoundError('\\x1b')"
 
 
 def test_representations_of_what_a_server_says_are_plain_text(hostile):

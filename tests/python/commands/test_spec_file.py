@@ -37,7 +37,7 @@ def test_spec_of_a_shape_has_sizes(path: pathlib.Path, shape: Any) -> None:
     dense, scalar = read_spec(path).tensors
     assert (dense.num_rows, dense.row_width, scalar.shape, scalar.num_rows) == (12, 1, (), 1)
     path.write_text(json.dumps({"tensors": [{**TENSOR, "shape": shape, "num_rows": 5}]}))
-    with pytest.raises(sa.InvalidArgument, match=r"tensor 'x': shape \(4, 3\) has 12 values"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'x': shape \(4, 3\) has 12 values"):
         read_spec(path)
 
 
@@ -83,7 +83,7 @@ def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
 )  # fmt: skip
 def test_spec_that_is_wrong_names_file_and_field(path: pathlib.Path, spec: Any, text: str) -> None:
     path.write_text(json.dumps(spec))
-    with pytest.raises(sa.InvalidArgument) as refused:
+    with pytest.raises(sa.InvalidArgumentError) as refused:
         read_spec(path)
     assert str(refused.value).startswith(f"{path}: ")
     assert text in str(refused.value)
@@ -101,7 +101,7 @@ def test_spec_that_is_wrong_names_file_and_field(path: pathlib.Path, spec: Any, 
 )
 def test_file_that_is_no_json_is_named(path: pathlib.Path, data: bytes, text: str) -> None:
     path.write_bytes(data)
-    with pytest.raises(sa.InvalidArgument) as refused:
+    with pytest.raises(sa.InvalidArgumentError) as refused:
         read_spec(path)
     assert str(refused.value).startswith(f"{path}: ")
     assert text in str(refused.value)

@@ -159,7 +159,7 @@ def test_top_waits_for_a_server_that_has_gone(start_top, start_server):
         client.create_round(SPEC, round_id="before")
     terminal.wait_for("before +open")
     first.kill()
-    terminal.wait_for(r"no answer for \d+ s, asks again every 0.2 s; Unavailable: ")
+    terminal.wait_for(r"no answer for \d+ s, asks again every 0.2 s; UnavailableError: ")
     terminal.wait_for("before +open")  # as it was last
     second = start_server(address=first.address)
     with sa.Client(second.address) as client:
@@ -176,7 +176,7 @@ def test_top_waits_for_a_server_that_has_not_started(start_top, start_server):
     address = start_server()
     address.stop()
     terminal = start_top("--address", address.address)
-    terminal.wait_for("no answer, asks again every 0.2 s; Unavailable: ")
+    terminal.wait_for("no answer, asks again every 0.2 s; UnavailableError: ")
     start_server(address=address.address)
     terminal.wait_for("rounds   none")
 
@@ -198,7 +198,7 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
 
         def server_info(self):
             assert disconnected.wait(TIMEOUT_S)
-            raise sa.Cancelled("disconnected")
+            raise sa.errors.CancelledError("disconnected")
 
         def disconnect(self):
             disconnected.set()

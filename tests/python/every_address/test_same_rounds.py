@@ -19,7 +19,7 @@ def test_create_round_again_is_the_same_round_or_refused(any_client):
     again = any_client.create_round(one(), first.id)
     assert (again.name, again.info.num_submissions) == (first.name, 1)
     assert any_client.get_round(first.name).info.create_time == first.info.create_time
-    expected = "AlreadyExists", "round 'ID' exists already, with another spec"
+    expected = "AlreadyExistsError", "round 'ID' exists already, with another spec"
     assert refusal(lambda: any_client.create_round(one("int32"), first.id)) == expected
 
 
@@ -30,8 +30,8 @@ def test_create_round_again_is_the_same_round_or_refused(any_client):
 def test_round_id_that_urls_and_shells_cannot_carry_is_refused(any_client, bad):
     shown = f"'{bad}'" if bad.isprintable() and len(bad) <= 256 else f"of {len(bad.encode())} bytes"
     text = f"round_id {shown} is not 1 to 128 of A-Z a-z 0-9 . _ - that begin with a letter, a digit or _"
-    assert refusal(lambda: any_client.create_round(ONE, bad)) == ("InvalidArgument", text)
-    assert refusal(lambda: any_client.get_round(bad)) == ("InvalidArgument", text)
+    assert refusal(lambda: any_client.create_round(ONE, bad)) == ("InvalidArgumentError", text)
+    assert refusal(lambda: any_client.get_round(bad)) == ("InvalidArgumentError", text)
 
 
 def test_round_ids_that_urls_and_shells_carry_are_taken(any_client):
@@ -51,7 +51,7 @@ def test_rounds_are_listed_oldest_first_and_deleted(any_client):
     gone = rounds[1]
     calls = (gone.refresh, gone.delete, gone.close, gone.wait, gone.result, gone.cancel)
     for call in (*calls, lambda: gone.submit("a", UPDATE), lambda: any_client.get_round(gone.id)):
-        assert refusal(call) == ("NotFound", "no round 'ID'")
+        assert refusal(call) == ("NotFoundError", "no round 'ID'")
 
 
 def test_round_that_is_full_closes_itself(any_client):
@@ -60,12 +60,12 @@ def test_round_that_is_full_closes_itself(any_client):
     opened.submit("b", UPDATE)
     assert opened.wait(PATIENCE_S).state == "done"
     text = "rounds/ID is done: there are max_submissions 2 submissions already"
-    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosed", text)
-    assert refusal(lambda: opened.cancel("late")) == ("FailedPrecondition", "the round is DONE")
+    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosedError", text)
+    assert refusal(lambda: opened.cancel("late")) == ("FailedPreconditionError", "the round is DONE")
     assert opened.result()["v"].values.tolist() == [2.0, 4.0]
     found = refusal(lambda: any_client.aggregate([UPDATE] * 3, one(max_submissions=2)))
     text = "client '00000000000000000002': there are max_submissions 2 submissions already"
-    assert found == ("FailedPrecondition", text)
+    assert found == ("FailedPreconditionError", text)
 
 
 def test_round_at_its_deadline_closes_itself(any_client):
@@ -74,7 +74,7 @@ def test_round_at_its_deadline_closes_itself(any_client):
     assert opened.wait(PATIENCE_S).state == "done"
     assert (opened.info.close_time - opened.info.create_time).total_seconds() >= 0.19
     assert opened.result()["v"].values.tolist() == [1.0, 2.0]
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
 
 
 def test_round_that_has_ended_is_removed_after_its_time(any_client):
@@ -84,7 +84,7 @@ def test_round_that_has_ended_is_removed_after_its_time(any_client):
     give_up = time.monotonic() + PATIENCE_S
     while opened.name in [each.name for each in any_client.list_rounds()]:
         assert time.monotonic() < give_up
-    assert refusal(opened.refresh) == ("NotFound", "no round 'ID'")
+    assert refusal(opened.refresh) == ("NotFoundError", "no round 'ID'")
 
 
 def test_round_below_its_minimum_fails(any_client):
@@ -92,13 +92,13 @@ def test_round_below_its_minimum_fails(any_client):
     opened.submit("a", UPDATE)
     reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
     for call in (opened.close, opened.end, opened.result):
-        assert refusal(call) == ("RoundFailed", f"rounds/ID failed: {reason}")
+        assert refusal(call) == ("RoundFailedError", f"rounds/ID failed: {reason}")
     assert opened.wait().state == "failed"
     assert opened.info.state_reason == reason
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosed", f"rounds/ID is failed: {reason}")
-    assert refusal(opened.cancel) == ("FailedPrecondition", f"the round is FAILED: {reason}")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosedError", f"rounds/ID is failed: {reason}")
+    assert refusal(opened.cancel) == ("FailedPreconditionError", f"the round is FAILED: {reason}")
     found = refusal(lambda: any_client.aggregate([UPDATE], one(min_submissions=2)))
-    assert found == ("FailedPrecondition", "closed with 1 submissions, below min_submissions 2")
+    assert found == ("FailedPreconditionError", "closed with 1 submissions, below min_submissions 2")
 
 
 def test_round_whose_merge_fails_says_why(any_client):
@@ -107,26 +107,26 @@ def test_round_whose_merge_fails_says_why(any_client):
     for client_id, update in updates.items():
         opened.submit(client_id, update)
     text = "tensor 'v', key 1: the sum overflows int64"
-    assert refusal(opened.close) == ("RoundFailed", f"rounds/ID failed: OUT_OF_RANGE: {text}")
-    assert refusal(lambda: any_client.aggregate(updates, one("int64"))) == ("OutOfRange", text)
+    assert refusal(opened.close) == ("RoundFailedError", f"rounds/ID failed: OUT_OF_RANGE: {text}")
+    assert refusal(lambda: any_client.aggregate(updates, one("int64"))) == ("OutOfRangeError", text)
     unweighted = any_client.create_round(one(op="mean", weighting="by_weight"))
     unweighted.submit("a", UPDATE, 0.0)
     text = "tensor 'v', key 1: the weights of all submissions add up to 0, so there is no mean"
-    assert refusal(unweighted.close) == ("RoundFailed", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
+    assert refusal(unweighted.close) == ("RoundFailedError", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
 
 
 def test_round_that_is_cancelled_has_no_result(any_client):
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
     text = "reason has 1026 bytes; up to 1024 are allowed"
-    assert refusal(lambda: opened.cancel("ä" * 513)) == ("InvalidArgument", text)
+    assert refusal(lambda: opened.cancel("ä" * 513)) == ("InvalidArgumentError", text)
     assert opened.cancel("enough").state == "cancelled"
     assert opened.cancel("twice").state_reason == "enough"
     assert opened.wait().state == "cancelled"
     for call in (opened.close, opened.end, opened.result):
-        assert refusal(call) == ("RoundFailed", "rounds/ID cancelled: enough")
+        assert refusal(call) == ("RoundFailedError", "rounds/ID cancelled: enough")
     for client_id in ("a", "b"):
-        expected = "RoundClosed", "rounds/ID is cancelled: enough"
+        expected = "RoundClosedError", "rounds/ID is cancelled: enough"
         assert refusal(lambda client_id=client_id: opened.submit(client_id, UPDATE)) == expected
     assert any_client.create_round(ONE).cancel().state_reason == "no reason given"
 
@@ -134,10 +134,10 @@ def test_round_that_is_cancelled_has_no_result(any_client):
 def test_round_that_is_open_has_no_result(any_client):
     opened = any_client.create_round(ONE)
     text = "rounds/ID is open, and has a result only when it has ended"
-    assert refusal(opened.result) == ("FailedPrecondition", text)
-    assert refusal(lambda: opened.wait(timeout=0.02)) == ("DeadlineExceeded", "rounds/ID is still open")
+    assert refusal(opened.result) == ("FailedPreconditionError", text)
+    assert refusal(lambda: opened.wait(timeout=0.02)) == ("DeadlineExceededError", "rounds/ID is still open")
     opened.close()
-    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosed", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
     assert len(opened.close()["v"]) == 0
 
 
@@ -185,4 +185,4 @@ def test_disconnected_client_says_so(connect, address):
     left.close()
     calls = (left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds)
     for call in (*calls, lambda: opened.submit("a", UPDATE), opened.close, opened.result, opened.delete):
-        assert refusal(lambda call=call: list(call())) == ("FailedPrecondition", "this client is disconnected")
+        assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is disconnected")

@@ -68,7 +68,7 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
     for client_id in "abc":
         opened.submit(client_id, UPDATE)
     text = "client 'd' has no committed submission in the round"
-    assert refusal(lambda: opened.close(only=["a", "d"])) == ("FailedPrecondition", text)
+    assert refusal(lambda: opened.close(only=["a", "d"])) == ("FailedPreconditionError", text)
     assert (opened.refresh().state, opened.info.num_submissions) == ("open", 3)
     for only, text in (
         ([], "only has no client id; None is for all clients, and Round.cancel for a round of none"),
@@ -76,38 +76,38 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
         (5, "only is a list of client ids, or None for all clients, not 5"),
         ([1.5], "a client id is a string or an integer, not 1.5"),
     ):
-        assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgument", text)
-        assert refusal(lambda only=only: opened.end(only=only)) == ("InvalidArgument", text)
+        assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgumentError", text)
+        assert refusal(lambda only=only: opened.end(only=only)) == ("InvalidArgumentError", text)
     assert opened.end(only=["a", "b"]).num_submissions == 2
     text = "the round is DONE and counts 2 submissions, not only the 1 of the list"
-    assert refusal(lambda: opened.close(only=["a"])) == ("FailedPrecondition", text)
+    assert refusal(lambda: opened.close(only=["a"])) == ("FailedPreconditionError", text)
     text = "client 'c' has no committed submission in the round, which is closed"
-    assert refusal(lambda: opened.close(only=["a", "c"])) == ("FailedPrecondition", text)
+    assert refusal(lambda: opened.close(only=["a", "c"])) == ("FailedPreconditionError", text)
     assert opened.close()["v"].values.tolist() == [2.0, 4.0]
     too_few = any_client.create_round(one(min_submissions=2))
     for client_id in "ab":
         too_few.submit(client_id, UPDATE)
     reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
-    assert refusal(lambda: too_few.close(only=["a"])) == ("RoundFailed", f"rounds/ID failed: {reason}")
+    assert refusal(lambda: too_few.close(only=["a"])) == ("RoundFailedError", f"rounds/ID failed: {reason}")
 
 
 def test_withdrawal_after_the_close_is_too_late(any_client):
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
     opened.end()
-    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosed", "rounds/ID is done")
-    with pytest.raises(sa.RoundClosed) as caught:
+    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID is done")
+    with pytest.raises(sa.RoundClosedError) as caught:
         opened.submit("b", UPDATE)
     assert caught.value.state == "done"
     cancelled = any_client.create_round(ONE)
     cancelled.submit("a", UPDATE)
     cancelled.cancel("enough")
-    assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosed", "rounds/ID is cancelled: enough")
+    assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosedError", "rounds/ID is cancelled: enough")
     for call in (cancelled.close, cancelled.end):
-        assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailed", "rounds/ID cancelled: enough")
+        assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailedError", "rounds/ID cancelled: enough")
     cancelled.delete()
     for call in (cancelled.submissions, lambda: cancelled.withdraw("a")):
-        assert refusal(call) == ("NotFound", "no round 'ID'")
+        assert refusal(call) == ("NotFoundError", "no round 'ID'")
 
 
 def test_submissions_that_were_merged_on_arrival_stay(any_client):
@@ -116,7 +116,7 @@ def test_submissions_that_were_merged_on_arrival_stay(any_client):
     for client_id in "ab":
         opened.submit(client_id, (np.arange(1 << 22, dtype=np.uint32), np.ones(1 << 22, np.float32)))
     found, text = refusal(lambda: opened.withdraw("a"))
-    assert found == "FailedPrecondition"
+    assert found == "FailedPreconditionError"
     expected = "tensor 'v': its submissions have been merged as they arrived, since their order does not matter"
     assert text.startswith(expected), text
     assert refusal(lambda: opened.close(only=["a"])) == (found, text)

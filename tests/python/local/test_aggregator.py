@@ -27,7 +27,7 @@ def test_aggregator_merge_equals_one_aggregator(numerics):
     assert parts[0].num_submissions == 9
     assert same(parts[0].finish(), sa.aggregate(updates, spec))
     for spent in parts:
-        with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="finished or merged away"):
             spent.add("x", (np.array([1]), floats(1, 1)))
 
 
@@ -35,20 +35,20 @@ def test_aggregator_merge_refuses_what_does_not_fit():
     a, b = sa.Aggregator(one()), sa.Aggregator(one())
     a.add("x", (np.array([1]), floats(1)))
     b.add("x", (np.array([1]), floats(1)))
-    with pytest.raises(sa.AlreadyExists, match="'x'"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="'x'"):
         a.merge(b)
-    with pytest.raises(sa.InvalidArgument, match="itself"):
+    with pytest.raises(sa.InvalidArgumentError, match="itself"):
         a.merge(a)
-    with pytest.raises(sa.InvalidArgument, match="'v'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
         a.merge(sa.Aggregator(one(num_rows=11)))
-    with pytest.raises(sa.InvalidArgument, match="'v'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
         a.merge(sa.Aggregator(one(op="mean")))
-    with pytest.raises(sa.InvalidArgument, match="NoneType"):
+    with pytest.raises(sa.InvalidArgumentError, match="NoneType"):
         a.merge(None)
     w = sa.TensorSpec("w", "float32", 10)
-    with pytest.raises(sa.InvalidArgument, match="'w'"):
+    with pytest.raises(sa.InvalidArgumentError, match="'w'"):
         a.merge(sa.Aggregator(sa.RoundSpec([*one().tensors, w])))
-    with pytest.raises(sa.InvalidArgument, match="order"):
+    with pytest.raises(sa.InvalidArgumentError, match="order"):
         sa.Aggregator(sa.RoundSpec([*one().tensors, w])).merge(sa.Aggregator(sa.RoundSpec([w, *one().tensors])))
     # Said in another place, it is the same.
     b = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 10, op="sum")]))
@@ -108,21 +108,21 @@ def test_aggregator_below_its_minimum_takes_more_and_one_that_is_spent_says_so()
     first, second = sa.Aggregator(one(min_submissions=2)), sa.Aggregator(one(min_submissions=2))
     for name, aggregator in (("a", first), ("b", second)):
         aggregator.add(name, (np.array([1]), floats(1)))
-        with pytest.raises(sa.FailedPrecondition, match="there are 1 submissions, below min_submissions 2"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="there are 1 submissions, below min_submissions 2"):
             aggregator.finish()
     first.merge(second)
-    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="finished or merged away"):
         second.finish()
     assert first.finish()["v"].values.tolist() == [2]
-    with pytest.raises(sa.FailedPrecondition, match="finished or merged away"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="finished or merged away"):
         first.finish()
 
 
 def test_aggregator_add_takes_no_pair():
     update = (np.array([1]), floats(1))
-    with pytest.raises(sa.InvalidArgument):
+    with pytest.raises(sa.InvalidArgumentError):
         sa.Aggregator(one(weighting="by_weight")).add("a", (update, 2.0))
-    with pytest.raises(sa.InvalidArgument):
+    with pytest.raises(sa.InvalidArgumentError):
         sa.Aggregator(one(weighting="by_weight")).add("a", ({"v": update}, 2.0))
 
 
@@ -218,7 +218,7 @@ def overwrite():
 def outcome(merge):
     try:
         return len(merge()["v"]) > 0
-    except sa.InvalidArgument as error:
+    except sa.InvalidArgumentError as error:
         return any(words in str(error) for words in WORDS)
 
 def added():
@@ -257,7 +257,7 @@ def test_keys_that_another_thread_overwrites_are_merged_or_refused(dtype):
 )
 def test_aggregator_add_names_the_client_once(values, weight):
     aggregator = sa.Aggregator(one(weighting="by_weight"))
-    with pytest.raises(sa.InvalidArgument, match=r"^client 'x': (tensor 'v'|a weight|weight)"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"^client 'x': (tensor 'v'|a weight|weight)"):
         aggregator.add("x", (np.array([1]), values), weight)
     assert aggregator.num_submissions == 0
 
@@ -271,7 +271,7 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
     for dtype, result, more in (("float64", "dense", told), ("int32", "dense", told), ("float64", "auto", "")):
         aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", dtype, 2**40, 4)], result=result))
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
-        with pytest.raises(sa.ResourceExhausted, match=f"^out of memory: std::bad_alloc{more}$"):
+        with pytest.raises(sa.errors.ResourceExhaustedError, match=f"^out of memory: std::bad_alloc{more}$"):
             aggregator.finish()
 
 
@@ -289,7 +289,7 @@ def test_withdrawn_submission_is_in_no_sum_and_no_count():
     result = first.finish()
     assert result["v"].values.tolist() == [3.0]
     assert (result.info.num_submissions, result.info.num_tuples, result.info.num_bytes) == (2, 2, 16)
-    with pytest.raises(sa.FailedPrecondition, match="finished"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="finished"):
         first.withdraw("a")
 
 
@@ -298,6 +298,6 @@ def test_withdrawal_after_a_memory_limit_has_made_sums_is_refused():
     keys = np.arange(1 << 20, dtype=np.uint32)
     for name in "abcdefghijkl":
         limited.add(name, (keys, np.ones(len(keys), np.float32)))
-    with pytest.raises(sa.FailedPrecondition, match="merged to stay within the memory_limit"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="merged to stay within the memory_limit"):
         limited.withdraw("l")
     assert limited.num_submissions == 12

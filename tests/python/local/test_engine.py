@@ -277,15 +277,15 @@ def test_engine_dense_result_makes_its_keys_when_they_are_asked_for():
 
 def test_engine_limits_of_the_spec_hold():
     add = [(np.array([1, 2]), floats(1, 2)), (np.array([1]), floats(1))]
-    with pytest.raises(sa.FailedPrecondition, match="max_submissions 1"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="max_submissions 1"):
         sa.aggregate(add, one(max_submissions=1))
-    with pytest.raises(sa.FailedPrecondition, match="min_submissions 3"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="min_submissions 3"):
         sa.aggregate(add, one(min_submissions=3))
-    with pytest.raises(sa.InvalidArgument, match="min_submissions 3"):
+    with pytest.raises(sa.InvalidArgumentError, match="min_submissions 3"):
         sa.Aggregator(one(min_submissions=3, max_submissions=2))
-    with pytest.raises(sa.ResourceExhausted, match="max_tuples_per_submission 1"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="max_tuples_per_submission 1"):
         sa.aggregate(add, one(max_tuples_per_submission=1))
-    with pytest.raises(sa.ResourceExhausted, match="max_bytes_per_submission 15"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="max_bytes_per_submission 15"):
         sa.aggregate(add, one(max_bytes_per_submission=15))
     assert len(sa.aggregate(add, one(max_bytes_per_submission=16, max_submissions=2))["v"]) == 2
 

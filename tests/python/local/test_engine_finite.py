@@ -68,7 +68,7 @@ def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op:
             updates = {client: (update, None) for client, (update, _) in updates.items()}
         found = outcome(sa.aggregate, updates, spec)
         assert found == outcome(added_one_by_one, updates, spec), spec
-        assert found[0] == "InvalidArgument"
+        assert found[0] == "InvalidArgumentError"
         assert "is not finite" in found[1]
         assert "client 'b'" in found[1]
 
@@ -93,7 +93,7 @@ def test_tensors_that_take_what_is_not_finite_keep_it_beside_those_that_do_not()
     values = sa.aggregate([{"open": (keys, bad), "shut": (keys, good)}], spec)["open"].values
     assert values is not None
     assert np.isnan(values).all()
-    with pytest.raises(sa.InvalidArgument, match=r"tensor 'shut', key \d+, position 0: value nan is not finite"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'shut', key \d+, position 0: value nan is not finite"):
         sa.aggregate([{"open": (keys, good), "shut": (keys, bad)}], spec)
 
 
@@ -101,9 +101,9 @@ def test_a_wrong_key_is_told_before_values_that_are_not_finite() -> None:
     keys, far = np.array([1], np.uint32), np.array([9], np.uint32)
     good, bad = np.ones(1, np.float32), np.full(1, np.inf, np.float32)
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
-    with pytest.raises(sa.InvalidArgument, match="key 9 is not below num_rows 4"):
+    with pytest.raises(sa.InvalidArgumentError, match="key 9 is not below num_rows 4"):
         sa.aggregate([{"v": (keys, bad)}, {"v": (far, good)}], spec)
-    with pytest.raises(sa.InvalidArgument, match="key 9 is not below num_rows 4"):
+    with pytest.raises(sa.InvalidArgumentError, match="key 9 is not below num_rows 4"):
         sa.aggregate([{"v": (far, good)}, {"v": (keys, bad)}], spec)
 
 

@@ -56,7 +56,7 @@ def test_wrong_keys_end_as_with_add(wrong: str, num_rows: int) -> None:
             updates[client] = ({"v": (keys, None if how.get("op") == "union" else rows)}, 1.0)
         WRONGS[wrong](updates["b"][0]["v"][0])
         expected = outcome(added_one_by_one, updates, spec)
-        assert expected[0] == ("InvalidArgument" if wrong == "beyond" and num_rows < 2**33 else "result"), expected
+        assert expected[0] == ("InvalidArgumentError" if wrong == "beyond" and num_rows < 2**33 else "result"), expected
         assert outcome(sa.aggregate, updates, spec) == expected, options
         assert outcome(lambda given, spec: sa.aggregate(given, spec, threads=1), updates, spec) == expected, options
 
@@ -89,6 +89,6 @@ def test_lists_behind_each_other_end_as_with_add(lists: str, size: int, result: 
     keys = TWO_LISTS[lists](size)
     updates = {client: ({"v": (keys, np.ones(size, np.float32))}, 1.0) for client in "ab"}
     expected = outcome(added_one_by_one, updates, spec)
-    assert expected[0] == ("InvalidArgument" if lists == "the first beyond" else "result"), expected
+    assert expected[0] == ("InvalidArgumentError" if lists == "the first beyond" else "result"), expected
     for threads in (1, 2):
         assert outcome(lambda given, spec, t=threads: sa.aggregate(given, spec, threads=t), updates, spec) == expected

@@ -104,8 +104,8 @@ print(*sums(adding))
 def test_lack_of_memory_for_a_merge_loses_nothing_and_counts_nothing_that_was_refused():
     ran = subprocess.run([sys.executable, "-c", _SHORT_OF_MEMORY], check=True, capture_output=True, text=True)
     added, merged, sums = ran.stdout.splitlines()
-    assert added == "ok " * 8 + "8 AlreadyExists"
-    assert merged == "ResourceExhausted FailedPrecondition FailedPrecondition"
+    assert added == "ok " * 8 + "8 AlreadyExistsError"
+    assert merged == "ResourceExhaustedError FailedPreconditionError FailedPreconditionError"
     assert sums == f"{8 * 500_000} {8 * 8 * 500_000} {8 * 8 * 500_000}"
 
 
@@ -152,7 +152,7 @@ def test_aggregator_lets_go_of_refused_and_unsorted_arrays_at_once():
         alive = weakref.ref(values)
         update = {"v": (keys, values)}
         if keys[1] == 11:
-            with pytest.raises(sa.InvalidArgument):
+            with pytest.raises(sa.InvalidArgumentError):
                 aggregator.add("b", update)
         else:
             aggregator.add("a", update)

@@ -98,7 +98,7 @@ def test_client_out_of_order_is_refused_and_the_others_stand(expected):
     aggregator = sa.Aggregator(spec(), memory_limit=LIMIT)
     for client in range(1, CLIENTS):
         aggregator.add(f"{client:020}", update(client))
-    with pytest.raises(sa.FailedPrecondition, match=r"'0{20}' comes before.*ascending order"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match=r"'0{20}' comes before.*ascending order"):
         aggregator.add(f"{0:020}", update(0))
     assert aggregator.num_submissions == CLIENTS - 1
     assert_same(aggregator.finish(), sa.aggregate([update(client) for client in range(1, CLIENTS)], spec())["v"])
@@ -115,19 +115,19 @@ def test_fixed_point_takes_any_order():
 
 
 def test_rows_beyond_the_limit_are_refused():
-    with pytest.raises(sa.ResourceExhausted, match=r"client '0{19}0', .*beyond the memory_limit 100000"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match=r"client '0{19}0', .*beyond the memory_limit 100000"):
         sa.aggregate([update(0)], spec(), memory_limit=100_000)
 
 
 def test_dense_result_beyond_the_limit_is_refused_beforehand():
     dense = sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 50)], result="dense")
-    with pytest.raises(sa.ResourceExhausted, match="beyond the memory_limit 1000"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="beyond the memory_limit 1000"):
         sa.Aggregator(dense, memory_limit=1000)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1GiB", 1 << 63])
 def test_what_is_no_limit_is_refused(limit):
-    with pytest.raises(sa.InvalidArgument, match="memory_limit is a number of bytes"):
+    with pytest.raises(sa.InvalidArgumentError, match="memory_limit is a number of bytes"):
         sa.Aggregator(spec(), memory_limit=limit)
 
 
@@ -212,5 +212,5 @@ OVERCOMMIT = pathlib.Path("/proc/sys/vm/overcommit_memory")
 )
 def test_dense_result_beyond_all_memory_is_refused_without_a_limit():
     of_64_tib = sa.RoundSpec([sa.TensorSpec("v", "float32", 2**44)], result="dense")
-    with pytest.raises(sa.ResourceExhausted, match="memory"):
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="memory"):
         sa.aggregate([([1], [1.0])], of_64_tib)

@@ -11,7 +11,7 @@ import sys
 import pytest
 import sparseagg as sa
 from real_server import server_binary
-from sparseagg.errors import ProgramMissing
+from sparseagg.errors import ProgramMissingError
 from sparseagg.local import programs
 
 COMMANDS = {"sparseagg-server": "server_main", "sparseagg-loadgen": "loadgen_main"}
@@ -54,7 +54,7 @@ def test_program_of_a_package_in_its_repository_is_the_one_that_make_builds(name
     monkeypatch.setattr(programs, "_PACKAGE", package)
     assert programs.find(name) == str(tmp_path / "path" / name), "any folder of these names"
     (tmp_path / "CMakeLists.txt").touch()
-    with pytest.raises(ProgramMissing, match=f"`make build` in {tmp_path} builds it, or set .*{VARIABLES[name]}"):
+    with pytest.raises(ProgramMissingError, match=f"`make build` in {tmp_path} builds it, or set .*{VARIABLES[name]}"):
         programs.find(name, on_path=False)
     assert programs.find(name) == str(tmp_path / "path" / name)
     built = tmp_path / programs._BUILT[name]
@@ -67,13 +67,13 @@ def test_program_of_a_package_in_its_repository_is_the_one_that_make_builds(name
 
 def test_program_of_the_path_may_be_left_out(tmp_path):
     make_program(tmp_path / "path" / "sparseagg-server")
-    with pytest.raises(ProgramMissing):
+    with pytest.raises(ProgramMissingError):
         programs.find("sparseagg-server", on_path=False)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_missing_program_error_says_what_to_set(name):
-    with pytest.raises(ProgramMissing, match=f"no {name}.*Install.*{VARIABLES[name]}") as caught:
+    with pytest.raises(ProgramMissingError, match=f"no {name}.*Install.*{VARIABLES[name]}") as caught:
         programs.find(name)
     assert isinstance(caught.value, (sa.SparseaggError, FileNotFoundError))
 
@@ -87,7 +87,7 @@ def test_program_of_the_environment_that_cannot_be_run_is_an_error(what, tmp_pat
     elif what == "not executable":
         path.write_text("#!/bin/sh\n")
     monkeypatch.setenv("SPARSEAGG_SERVER", str(path))
-    with pytest.raises(ProgramMissing, match=f"SPARSEAGG_SERVER names '{path}'"):
+    with pytest.raises(ProgramMissingError, match=f"SPARSEAGG_SERVER names '{path}'"):
         programs.find("sparseagg-server")
 
 
@@ -95,7 +95,7 @@ def test_program_of_the_environment_that_cannot_be_run_is_an_error(what, tmp_pat
 def test_console_script_on_the_path_is_not_the_program(name, tmp_path, monkeypatch):
     script = f"#!{sys.executable}\nfrom sparseagg.local.programs import {COMMANDS[name]}\n{COMMANDS[name]}()\n"
     make_program(tmp_path / "path" / name, script)
-    with pytest.raises(ProgramMissing):
+    with pytest.raises(ProgramMissingError):
         programs.find(name)
     (tmp_path / "later").mkdir()
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "path"), str(tmp_path / "later")]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sparseagg as sa
 from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
-from sparseagg.errors import ProgramMissing
+from sparseagg.errors import ProgramMissingError
 from sparseagg.local.server import Server
 from sparseagg.local.server_directory import ServerDirectory
 
@@ -53,7 +53,7 @@ def test_server_serves_and_ends_with_its_statement(folder, watch):
     assert process.has_ended()
     assert list(folder.iterdir()) == []
     assert (server.pid, repr(server)) == (None, "<sparseagg.Server, not running>")
-    with pytest.raises(sa.FailedPrecondition, match="not running"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="not running"):
         server.address  # noqa: B018
 
 
@@ -117,7 +117,7 @@ def test_server_takes_port_host_and_options(tmp_path):
     ],
 )
 def test_server_arguments_are_checked(arguments, message):
-    with pytest.raises(sa.InvalidArgument, match=message):
+    with pytest.raises(sa.InvalidArgumentError, match=message):
         Server(**arguments)
 
 
@@ -126,7 +126,7 @@ def test_server_arguments_are_checked(arguments, message):
 
 def test_server_that_refuses_a_flag_is_an_error_with_the_log(folder):
     server = Server(options=["--no-such-flag"])
-    with pytest.raises(sa.Unavailable, match="did not start, but ended with status") as caught:
+    with pytest.raises(sa.errors.UnavailableError, match="did not start, but ended with status") as caught:
         server.start()
     assert "--no-such-flag" in str(caught.value)
     assert path_in(str(caught.value)).parent.parent == folder
@@ -137,7 +137,7 @@ def test_server_that_refuses_a_flag_is_an_error_with_the_log(folder):
 def test_server_that_takes_too_long_to_start_is_killed(tmp_path):
     program = fake_server(tmp_path / "program", "echo so slow", "echo $$ > $4.slow", "exec sleep 600")
     server = Server(tmp_path / "data", program=program, start_timeout=1)
-    with pytest.raises(sa.DeadlineExceeded, match="did not start within 1 s") as caught:
+    with pytest.raises(sa.errors.DeadlineExceededError, match="did not start within 1 s") as caught:
         server.start()
     assert path_in(str(caught.value)).read_text() == "so slow\n"
     with pytest.raises(ProcessLookupError):
@@ -151,7 +151,7 @@ def test_server_that_does_not_stop_is_killed(tmp_path, watch):
     program = fake_server(tmp_path / "program", "trap '' TERM", LISTENS, "exec sleep 600")
     server = Server(program=program, stop_timeout=0.2).start()
     process = watch(server.pid)
-    with pytest.raises(sa.DeadlineExceeded, match=r"did not stop within 0\.2 s, and was killed") as caught:
+    with pytest.raises(sa.errors.DeadlineExceededError, match=r"did not stop within 0\.2 s, and was killed") as caught:
         server.stop()
     assert process.has_ended()
     path_in(str(caught.value))
@@ -163,7 +163,7 @@ def test_server_that_does_not_stop_in_order_is_an_error(tmp_path):
         tmp_path / "program", "trap 'echo oh no; exit 3' TERM", LISTENS, "while :; do sleep 0.05; done"
     )
     server = Server(program=program).start()
-    with pytest.raises(sa.Internal, match="did not stop in order, but ended with status 3") as caught:
+    with pytest.raises(sa.errors.InternalError, match="did not stop in order, but ended with status 3") as caught:
         server.stop()
     path_in(str(caught.value))
 
@@ -172,7 +172,7 @@ def test_server_that_does_not_stop_in_order_is_an_error(tmp_path):
 def test_server_that_ends_early_is_an_error_at_its_stop(shared, watch):
     server = Server(shared=shared).start()
     watch(server.pid).kill()
-    with pytest.raises(sa.Unavailable, match="ended before it was stopped") as caught:
+    with pytest.raises(sa.errors.UnavailableError, match="ended before it was stopped") as caught:
         server.stop()
     path_in(str(caught.value))
     with server:
@@ -184,7 +184,7 @@ def test_server_waits_for_another_start_in_its_directory(shared, tmp_path):
     tmp_path.chmod(0o700)
     message = f"another process starts or stops the server of {tmp_path}"
     starting = ServerDirectory.make(str(tmp_path), shared=shared).start_lock(time.monotonic())
-    with starting, pytest.raises(sa.DeadlineExceeded, match=message):
+    with starting, pytest.raises(sa.errors.DeadlineExceededError, match=message):
         Server(tmp_path, shared=shared, start_timeout=0.2).start()
     with Server(tmp_path, shared=shared) as server:
         assert serves(server.address)
@@ -193,7 +193,7 @@ def test_server_waits_for_another_start_in_its_directory(shared, tmp_path):
 @pytest.mark.parametrize("arguments", [{}, {"shared": True}, {"program": "/no/such/program"}])
 def test_server_without_its_program_leaves_nothing(arguments, folder, monkeypatch):
     monkeypatch.setenv("SPARSEAGG_SERVER", "/no/such/program")
-    with pytest.raises(ProgramMissing, match="/no/such/program"):
+    with pytest.raises(ProgramMissingError, match="/no/such/program"):
         Server(**arguments).start()
     assert list(folder.iterdir()) == []
 
@@ -209,8 +209,8 @@ def test_server_whose_program_cannot_be_run_leaves_nothing(tmp_path, folder):
 def test_server_directory_in_use_is_refused_and_its_server_goes_on(tmp_path, python):
     with Server(tmp_path) as server:
         for other in (tmp_path, tmp_path / ".." / tmp_path.name):
-            with pytest.raises(sa.FailedPrecondition, match="in use"):
+            with pytest.raises(sa.errors.FailedPreconditionError, match="in use"):
                 Server(other).start()
             assert others_hold(tmp_path)
-        assert python(f"Server({str(tmp_path)!r})")("server.start()") == "FailedPrecondition"
+        assert python(f"Server({str(tmp_path)!r})")("server.start()") == "FailedPreconditionError"
         assert serves(server.address)

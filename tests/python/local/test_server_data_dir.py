@@ -33,7 +33,7 @@ def test_rounds_go_on_after_a_stop(tmp_path):
     with server, sa.Client(server.address) as client:
         rnd = client.get_round("r")
         assert rnd.submit("a", update(1, 1)).duplicate
-        with pytest.raises(sa.AlreadyExists):
+        with pytest.raises(sa.errors.AlreadyExistsError):
             rnd.submit("a", update(1, 2))
         rnd.submit("b", update(2, 5))
         first = rnd.close()["v"]
@@ -78,7 +78,7 @@ def test_option_durability_memory_keeps_nothing(tmp_path):
     with server, sa.Client(server.address) as client:
         client.create_round(SPEC, round_id="r")
     assert not (tmp_path / "server" / "rounds").exists()
-    with server, sa.Client(server.address) as client, pytest.raises(sa.NotFound):
+    with server, sa.Client(server.address) as client, pytest.raises(sa.errors.NotFoundError):
         client.get_round("r").refresh()
 
 

@@ -106,7 +106,7 @@ def test_shared_server_that_stops_is_waited_for_and_replaced(python, watch):
         return not held or None
 
     assert until(time.monotonic() + START_TIMEOUT_S, stops)
-    with pytest.raises(sa.DeadlineExceeded, match="of earlier processes does not stop") as caught:
+    with pytest.raises(sa.errors.DeadlineExceededError, match="of earlier processes does not stop") as caught:
         Server(shared=True, start_timeout=1).start()
     path_in(str(caught.value))
     with start_while(first.kill) as server:
@@ -119,7 +119,7 @@ def test_shared_server_that_drains_after_a_signal_is_replaced(watch):
     first = watch(old.pid)
     first.send_signal(signal.SIGTERM)
     assert until(time.monotonic() + START_TIMEOUT_S, lambda: not module._serves(old.address, math.inf) or None)
-    with pytest.raises(sa.DeadlineExceeded, match="is running, but does not answer") as caught:
+    with pytest.raises(sa.errors.DeadlineExceededError, match="is running, but does not answer") as caught:
         Server(shared=True, start_timeout=0.5).start()
     path_in(str(caught.value))
     with start_while(first.kill) as new:
@@ -174,5 +174,5 @@ def test_shared_directory_that_others_may_enter_is_refused(what, tmp_path):
         path.symlink_to(tmp_path / "other")
     else:
         path.touch(mode=0o600)
-    with pytest.raises(sa.PermissionDenied, match=str(path)):
+    with pytest.raises(sa.errors.PermissionDeniedError, match=str(path)):
         Server(path, shared=True).start()

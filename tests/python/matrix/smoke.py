@@ -62,7 +62,7 @@ def try_engine() -> str:
     """Merges in this process; returns the engine, or "none"."""
     try:
         check(sa.aggregate(UPDATES, SPEC))
-    except sa.EngineMissing:
+    except sa.errors.EngineMissingError:
         return "none"
     from sparseagg.local import extension
 

@@ -147,7 +147,7 @@ def test_deployment_every_documented_port_is_published_and_answers(name, start_s
             assert client.server_info().version == sa.__version__
             assert json.loads(get(server.http_address, "/v1/rounds")).get("rounds", []) == []
         else:
-            with pytest.raises(sa.Unauthenticated):
+            with pytest.raises(sa.errors.UnauthenticatedError):
                 client.server_info()
 
 

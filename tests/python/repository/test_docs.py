@@ -129,7 +129,7 @@ def test_operations_example_of_a_round_by_command_reads_its_result(
         assert merged["embedding.values"].tolist() == [[1.0] * 16, [3.25] * 16]
         assert merged["embedding.counts"].tolist() == [1, 2]
         assert "bias.values" not in merged
-    with pytest.raises(sa.NotFound):
+    with pytest.raises(sa.errors.NotFoundError):
         client.get_round("round-7")
     assert "embedding: 2 rows, sparse" in capsys.readouterr().out
 
@@ -183,9 +183,9 @@ def test_integrations_dense_is_what_fed_avg_computes(integrations: dict) -> None
 
 
 def test_integrations_fed_avg_refuses_a_client_twice_and_what_has_no_mean(integrations: dict) -> None:
-    with pytest.raises(sa.AlreadyExists, match="'a'"):
+    with pytest.raises(sa.errors.AlreadyExistsError, match="'a'"):
         integrations["fed_avg"](["w"], [("a", [np.ones(2)], 1), ("b", [np.ones(2)], 1), ("a", [np.zeros(2)], 1)])
-    with pytest.raises(sa.InvalidArgument, match=r"tensor 'mask': unknown dtype .*bool"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'mask': unknown dtype .*bool"):
         integrations["fed_avg"](["w", "mask"], [("a", [np.ones(2), np.ones(2, bool)], 1)])
     with pytest.raises(ValueError, match="no results to average"):
         integrations["fed_avg"](["w"], [])
@@ -310,7 +310,7 @@ def test_integrations_fed_avg_keeps_dtypes_and_names_the_client(integrations: di
     merged = integrations["fed_avg"](["steps", "w", "none"], [("a", model, 1), ("b", model, 3)])
     assert [(array.dtype, array.tolist()) for array in merged] == [(array.dtype, array.tolist()) for array in model]
     bad = [model[0], np.array([1, np.nan, 1], np.float16), model[2]]
-    with pytest.raises(sa.InvalidArgument, match=r"^client '7': tensor 'w', key 1, position 1: value nan is not"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"^client '7': tensor 'w', key 1, position 1: value nan is not"):
         integrations["fed_avg"](["steps", "w", "none"], [(1, model, 1), (7, bad, 3)])
 
 

@@ -139,7 +139,7 @@ def test_matrix_smoke_finds_a_wrong_result():
     smoke = load(REPOSITORY / "tests" / "python" / "matrix" / "smoke.py")
     try:
         good = sa.aggregate(smoke.UPDATES, smoke.SPEC)
-    except sa.EngineMissing:
+    except sa.errors.EngineMissingError:
         pytest.skip("no engine")
     smoke.check(good)
     wrong = {name: (update, weight + (name == "b")) for name, (update, weight) in smoke.UPDATES.items()}

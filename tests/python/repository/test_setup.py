@@ -121,7 +121,7 @@ spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
 for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.local.extension.describe()):
     try:
         call()
-    except sa.EngineMissing as error:
+    except sa.errors.EngineMissingError as error:
         print(error)
 sa.Client("localhost:1").disconnect()
 """

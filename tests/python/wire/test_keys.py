@@ -43,7 +43,7 @@ def test_decode_delta_first_gap_is_added(first_gap):
     width = first_gap.bit_length()
     data = bytes([width]) + first_gap.to_bytes((width + 7) // 8, "little")
     assert decode_delta(data, 0, 1).tolist() == [first_gap]
-    with pytest.raises(sa.InvalidArgument, match="pass 2"):
+    with pytest.raises(sa.InvalidArgumentError, match="pass 2"):
         decode_delta(data, 2**64 - first_gap, 1)
 
 
@@ -96,18 +96,18 @@ def test_packing_of_no_keys_is_empty():
     ],
 )
 def test_decode_delta_wrong_lengths_are_refused(data, num_keys, words):
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         decode_delta(bytes.fromhex(data), 1000, num_keys)
 
 
 def test_decode_delta_keys_that_wrap_are_refused():
-    with pytest.raises(sa.InvalidArgument, match="pass 2"):
+    with pytest.raises(sa.InvalidArgumentError, match="pass 2"):
         decode_delta(bytes.fromhex("03 40 05"), 2**64 - 5, 4)
 
 
 @pytest.mark.parametrize("data", ["03 40 15", "03 40 85"])
 def test_decode_delta_bits_behind_the_last_key_are_refused(data):
-    with pytest.raises(sa.InvalidArgument, match="bits behind the last key"):
+    with pytest.raises(sa.InvalidArgumentError, match="bits behind the last key"):
         decode_delta(bytes.fromhex(data), 1000, 4)
 
 
@@ -121,7 +121,7 @@ def test_decode_delta_bits_behind_the_last_key_are_refused(data):
 )
 def test_decode_bitmap_what_no_encoder_makes_is_refused(data, first_key, words):
     assert decode_bitmap(bytes.fromhex("83 04"), 2**64 - 11).tolist()[-1] == 2**64 - 1
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         decode_bitmap(bytes.fromhex(data), first_key)
 
 
@@ -210,6 +210,6 @@ def test_server_info_tells_the_encodings(client):
 
 def test_submit_unknown_encoding_sends_nothing(client):
     rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
-    with pytest.raises(sa.InvalidArgument, match="unknown encoding"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown encoding"):
         rnd.submit("c", ([1], [1.0]), encoding="zip")
     assert rnd.refresh().num_refused == 0

@@ -102,7 +102,7 @@ def test_first_misfit_names_the_position(values, encoding, position):
     ],
 )
 def test_decode_values_what_does_not_fit_is_refused(size, encoding, dtype, count, words):
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         decode_values(bytes(size), encoding, dtype, count)
 
 

@@ -178,7 +178,7 @@ def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(row_width)
 )
 def test_submit_values_that_make_no_sense_are_refused(client, values, words):
     rnd = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgument, match=words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
         rnd.submit("c", update(0), values=values)
     assert rnd.refresh().num_refused == 0
 
@@ -187,7 +187,7 @@ def test_submit_values_that_make_no_sense_are_refused(client, values, words):
 def test_submit_values_beyond_the_range_are_refused(client, encoding):
     rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", 10)]))
     with pytest.raises(
-        sa.InvalidArgument, match=f"tensor 'v', key 2, position 1: value 1e\\+39 does not fit {encoding}"
+        sa.InvalidArgumentError, match=f"tensor 'v', key 2, position 1: value 1e\\+39 does not fit {encoding}"
     ):
         rnd.submit("c", ([1, 2], [0.0, 1e39]), values=encoding)
 
@@ -195,16 +195,18 @@ def test_submit_values_beyond_the_range_are_refused(client, encoding):
 @pytest.mark.parametrize("options", [{"encoding": "zip"}, {"values": "float8"}, {"values": "float64"}])
 def test_close_unknown_options_close_nothing(client, options):
     rnd = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgument, match="unknown"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
         rnd.close(**options)
     assert rnd.refresh().state == "open"
-    with pytest.raises(sa.InvalidArgument, match="unknown"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
         rnd.submit("c", update(0), **options)
 
 
 def test_format_values_the_server_does_not_know_are_refused():
     old = ServerWire(1000, frozenset({"u32"}), frozenset({"float32", "float64"}))
-    with pytest.raises(sa.InvalidArgument, match="'float16' are not known to the server, which knows float32, float64"):
+    with pytest.raises(
+        sa.InvalidArgumentError, match="'float16' are not known to the server, which knows float32, float64"
+    ):
         old.format(SPEC, "auto", "float16")
     assert old.format(SPEC, "auto", "float32") == WireFormat(frozenset(), {"d": "float32"})
 

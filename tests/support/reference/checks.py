@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sparseagg.errors import InvalidArgument, ResourceExhausted
+from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 from sparseagg.spec import Aggregation, RoundSpec, TensorSpec
 
 from reference.numbers import Row, check_int64, round_to_dtype
@@ -24,15 +24,15 @@ __all__ = ["check_spec", "check_update"]
 
 
 def check_spec(spec: RoundSpec) -> None:
-    """Raises ``InvalidArgument``, naming tensor and field, unless the spec has a meaning."""
+    """Raises ``InvalidArgumentError``, naming tensor and field, unless the spec has a meaning."""
     if not spec.tensors:
-        raise InvalidArgument("a round needs at least one tensor")
+        raise InvalidArgumentError("a round needs at least one tensor")
     names = [tensor.name for tensor in spec.tensors]
     for tensor in spec.tensors:
         if names.count(tensor.name) > 1:
-            raise InvalidArgument(f"tensor {tensor.name!r} is given twice")
+            raise InvalidArgumentError(f"tensor {tensor.name!r} is given twice")
         for problem in _problems(spec, tensor, spec.aggregation_of(tensor)):
-            raise InvalidArgument(f"tensor {tensor.name!r}: {problem}")
+            raise InvalidArgumentError(f"tensor {tensor.name!r}: {problem}")
 
 
 def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator[str]:
@@ -81,21 +81,21 @@ def check_update(spec: RoundSpec, update: Update) -> None:
         keys, rows = columns(tensor, update)
         num_tuples += len(keys)
         if tensor.layout == "dense" and list(keys) != list(range(tensor.num_rows)):
-            raise InvalidArgument(f"tensor {tensor.name!r} is dense and needs all {tensor.num_rows} rows in order")
+            raise InvalidArgumentError(f"tensor {tensor.name!r} is dense and needs all {tensor.num_rows} rows in order")
         for position, key in enumerate(keys):
             if not 0 <= key < (tensor.num_rows or 2**64):
-                raise InvalidArgument(f"tensor {tensor.name!r}: key {key} at position {position}")
+                raise InvalidArgumentError(f"tensor {tensor.name!r}: key {key} at position {position}")
         if rows is None:
             if how.op != "union" and keys:
-                raise InvalidArgument(f"tensor {tensor.name!r}: no values")
+                raise InvalidArgumentError(f"tensor {tensor.name!r}: no values")
             continue
         if len(rows) != len(keys) or any(len(row) != tensor.row_width for row in rows):
-            raise InvalidArgument(f"tensor {tensor.name!r}: {len(keys)} keys do not go with the values")
+            raise InvalidArgumentError(f"tensor {tensor.name!r}: {len(keys)} keys do not go with the values")
         if is_float(tensor) and how.on_nonfinite == "reject":
             for position, row in enumerate(rows):
                 for value in row:
                     if not math.isfinite(value):
-                        raise InvalidArgument(f"tensor {tensor.name!r}: value {value} at position {position}")
+                        raise InvalidArgumentError(f"tensor {tensor.name!r}: value {value} at position {position}")
         if how.op != "union":
             for key, row in fold(tensor, update).items():
                 check_int64(tensor, key, row)
@@ -103,24 +103,24 @@ def check_update(spec: RoundSpec, update: Update) -> None:
                 check_int64(tensor, key, row)
                 _check_bound(tensor, how, key, row)
     if spec.max_tuples_per_submission and num_tuples > spec.max_tuples_per_submission:
-        raise ResourceExhausted(f"{num_tuples} tuples")
+        raise ResourceExhaustedError(f"{num_tuples} tuples")
 
 
 def _check_weight(tensor: TensorSpec, how: Aggregation, weight: float | None) -> None:
     if weight is None:
         if how.weighting == "by_weight":
-            raise InvalidArgument("no weight")
+            raise InvalidArgumentError("no weight")
         return
     if not (math.isfinite(weight) and weight >= 0.0):
-        raise InvalidArgument(f"weight {weight}")
+        raise InvalidArgumentError(f"weight {weight}")
     if how.weighting == "uniform":
         return
     if weight > 2.0**960:
-        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is beyond 2^960")
+        raise InvalidArgumentError(f"tensor {tensor.name!r}: weight {weight} is beyond 2^960")
     if not is_float(tensor) and (weight != int(weight) or weight >= 2.0**53):
-        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is not an integer below 2^53")
+        raise InvalidArgumentError(f"tensor {tensor.name!r}: weight {weight} is not an integer below 2^53")
     if how.numerics == "fixed_point" and how.weight_bound and weight > how.weight_bound:
-        raise InvalidArgument(f"tensor {tensor.name!r}: weight {weight} is beyond {how.weight_bound}")
+        raise InvalidArgumentError(f"tensor {tensor.name!r}: weight {weight} is beyond {how.weight_bound}")
 
 
 def _check_bound(tensor: TensorSpec, how: Aggregation, key: int, row: Row) -> None:
@@ -130,4 +130,4 @@ def _check_bound(tensor: TensorSpec, how: Aggregation, key: int, row: Row) -> No
         within = abs(value) <= (how.value_bound or 0.0)
         # 0·Inf, from values whose sum overflows, is NaN: beyond any bound, and on no side of it.
         if math.isnan(value) or (not within and how.on_bound == "reject"):
-            raise InvalidArgument(f"tensor {tensor.name!r}: key {key}: {value} is beyond {how.value_bound}")
+            raise InvalidArgumentError(f"tensor {tensor.name!r}: key {key}: {value} is beyond {how.value_bound}")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-from sparseagg.errors import FailedPrecondition, OutOfRange
+from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 from sparseagg.spec import DTYPES, Aggregation, RoundSpec, TensorSpec
 
 from reference.checks import check_spec, check_update
@@ -58,8 +58,8 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
         check: apply ``check_spec`` and ``check_update`` before; they take as long as the merge.
 
     Raises:
-        OutOfRange: an integer total leaves int64. FailedPrecondition: a weight to divide by is zero. Both name tensor
-            and smallest such key. FailedPrecondition, too: there are no updates of a dense tensor.
+        OutOfRangeError: an integer total leaves int64. FailedPreconditionError: a weight to divide by is zero. Both
+            name tensor and smallest such key. FailedPreconditionError, too: there are no updates of a dense tensor.
     """
     if check:
         check_spec(spec)
@@ -74,7 +74,7 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     how = spec.aggregation_of(tensor)
     if tensor.layout == "dense" and not updates:
         if how.on_empty == "fail":
-            raise FailedPrecondition(f"tensor {tensor.name!r}: there are no submissions")
+            raise FailedPreconditionError(f"tensor {tensor.name!r}: there are no submissions")
         how = dataclasses.replace(how, result="sparse")
     fixed = sums_fixed(tensor, how)
     shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
@@ -139,7 +139,7 @@ def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: flo
     """The row at one key, rounded to the result's dtype."""
     divisor = {"mean": total, "coordinate_mean": at.weight}.get(how.op)
     if divisor == 0.0:
-        raise FailedPrecondition(f"tensor {tensor.name!r}: the weights at key {key} add up to zero")
+        raise FailedPreconditionError(f"tensor {tensor.name!r}: the weights at key {key} add up to zero")
     if at.row is None:
         return None
     dtype = result_dtype(tensor, how)
@@ -155,7 +155,7 @@ def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: flo
         try:
             row.append(round_to_dtype(value, dtype))
         except OverflowError:
-            raise OutOfRange(f"tensor {tensor.name!r}: key {key}: {value} does not fit {dtype}") from None
+            raise OutOfRangeError(f"tensor {tensor.name!r}: key {key}: {value} does not fit {dtype}") from None
     return row
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Union
 
-from sparseagg.errors import OutOfRange
+from sparseagg.errors import OutOfRangeError
 from sparseagg.spec import DTYPES, TensorSpec
 
 __all__ = ["Number", "Row", "ceil_log2", "check_int64", "encode_values", "round_to_dtype"]
@@ -86,7 +86,7 @@ def ceil_log2(value: Number) -> int:
 
 
 def check_int64(tensor: TensorSpec, key: int, row: Row) -> None:
-    """Raises ``OutOfRange`` when a value of a signed integer tensor leaves int64."""
+    """Raises ``OutOfRangeError`` when a value of a signed integer tensor leaves int64."""
     for value in row:
         if tensor.dtype in ("int32", "int64") and not _INT64_MIN <= value <= _INT64_MAX:
-            raise OutOfRange(f"tensor {tensor.name!r}: key {key} overflows int64 with {value}")
+            raise OutOfRangeError(f"tensor {tensor.name!r}: key {key} overflows int64 with {value}")

@@ -32,7 +32,10 @@ class LossyRoundCycle(RoundCycle):
                     update = {"v": (who.keys, who.rows)}
                     rnd.submit(who.id, update, weight=who.weight, resumable=who.resumable)
                     return
-            except (sa.NotFound, sa.FailedPrecondition) as error:  # the round or the upload is lost
+            except (
+                sa.errors.NotFoundError,
+                sa.errors.FailedPreconditionError,
+            ) as error:  # the round or the upload is lost
                 if attempt == ATTEMPTS - 1:
                     who.error = error
             except Exception as error:
@@ -47,7 +50,7 @@ class LossyRoundCycle(RoundCycle):
             while kill_now.is_set():
                 time.sleep(0.001)
             self._undisturbed(lambda: self._check_again(client, listed, first))
-        with self.disturbed(), self.connected() as client, contextlib.suppress(sa.NotFound):
+        with self.disturbed(), self.connected() as client, contextlib.suppress(sa.errors.NotFoundError):
             client.get_round(self._id).delete()
         return listed, first
 
@@ -76,7 +79,7 @@ class LossyRoundCycle(RoundCycle):
     def _check_again(self, client: sa.Client, listed: frozenset[str], first: str) -> None:
         try:
             rnd = client.get_round(self._id)
-        except sa.NotFound:
+        except sa.errors.NotFoundError:
             return
         state = rnd.info.state
         if state == "failed":

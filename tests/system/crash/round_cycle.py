@@ -66,7 +66,7 @@ class RoundCycle(Cycle):
         again = rnd.submit(who.id, {"v": (who.keys, who.rows)}, weight=who.weight, resumable=not who.resumable)
         if not again.duplicate:
             raise Failure("an acknowledged submission counted a second time")
-        with contextlib.suppress(sa.AlreadyExists):
+        with contextlib.suppress(sa.errors.AlreadyExistsError):
             rnd.submit(who.id, {"v": (who.keys, who.rows + 1)}, weight=who.weight, resumable=who.resumable)
             raise Failure("other content of an acknowledged client counted")
 

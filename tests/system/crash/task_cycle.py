@@ -136,7 +136,7 @@ class TaskCycle(Cycle):
                 worker = f"worker-{number}-{turn}"
                 turn += 1
                 task = None
-                with contextlib.suppress(sa.DeadlineExceeded):  # the server starts again
+                with contextlib.suppress(sa.errors.DeadlineExceededError):  # the server starts again
                     task = client.lease_task(
                         worker, labels=[self._id], lease_duration=LEASE_S, timeout=0.1, lease_id=f"lease-{turn}"
                     )
@@ -161,9 +161,9 @@ class TaskCycle(Cycle):
             result = f"{task.client_id}/{task.lease_id}".encode()
             submission = self._submit(client, task) if task.round else ""
             client.complete_task(task, submission, result)
-        except sa.FailedPrecondition:  # another worker has the task, or has ended it
+        except sa.errors.FailedPreconditionError:  # another worker has the task, or has ended it
             self._end_if_ended(client, task.id)
-        except sa.NotFound:  # ended by another worker, and deleted
+        except sa.errors.NotFoundError:  # ended by another worker, and deleted
             if task.payload != SHORT:
                 raise
             self._end(task.id, None)
@@ -176,7 +176,7 @@ class TaskCycle(Cycle):
         return task.id
 
     def _end_if_ended(self, client: sa.Client, task_id: str) -> None:
-        with contextlib.suppress(sa.NotFound):
+        with contextlib.suppress(sa.errors.NotFoundError):
             if not client.get_task(task_id).ended:
                 return
         self._end(task_id, None)

@@ -102,7 +102,7 @@ def submit_until_it_works(rnd: sa.Round, who: str, size: int) -> None:
     while True:
         try:
             rnd.submit(who, update(size, ord(who)))
-        except (sa.ResourceExhausted, sa.Unavailable):
+        except (sa.errors.ResourceExhaustedError, sa.errors.UnavailableError):
             assert time.monotonic() < deadline
         else:
             return
@@ -113,11 +113,11 @@ def test_failed_sync_acknowledges_nothing_until_a_restart(machine, where) -> Non
     size = SIZES[where]
     earlier, rnd = two_rounds(machine, size)
     machine.rule("sync")
-    with pytest.raises(sa.Unavailable, match=re.escape(str(machine.data))):
+    with pytest.raises(sa.errors.UnavailableError, match=re.escape(str(machine.data))):
         rnd.submit("b", update(size, ord("b")))
     machine.rule("")
     # Nobody knows what the disk has, although it takes syncs again.
-    with pytest.raises(sa.Unavailable, match="until a restart"):
+    with pytest.raises(sa.errors.UnavailableError, match="until a restart"):
         rnd.submit("c", update(size, ord("c")))
     assert earlier.result()["v"].keys.tolist() == list(range(10))
     assert rnd.refresh().state == "open"
@@ -135,10 +135,10 @@ def test_full_disk_refuses_and_goes_on_when_there_is_space(machine, where, rule)
     earlier, rnd = two_rounds(machine, size)
     assert machine.metric("sparseagg_data_writes_refused") == 0
     machine.rule(rule)
-    with pytest.raises(sa.ResourceExhausted, match=re.escape(str(machine.data))) as caught:
+    with pytest.raises(sa.errors.ResourceExhaustedError, match=re.escape(str(machine.data))) as caught:
         rnd.submit("b", update(size, ord("b")))
     assert "No space left on device" in str(caught.value)
-    with pytest.raises(sa.ResourceExhausted):
+    with pytest.raises(sa.errors.ResourceExhaustedError):
         rnd.submit("b", update(size, ord("b")), resumable=True)
     assert machine.metric("sparseagg_data_writes_refused") >= 2
     assert earlier.result()["v"].keys.tolist() == list(range(10))
@@ -155,7 +155,7 @@ def test_failed_writes_are_unavailable_until_a_restart(machine, where) -> None:
     earlier, rnd = two_rounds(machine, size)
     machine.rule("broken")
     for _ in range(2):
-        with pytest.raises(sa.Unavailable, match="Input/output error"):
+        with pytest.raises(sa.errors.UnavailableError, match="Input/output error"):
             rnd.submit("b", update(size, ord("b")))
     assert clients_of(rnd) == ["a"]
     assert earlier.result()["v"].keys.tolist() == list(range(10))
@@ -182,7 +182,7 @@ def test_full_disk_leaves_a_round_open_that_cannot_be_closed(machine) -> None:
     rnd = machine.client.create_round(SPEC, round_id="r")
     rnd.submit("a", update(3, ord("a")))
     machine.rule("full")
-    with pytest.raises(sa.ResourceExhausted):
+    with pytest.raises(sa.errors.ResourceExhaustedError):
         rnd.close()
     assert rnd.refresh().state == "open"
     machine.rule("")

@@ -24,7 +24,7 @@ from sparseagg.client.transport import AsyncioTransport, Transport
 from sparseagg.client.upload import Upload, aggregate_upload, aggregate_uploads
 from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.durations import Seconds
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.info import RoundInfo, ServerInfo
 from sparseagg.local.server import Server
 from sparseagg.result import Result
@@ -43,7 +43,7 @@ class Client(TaskCalls):
     """A client of one server. An asynchronous context manager, which disconnects when it is left.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
-    calls from another loop raise ``FailedPrecondition``. Tasks of one loop may make calls at the same time. Not
+    calls from another loop raise ``FailedPreconditionError``. Tasks of one loop may make calls at the same time. Not
     thread-safe: make another client for each thread's loop, and in a forked child.
 
     ``sparseagg.Client`` has the same methods, and documents their arguments and errors, and the addresses ":memory:"
@@ -51,7 +51,7 @@ class Client(TaskCalls):
 
     Time: the client's ``timeout`` limits a short call, one that carries no update and no result, with all its attempts.
     Some methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the
-    client's limit applies, to the short calls among it. Both raise ``DeadlineExceeded``.
+    client's limit applies, to the short calls among it. Both raise ``DeadlineExceededError``.
 
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
@@ -126,7 +126,7 @@ class Client(TaskCalls):
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Closes all connections. Calls under way raise ``Cancelled``, later calls ``FailedPrecondition``.
+        """Closes all connections. Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
 
         Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. To
         disconnect again does nothing.
@@ -149,7 +149,7 @@ class Client(TaskCalls):
         return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:
-        """Returns a round by its id or its name ("rounds/{id}"); ``NotFound`` if the server has none."""
+        """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
         return Round(self._connection, await self._connection.get_round(round_name(name)))
 
     async def list_rounds(self) -> AsyncIterator[Round]:
@@ -206,10 +206,12 @@ class Client(TaskCalls):
 
 
 def _refuse(address: str, **arguments: Any) -> None:
-    """Raises ``InvalidArgument`` if a client of this address does not take one of the arguments."""
+    """Raises ``InvalidArgumentError`` if a client of this address does not take one of the arguments."""
     for name, value in arguments.items():
         if value is not None and value is not False:
-            raise InvalidArgument(f'a client of "{address}" takes no {name}, which is for servers at other addresses')
+            raise InvalidArgumentError(
+                f'a client of "{address}" takes no {name}, which is for servers at other addresses'
+            )
 
 
 def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
@@ -231,7 +233,7 @@ async def open_round(handle: str, *, client_class: type[Client] = Client, **opti
         options: further arguments of that class, such as ``token``.
 
     Raises:
-        NotFound: the server has no such round.
+        NotFoundError: the server has no such round.
     """
     address, name = parsed_handle(handle)
     client = client_class(address, **options)

@@ -21,7 +21,14 @@ from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.model_rows import ModelTensor, Rows, change_of, model_tensors, rows_of
 from sparseagg.client.requests import create_request
 from sparseagg.durations import Seconds
-from sparseagg.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, RoundFailed, SparseaggError
+from sparseagg.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    RoundFailedError,
+    SparseaggError,
+)
 from sparseagg.ids import check_name
 from sparseagg.info import RoundInfo
 from sparseagg.spec import RoundSpec
@@ -74,7 +81,7 @@ class PublishedModel:
         self.name = checked_text("a model's name", name)
         check_name("a model's name", self.name)
         if len(self.name) > _MOST_NAME_BYTES:  # of the rounds, whose ids begin with it
-            raise InvalidArgument(f"a model's name has at most {_MOST_NAME_BYTES} bytes, not {shown(name)}")
+            raise InvalidArgumentError(f"a model's name has at most {_MOST_NAME_BYTES} bytes, not {shown(name)}")
         what = "keep_bytes is a number of bytes, or None for three whole models"
         self._keep_bytes = None if keep_bytes is None else checked_integer(what, keep_bytes, 0, _LAST_VERSION)
         self._result_ttl = result_ttl
@@ -90,20 +97,22 @@ class PublishedModel:
         """Makes a version known to clients; see ``sparseagg.PublishedModel.publish``."""
         number = checked_integer("a version is an integer from 0 on", version, 0, _LAST_VERSION)
         if not isinstance(changes, Mapping):
-            raise InvalidArgument(f"changes is a mapping from tensor names to (keys, rows), not {shown(changes)}")
+            raise InvalidArgumentError(f"changes is a mapping from tensor names to (keys, rows), not {shown(changes)}")
         if self._kept is None:
             await self._load()
         assert self._kept is not None
         newest = self._kept[-1].version if self._kept else None
         if newest is not None and number not in (newest, newest + 1):
-            raise InvalidArgument(f"model {self.name!r} is at version {newest}; the next is {newest + 1}, not {number}")
+            raise InvalidArgumentError(
+                f"model {self.name!r} is at version {newest}; the next is {newest + 1}, not {number}"
+            )
         given = None if model is None else rows_of(model, writable=False)
         tensors = self._tensors_with(changes, given, whole)
         update = {name: change_of(tensor, changes.get(name)) for name, (tensor, _) in tensors.items()}
         is_whole = all(change is not None and change[0] is None for change in update.values())
         is_due = not is_whole and self._is_due(tensors, update)
         if is_due and given is None and not self._wholes():
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f"the server has no whole model {self.name!r}; publish one with model=arrays or whole=True"
             )
         put = await self._put("v", number, tensors, update)
@@ -134,12 +143,12 @@ class PublishedModel:
             kept = [each async for each in self._rounds()]
             wholes = [each for each in kept if each.is_whole]
             if not wholes:
-                raise NotFound(
+                raise NotFoundError(
                     f"the server has no whole model {self.name!r}: none was published, or its result_ttl is over"
                 )
             best = max(wholes)
             at = best.version if await self._write(best.name.partition("/")[2], rows, keys) else None
-        raise Aborted(f"the versions of model {self.name!r} are removed faster than they can be read")
+        raise AbortedError(f"the versions of model {self.name!r} are removed faster than they can be read")
 
     async def version(self) -> int | None:
         """Returns the newest version; None if the server has none."""
@@ -178,7 +187,7 @@ class PublishedModel:
     ) -> dict[str, tuple[ModelTensor, int]]:
         """Returns the model's tensors, those of a new whole model where there is one."""
         if whole and any(isinstance(change, tuple) for change in changes.values()):
-            raise InvalidArgument("a whole model is a mapping from names to arrays, without (keys, rows)")
+            raise InvalidArgumentError("a whole model is a mapping from names to arrays, without (keys, rows)")
         whole_rows = rows_of(changes, writable=False) if whole else model
         known = self._tensors
         if whole_rows is not None:
@@ -186,9 +195,11 @@ class PublishedModel:
         for name in changes:
             if name not in known and not whole and (isinstance(changes[name], tuple) or _has_values(changes[name])):
                 names = ", ".join(map(repr, known))
-                raise InvalidArgument(f"unknown tensor {name!r}; model {self.name!r} has {names or 'no tensors yet'}")
+                raise InvalidArgumentError(
+                    f"unknown tensor {name!r}; model {self.name!r} has {names or 'no tensors yet'}"
+                )
         if not known:
-            raise InvalidArgument(f"model {self.name!r} has no tensors yet; begin with model=arrays or whole=True")
+            raise InvalidArgumentError(f"model {self.name!r} has no tensors yet; begin with model=arrays or whole=True")
         return known
 
     def _wholes(self) -> list[_Kept]:
@@ -240,7 +251,7 @@ class PublishedModel:
         names += [f"{self.name}-v{at:018}" for at in range(base.version + 1, version + 1)]
         for name in names:
             if not await self._write(name, rows, None):
-                raise FailedPrecondition(
+                raise FailedPreconditionError(
                     f"the server has no round {name!r} any more; publish the model with model=arrays or whole=True"
                 )
         return rows
@@ -264,13 +275,13 @@ class PublishedModel:
         self._kept = kept
 
     async def _remove(self, each: _Kept) -> None:
-        with contextlib.suppress(NotFound):  # its result_ttl is over
+        with contextlib.suppress(NotFoundError):  # its result_ttl is over
             await self._connection.delete_round(each.name)
 
     async def _is_done(self, round_id: str) -> bool:
         try:
             return (await self._connection.get_round(f"rounds/{round_id}")).state == "done"
-        except NotFound:
+        except NotFoundError:
             return False
 
     async def _write(self, round_id: str, rows: Mapping[str, Rows], keys: tuple[int, int | None] | None) -> bool:
@@ -282,13 +293,13 @@ class PublishedModel:
             known = {tensor.name for tensor in info.spec.tensors}
             for each in rows.values():
                 if each.tensor.wire_name not in known:
-                    raise InvalidArgument(
+                    raise InvalidArgumentError(
                         f"model {self.name!r} has no tensor {each.tensor.name!r} of {each.tensor.dtype} and shape "
                         f"{each.tensor.shape}; it has {', '.join(sorted(known))}"
                     )
             names = [each.tensor.wire_name for each in rows.values()]
             result = await Round(self._connection, info).result(names, keys=keys)
-        except (NotFound, RoundFailed, Aborted):  # removed meanwhile
+        except (NotFoundError, RoundFailedError, AbortedError):  # removed meanwhile
             return False
         for each in rows.values():
             await self._connection.transport.convert(each.write, result[each.tensor.wire_name])

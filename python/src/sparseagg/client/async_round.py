@@ -20,7 +20,7 @@ from sparseagg.client.requests import close_request, result_format, result_reque
 from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import make_upload
-from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Unimplemented
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
 from sparseagg.info import RoundInfo, Submission
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
@@ -62,7 +62,7 @@ class Round(RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Threads: as ``Client``.
 
     ``sparseagg.Round`` has the same methods, and documents their arguments and errors. After an error, ``info`` is
-    the last description that the server has given; after a ``RoundFailed``, that of the failed or cancelled round.
+    the last description that the server has given; after a ``RoundFailedError``, that of the failed or cancelled round.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Round(RoundAttributes):
         makes the first attempt ask the server where to go on; without it, only later attempts do.
         """
         deadline = checked_deadline(timeout)
-        # No answer by the deadline is a DeadlineExceeded. A FailedPrecondition names the round and its state.
+        # No answer by the deadline is a DeadlineExceededError. A FailedPreconditionError names the round and its state.
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             server = await self._connection.server_wire(deadline)
             upload = await self._connection.transport.convert(
@@ -203,20 +203,22 @@ class Round(RoundAttributes):
         )
 
     async def delete(self) -> None:
-        """Removes the round and its result from the server; ``NotFound`` if the server has no such round."""
+        """Removes the round and its result from the server; ``NotFoundError`` if the server has no such round."""
         await self._connection.delete_round(self.name)
 
     async def _end(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
-        """Closes the round on the server, and waits until it has ended; ``RoundFailed`` unless it is done."""
+        """Closes the round on the server, and waits until it has ended; ``RoundFailedError`` unless it is done."""
         try:
             await self._call("CloseRound", request, deadline)
-        except FailedPrecondition as error:  # with only_client_ids
+        except FailedPreconditionError as error:  # with only_client_ids
             self._info = await self._connection.get_round(self.name, deadline)
             raise_if_failed(self._info, error)
             raise
         wanted, counted = len(request.only_client_ids), self._info.num_submissions
         if wanted not in (0, counted):  # an older server does not see the field, and counts all
-            raise Unimplemented(f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old")
+            raise UnimplementedError(
+                f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old"
+            )
         raise_if_failed(await self._wait(deadline))
         return self._info
 
@@ -228,7 +230,7 @@ class Round(RoundAttributes):
             if self._info.ended:
                 return self._info
             if seconds_to(deadline) == 0:
-                raise DeadlineExceeded(f"{self.name} is still {self._info.state}")
+                raise DeadlineExceededError(f"{self.name} is still {self._info.state}")
             # The server may have answered early, at its own --max-wait.
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 
@@ -236,7 +238,7 @@ class Round(RoundAttributes):
         """Calls a method whose answer is the round, keeps the answer in ``info`` and returns it.
 
         ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
-        seconds beyond the deadline. If none has come by then, the ``DeadlineExceeded`` has the state last known.
+        seconds beyond the deadline. If none has come by then, the ``DeadlineExceededError`` has the state last known.
         """
         with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
             answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
@@ -248,7 +250,7 @@ class Round(RoundAttributes):
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
             try:
                 reader = await self._connection.read(request, self._info, deadline)
-            except FailedPrecondition as error:
+            except FailedPreconditionError as error:
                 self._info = await self._connection.get_round(self.name, deadline)
                 raise_if_failed(self._info, error)
                 raise_if_not_ended(self._info, error)

@@ -13,7 +13,7 @@ from sparseagg.client.deadlines import checked_deadline, poll_pause, poll_second
 from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.requests import round_name
 from sparseagg.durations import Seconds, duration
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.tasks import NewTask, Task, checked_bytes, checked_labels
 from sparseagg.updates import ClientId, checked_client_id
 from sparseagg.v1 import tasks_pb2 as pb
@@ -91,7 +91,7 @@ class TaskCalls:
         return await self._change("FailTask", request)
 
     async def get_task(self, name: str) -> Task:
-        """Returns a task by its id or its name ("tasks/{id}"); ``NotFound`` if the server has none."""
+        """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
         return await self._change("GetTask", pb.GetTaskRequest(name=_task_name(name)))
 
     async def list_tasks(self, *, state: str | None = None, round: Any = None) -> AsyncIterator[Task]:
@@ -105,7 +105,7 @@ class TaskCalls:
     async def cancel_tasks(self, names: Iterable[str] = (), *, round: Any = None, reason: str = "") -> int:
         """Cancels tasks by name, or all of a round; returns how many had not ended."""
         if isinstance(names, str) or not isinstance(names, Iterable):
-            raise InvalidArgument(f"names is a list of names of tasks, not {shown(names)}")
+            raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")
         named = [_task_name(name) for name in names]
         request = pb.CancelTasksRequest(round=_filter_round(round), reason=checked_text("a reason", reason))
         if request.round:
@@ -123,7 +123,7 @@ class TaskCalls:
     async def _page_of_tasks(self, state: str | None, chosen: Any, token: str) -> tuple[list[Task], str | None]:
         """Returns the tasks of one page, and the next page's token, which is None if this page is the last."""
         if state is not None and state not in _STATES:
-            raise InvalidArgument(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
+            raise InvalidArgumentError(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
         request = pb.ListTasksRequest(
             page_token=token,
             page_size=_MOST_TASKS,
@@ -137,12 +137,12 @@ class TaskCalls:
 def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
     """Yields the messages of tasks, as many at a time as one call takes."""
     if not isinstance(tasks, Iterable):
-        raise InvalidArgument(f"tasks is a list of NewTask, not {shown(tasks)}")
+        raise InvalidArgumentError(f"tasks is a list of NewTask, not {shown(tasks)}")
     batch: list[pb.NewTask] = []
     num_bytes = 0
     for task in tasks:
         if not isinstance(task, NewTask):
-            raise InvalidArgument(f"tasks is a list of NewTask, which {shown(task)} is none of")
+            raise InvalidArgumentError(f"tasks is a list of NewTask, which {shown(task)} is none of")
         # An id, so that the call may be repeated.
         message = task.to_proto(uuid.uuid4().hex if task.id is None else task.id)
         if batch and (len(batch) == _MOST_TASKS or num_bytes + message.ByteSize() > _MOST_BYTES):
@@ -157,7 +157,7 @@ def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
 def _lease(task: Any) -> dict[str, str]:
     """Returns the fields that name a lease."""
     if not isinstance(task, Task):
-        raise InvalidArgument(f"a task is what lease_task has returned, not {shown(task)}")
+        raise InvalidArgumentError(f"a task is what lease_task has returned, not {shown(task)}")
     return {"name": task.name, "client_id": task.client_id, "lease_id": task.lease_id}
 
 

@@ -14,15 +14,15 @@ from sparseagg.client.deadlines import seconds_to
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.durations import Seconds
 from sparseagg.errors import (
-    AlreadyExists,
-    Cancelled,
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    ResourceExhausted,
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
     SparseaggError,
-    Unavailable,
+    UnavailableError,
 )
 from sparseagg.tasks import Outcome, Task
 from sparseagg.updates import ClientId
@@ -35,7 +35,7 @@ _RENEWALS = 3
 _MOST_REASON_BYTES = 1024
 
 # The server stops, is down, or is full: a later call may succeed.
-_TEMPORARY = (Unavailable, Cancelled, DeadlineExceeded, ResourceExhausted)
+_TEMPORARY = (UnavailableError, CancelledError, DeadlineExceededError, ResourceExhaustedError)
 
 
 class Worker:
@@ -54,10 +54,10 @@ class Worker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         if not callable(handler):
-            raise InvalidArgument(f"handler is a function of a task, not {shown(handler)}")
+            raise InvalidArgumentError(f"handler is a function of a task, not {shown(handler)}")
         length = checked_seconds("lease_duration", lease_duration)
         if not length:
-            raise InvalidArgument(f"lease_duration is a number of seconds above 0, not {shown(lease_duration)}")
+            raise InvalidArgumentError(f"lease_duration is a number of seconds above 0, not {shown(lease_duration)}")
         self._client = client
         self._handler = handler
         self._client_id = client_id
@@ -107,7 +107,7 @@ class Worker:
         transport = self._client._connection.transport
         try:
             return await transport.alongside(self._finish(task), lambda: self._renew(task), self._lease_s / _RENEWALS)
-        except (FailedPrecondition, NotFound):
+        except (FailedPreconditionError, NotFoundError):
             return False  # the task has ended, or its round, or another worker has completed it
         except _TEMPORARY:
             return False  # the lease expires, and the task is offered again
@@ -119,8 +119,8 @@ class Worker:
                 await self._client.fail_task(task, "nothing to submit", retry=False)
                 return False
             submission_id = await self._submit(task, outcome)
-        except (FailedPrecondition, NotFound, *_TEMPORARY) as error:
-            if isinstance(error, (FailedPrecondition, NotFound)):
+        except (FailedPreconditionError, NotFoundError, *_TEMPORARY) as error:
+            if isinstance(error, (FailedPreconditionError, NotFoundError)):
                 await self._client.fail_task(task, _reason(error))
             raise
         except Exception as error:  # of the handler: whatever it is, the task is for others
@@ -139,12 +139,12 @@ class Worker:
         if outcome.update is None:
             return ""
         if not task.round:
-            raise InvalidArgument(f"{task.name} has no round, but its handler returned an update")
+            raise InvalidArgumentError(f"{task.name} has no round, but its handler returned an update")
         # The same id in each attempt: if an earlier one was killed behind its commit, that submission counts.
         submission_id = task.id
         opened = await self._client.get_round(task.round)
-        # AlreadyExists: with other content. If it is of another task, the server refuses to complete this one.
-        with contextlib.suppress(AlreadyExists):
+        # AlreadyExistsError: with other content. If it is of another task, the server refuses to complete this one.
+        with contextlib.suppress(AlreadyExistsError):
             await opened.submit(task.client_id, outcome.update, outcome.weight, submission_id=submission_id)
         return submission_id
 
@@ -168,7 +168,7 @@ async def worker(client: Client, handler: Callable[[Task], Any], client_id: Clie
 
 
 def _cannot_pass(error: SparseaggError) -> bool:
-    return isinstance(error, Unavailable) and error.cannot_pass
+    return isinstance(error, UnavailableError) and error.cannot_pass
 
 
 def _reason(error: Exception) -> str:

@@ -60,14 +60,14 @@ class Client(BlockingTaskCalls):
             the environment says: SPARSEAGG_TLS_CA (a path, or "system"), SPARSEAGG_TLS_CERTIFICATE, SPARSEAGG_TLS_KEY.
         tenant: whose rounds an admin works with; None: those of its own tenant. Others have only one.
         insecure_token: sends the token also over a plain connection to another machine, where everybody on the way can
-            read it. Otherwise that is an ``InvalidArgument``.
+            read it. Otherwise that is an ``InvalidArgumentError``.
         timeout: limit of one call with all its attempts, in seconds or as a timedelta; None for no limit. It does not
             apply to calls that send or commit an update or read a result: ``Round.submit``, ``Round.result`` and the
             like have a ``timeout`` of their own. With any timeout, a server that answers no pings for a minute is
             UNAVAILABLE.
         retry: when to repeat calls; None for the default, ``RetryPolicy(attempts=1)`` for never. By default, a client
-            that has not reached its server before raises ``Unavailable`` at once where nothing listens at the address.
-            With a policy, it waits for the server to start, as it waits for one that restarts.
+            that has not reached its server before raises ``UnavailableError`` at once where nothing listens at the
+            address. With a policy, it waits for the server to start, as it waits for one that restarts.
         chunk_bytes: about how many bytes one message has; None for 1 MiB. The server's limit applies in any case.
         connections: number of TCP connections at most. The client opens another one when it sends an update or reads a
             result while all open ones do so, too.
@@ -77,9 +77,9 @@ class Client(BlockingTaskCalls):
             ``address``.
 
     Raises:
-        InvalidArgument: an argument has a wrong type or value; the message says which one.
-        EngineMissing: ":memory:" on an installation without an engine; the message says what to install.
-        ProgramMissing: ":local:" on an installation without a server; the message says what to install.
+        InvalidArgumentError: an argument has a wrong type or value; the message says which one.
+        EngineMissingError: ":memory:" on an installation without an engine; the message says what to install.
+        ProgramMissingError: ":local:" on an installation without a server; the message says what to install.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Client(BlockingTaskCalls):
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes the connection. Calls under way raise ``errors.Cancelled``, later calls ``FailedPrecondition``.
+        """Closes the connection. Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
 
         Rounds of ":memory:" end, and the server of ":local:" stops.
         """
@@ -154,14 +154,14 @@ class Client(BlockingTaskCalls):
                 the same spec, that round is returned in its present state.
 
         Raises:
-            InvalidArgument: the spec has no meaning; the message names the field.
-            AlreadyExists: the server has a round of this id with another spec.
-            ResourceExhausted: the server has too many rounds, or no memory for this one.
+            InvalidArgumentError: the spec has no meaning; the message names the field.
+            AlreadyExistsError: the server has a round of this id with another spec.
+            ResourceExhaustedError: the server has too many rounds, or no memory for this one.
         """
         return Round(run(self._client.create_round(spec, round_id)))
 
     def get_round(self, name: str) -> Round:
-        """Returns a round by its id or its name ("rounds/{id}"); ``NotFound`` if the server has none."""
+        """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
         return Round(run(self._client.get_round(name)))
 
     def list_rounds(self) -> Iterator[Round]:
@@ -208,9 +208,9 @@ class Client(BlockingTaskCalls):
                 includes the conversion of ``updates``, which the timeout does not interrupt.
 
         Raises:
-            InvalidArgument: the spec or an update is wrong. Nothing is merged.
-            TimeoutError: (``DeadlineExceeded``) there is no result at the end of ``timeout``.
-            FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
+            InvalidArgumentError: the spec or an update is wrong. Nothing is merged.
+            TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
+            FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         """
         return run(self._client.aggregate(updates, spec, encoding=encoding, values=values, timeout=timeout))
 
@@ -226,7 +226,7 @@ def open_round(handle: str, **options: Any) -> Round:
         options: arguments of ``Client``, such as ``token`` and ``tls``.
 
     Raises:
-        InvalidArgument: this is no handle, or an option has a wrong type or value.
-        NotFound: the server has no such round; its result_ttl may be over.
+        InvalidArgumentError: this is no handle, or an option has a wrong type or value.
+        NotFoundError: the server has no such round; its result_ttl may be over.
     """
     return Round(run(async_client.open_round(handle, client_class=_Operations, **options)))

@@ -53,7 +53,7 @@ class Round(async_round.RoundAttributes):
         It has the client's ``public_address``, by default its ``address``.
 
         Raises:
-            FailedPrecondition: the round is one of ":memory:", which no other process can reach.
+            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
         """
         return self._round.handle
 
@@ -123,15 +123,16 @@ class Round(async_round.RoundAttributes):
                 includes the conversion of ``update``, which the timeout does not interrupt.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names client, tensor, key and value. The round stays open.
-            RoundClosed: the round takes no submissions any more.
-            NotFound: the round has been deleted, or its result_ttl is over.
-            AlreadyExists: this client has submitted other content, which counts.
-            FailedPrecondition: another upload has replaced this one under its ``submission_id``.
-            ResourceExhausted: a limit of the spec or of the server is exceeded.
-            Unavailable: the server could not be reached in all attempts.
-            TimeoutError: (``DeadlineExceeded``) the submission has not ended within ``timeout``. The submission may
-                count nevertheless, if only the answer was late. Sent again, it counts once.
+            InvalidArgumentError: the update is wrong; the message names client, tensor, key and value. The round stays
+                open.
+            RoundClosedError: the round takes no submissions any more.
+            NotFoundError: the round has been deleted, or its result_ttl is over.
+            AlreadyExistsError: this client has submitted other content, which counts.
+            FailedPreconditionError: another upload has replaced this one under its ``submission_id``.
+            ResourceExhaustedError: a limit of the spec or of the server is exceeded.
+            UnavailableError: the server could not be reached in all attempts.
+            TimeoutError: (``DeadlineExceededError``) the submission has not ended within ``timeout``. The submission
+                may count nevertheless, if only the answer was late. Sent again, it counts once.
         """
         return run(
             self._round.submit(
@@ -162,8 +163,8 @@ class Round(async_round.RoundAttributes):
             submission, and its answer was lost.
 
         Raises:
-            RoundClosed: the round takes no submissions any more, and gives none back.
-            FailedPrecondition: the round merges submissions when they arrive, as it does where a tensor has the
+            RoundClosedError: the round takes no submissions any more, and gives none back.
+            FailedPreconditionError: the round merges submissions when they arrive, as it does where a tensor has the
                 numerics "fixed_point". To leave out a client there, submit again to a new round.
         """
         return run(self._round.withdraw(client_id))
@@ -187,10 +188,10 @@ class Round(async_round.RoundAttributes):
             values: of the values on their way; see ``result``.
 
         Raises:
-            RoundFailed: the round has no result; the message says why.
-            FailedPrecondition: a client of ``only`` has no submission; or a submission to leave out was merged when it
-                arrived (see ``withdraw``); or the round is closed already, and other clients count.
-            TimeoutError: (``DeadlineExceeded``) the merge or the reading has not ended within ``timeout``, or the
+            RoundFailedError: the round has no result; the message says why.
+            FailedPreconditionError: a client of ``only`` has no submission; or a submission to leave out was merged
+                when it arrived (see ``withdraw``); or the round is closed already, and other clients count.
+            TimeoutError: (``DeadlineExceededError``) the merge or the reading has not ended within ``timeout``, or the
                 server has not answered five seconds later.
         """
         return run(self._round.close(timeout, only=only, encoding=encoding, values=values))
@@ -206,7 +207,7 @@ class Round(async_round.RoundAttributes):
             timeout: in seconds or as a timedelta; None for no limit.
 
         Raises:
-            TimeoutError: (``DeadlineExceeded``) the round has not ended within ``timeout``, or the server has not
+            TimeoutError: (``DeadlineExceededError``) the round has not ended within ``timeout``, or the server has not
                 answered five seconds later.
         """
         return run(self._round.wait(timeout))
@@ -234,12 +235,12 @@ class Round(async_round.RoundAttributes):
             timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit.
 
         Raises:
-            InvalidArgument: ``keys`` is no range, or ``tensors`` is empty or names an unknown tensor.
-            FailedPrecondition: the round has not ended.
-            RoundFailed: the round has ended without a result; the message says why.
-            NotFound: the result has expired.
-            Aborted: the connection broke, and the name is now that of another round.
-            TimeoutError: (``DeadlineExceeded``) the result has not been read within ``timeout``.
+            InvalidArgumentError: ``keys`` is no range, or ``tensors`` is empty or names an unknown tensor.
+            FailedPreconditionError: the round has not ended.
+            RoundFailedError: the round has ended without a result; the message says why.
+            NotFoundError: the result has expired.
+            AbortedError: the connection broke, and the name is now that of another round.
+            TimeoutError: (``DeadlineExceededError``) the result has not been read within ``timeout``.
         """
         return run(self._round.result(tensors, keys=keys, encoding=encoding, values=values, timeout=timeout))
 
@@ -247,10 +248,10 @@ class Round(async_round.RoundAttributes):
         """Ends the round without a result and discards its submissions.
 
         Raises:
-            FailedPrecondition: the round is done or failed.
+            FailedPreconditionError: the round is done or failed.
         """
         return run(self._round.cancel(reason))
 
     def delete(self) -> None:
-        """Removes the round and its result from the server; ``NotFound`` if the server has no such round."""
+        """Removes the round and its result from the server; ``NotFoundError`` if the server has no such round."""
         run(self._round.delete())

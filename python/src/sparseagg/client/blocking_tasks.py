@@ -32,10 +32,10 @@ class BlockingTaskCalls:
             owner: owners of tasks with the same priority take turns; "": the name of the credential.
 
         Raises:
-            InvalidArgument: a task is wrong; the message says which one.
-            AlreadyExists: an id is that of another task.
-            FailedPrecondition: the round of a task is not open.
-            ResourceExhausted: the server has too many tasks, or a payload is too large.
+            InvalidArgumentError: a task is wrong; the message says which one.
+            AlreadyExistsError: an id is that of another task.
+            FailedPreconditionError: the round of a task is not open.
+            ResourceExhaustedError: the server has too many tasks, or a payload is too large.
         """
         return run(self._tasks.create_tasks(tasks, owner))
 
@@ -59,7 +59,7 @@ class BlockingTaskCalls:
                 random id.
 
         Raises:
-            TimeoutError: (``DeadlineExceeded``) the server has not answered within ``timeout`` and a few seconds.
+            TimeoutError: (``DeadlineExceededError``) the server has not answered within ``timeout`` and a few seconds.
         """
         return run(
             self._tasks.lease_task(
@@ -71,7 +71,7 @@ class BlockingTaskCalls:
         """Renews the lease of a task for ``lease_duration`` from now.
 
         Raises:
-            FailedPrecondition: the task has ended, or the lease has passed on to another worker.
+            FailedPreconditionError: the task has ended, or the lease has passed on to another worker.
         """
         return run(self._tasks.extend_lease(task, lease_duration))
 
@@ -84,7 +84,7 @@ class BlockingTaskCalls:
             result: small, for the coordinator.
 
         Raises:
-            FailedPrecondition: the task has ended, or the round has no such submission.
+            FailedPreconditionError: the task has ended, or the round has no such submission.
         """
         return run(self._tasks.complete_task(task, submission_id, result))
 
@@ -92,12 +92,12 @@ class BlockingTaskCalls:
         """Gives a leased task back: to be offered again while it has attempts left, or else to be failed.
 
         Raises:
-            FailedPrecondition: the task has ended, or the lease has passed on to another worker.
+            FailedPreconditionError: the task has ended, or the lease has passed on to another worker.
         """
         return run(self._tasks.fail_task(task, reason, retry=retry))
 
     def get_task(self, name: str) -> Task:
-        """Returns a task by its id or its name ("tasks/{id}"); ``NotFound`` if the server has none."""
+        """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
         return run(self._tasks.get_task(name))
 
     def list_tasks(self, *, state: str | None = None, round: Any = None) -> Iterator[Task]:
@@ -116,6 +116,6 @@ class BlockingTaskCalls:
         """Cancels tasks by name, or all of a round; returns how many had not ended.
 
         Raises:
-            NotFound: a name is of no task. Of more than 1000 names, the first may be cancelled then.
+            NotFoundError: a name is of no task. Of more than 1000 names, the first may be cancelled then.
         """
         return run(self._tasks.cancel_tasks(names, round=round, reason=reason))

@@ -57,8 +57,8 @@ def worker(
         The number of tasks that this worker has completed.
 
     Raises:
-        Unavailable, DeadlineExceeded: the server has not answered once within ``idle_timeout``; or what listens at the
-            address is no server for this client.
+        UnavailableError, DeadlineExceededError: the server has not answered once within ``idle_timeout``; or what
+            listens at the address is no server for this client.
     """
     return run(
         Worker(

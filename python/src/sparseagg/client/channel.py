@@ -8,7 +8,7 @@ from typing import Any
 
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.credentials import is_local
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["channel_options", "checked_address", "checked_connections", "host_and_port"]
 
@@ -21,12 +21,12 @@ def checked_address(address: Any, what: str = "an address") -> str:
     """Returns a server's address; ``what`` is the argument's name, for the error.
 
     Raises:
-        InvalidArgument: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
+        InvalidArgumentError: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
     text = checked_text(what, address)
     if _SCHEMES.match(text) or host_and_port(text):
         return text
-    raise InvalidArgument(f'{what} is "host:port", such as "localhost:8001", not {shown(address)}')
+    raise InvalidArgumentError(f'{what} is "host:port", such as "localhost:8001", not {shown(address)}')
 
 
 def host_and_port(address: str) -> tuple[str, int] | None:
@@ -41,10 +41,10 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
     """Returns the options of a channel to ``address``: our defaults, replaced by the caller's where both have one.
 
     Raises:
-        InvalidArgument: ``extra`` is no list of pairs (name, value).
+        InvalidArgumentError: ``extra`` is no list of pairs (name, value).
     """
     if not isinstance(extra, (list, tuple, type(None))) or not all(map(_is_option, extra or ())):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"options is a list of pairs (name, value), not {shown(extra)}; a value is an integer or a string"
         )
     options = {
@@ -73,5 +73,5 @@ def _is_option(pair: Any) -> bool:
 
 
 def checked_connections(connections: Any) -> int:
-    """Returns the number of connections that a client may make; ``InvalidArgument`` if it is not 1 or more."""
+    """Returns the number of connections that a client may make; ``InvalidArgumentError`` if it is not 1 or more."""
     return checked_integer("connections is a number from 1 on", connections, 1, sys.maxsize)

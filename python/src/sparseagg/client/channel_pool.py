@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg.errors import Cancelled, FailedPrecondition, SparseaggError
+from sparseagg.errors import CancelledError, FailedPreconditionError, SparseaggError
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 from sparseagg.v1 import tasks_pb2_grpc as tasks_pb_grpc
 from sparseagg.wire.message import send_chunk_messages
@@ -55,8 +55,8 @@ class ChannelPool:
         """Lends the stub of the first channel, for calls with short messages.
 
         Raises:
-            FailedPrecondition: the pool is closed, or was closed before the last use of the stub.
-            Cancelled: the pool was closed during a call.
+            FailedPreconditionError: the pool is closed, or was closed before the last use of the stub.
+            CancelledError: the pool was closed during a call.
         """
         self._begin_anew_in_child()
         with self._lock:
@@ -69,7 +69,7 @@ class ChannelPool:
         """Lends the stub of the channel with the fewest loans; of a new channel if all have loans and there is room.
 
         Raises:
-            FailedPrecondition, Cancelled: as ``first``.
+            FailedPreconditionError, CancelledError: as ``first``.
         """
         self._begin_anew_in_child()
         with self._lock:
@@ -104,25 +104,25 @@ class ChannelPool:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """Raises ``FailedPrecondition`` if the pool is closed, and ``Cancelled`` in calls that the closing ended."""
+        """Raises ``FailedPreconditionError`` if the pool is closed, and ``CancelledError`` in calls that this ended."""
         if self._closed:
-            raise FailedPrecondition(_DISCONNECTED)
+            raise FailedPreconditionError(_DISCONNECTED)
         try:
             yield
         except grpc.RpcError as error:
             if not self._closed or error.code() is not grpc.StatusCode.CANCELLED:
                 raise
-            raise Cancelled(_DISCONNECTED) from None
+            raise CancelledError(_DISCONNECTED) from None
         except (ValueError, grpc.aio.UsageError) as error:
             # gRPC raises these for a call on a closed channel, which another thread may have closed.
             if isinstance(error, SparseaggError) or not self._closed:
                 raise
-            raise FailedPrecondition(_DISCONNECTED) from error
+            raise FailedPreconditionError(_DISCONNECTED) from error
 
     def _have_one(self) -> None:
         """Opens the first channel if there is none. Requires _lock."""
         if self._closed and not self._channels:
-            raise FailedPrecondition(_DISCONNECTED)
+            raise FailedPreconditionError(_DISCONNECTED)
         if not self._channels:
             self._add()
 

@@ -29,7 +29,7 @@ from sparseagg.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg.credentials import Headers, channel_credentials
-from sparseagg.errors import Aborted, DeadlineExceeded, NotFound
+from sparseagg.errors import AbortedError, DeadlineExceededError, NotFoundError
 from sparseagg.info import RoundInfo, ServerInfo, Submission
 from sparseagg.plain_text import plain
 from sparseagg.spec import RoundSpec
@@ -69,7 +69,7 @@ class Connection:
         has_reached: whether there is, or was, a server at the other end, so that one that is missing restarts.
 
     Raises:
-        InvalidArgument: an argument of the client has a wrong type or value; the message says which one.
+        InvalidArgumentError: an argument of the client has a wrong type or value; the message says which one.
     """
 
     def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
@@ -90,7 +90,7 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Closes the channels. Calls under way raise ``Cancelled``, later ones ``FailedPrecondition``."""
+        """Closes the channels. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
         for channel in self._channels.close():
             await self.transport.close_channel(channel)
@@ -152,7 +152,7 @@ class Connection:
             deadline: of all attempts.
 
         Raises:
-            Aborted: the stream broke, and the round's name is now that of another round.
+            AbortedError: the stream broke, and the round's name is now that of another round.
         """
         reader = ResultReader()
         deadline = self.deadline if deadline is None else deadline
@@ -171,7 +171,7 @@ class Connection:
 
         await self._retried(attempt, deadline, Retries(self.retry, lambda: reader.num_pages))
         if is_resumed and (await self.get_round(info.name, deadline)).create_time != info.create_time:
-            raise Aborted(f"{info.name} is another round than the one whose result was begun")
+            raise AbortedError(f"{info.name} is another round than the one whose result was begun")
         return reader
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
@@ -256,10 +256,10 @@ class Connection:
                 answer = await self.transport.attempt(attempt())
                 self.has_reached = True
                 return answer
-            except DeadlineExceeded as error:  # of named_if_late
+            except DeadlineExceededError as error:  # of named_if_late
                 if before is None:
                     raise
-                raise DeadlineExceeded(f"{error}: {await self._text(before, deadline)}") from None
+                raise DeadlineExceededError(f"{error}: {await self._text(before, deadline)}") from None
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
                 wait = retries.wait_after(call_error)
@@ -280,7 +280,7 @@ class Connection:
                     text = await self._text(failure, deadline, obstacle)
                     # Not "from call_error": a traceback would show a server's text as the server sent it.
                     if is_late:
-                        raise DeadlineExceeded(f"{late}{text}") from None
+                        raise DeadlineExceededError(f"{late}{text}") from None
                     raise error_from_call(call_error, text, obstacle) from None
                 before = failure
 
@@ -317,7 +317,7 @@ class Connection:
         try:
             request = pb.GetUploadStatusRequest(**upload.identity)
             status: pb.UploadStatus = await self.call("GetUploadStatus", request, deadline=deadline)
-        except NotFound:
+        except NotFoundError:
             return None
         return status
 

@@ -15,7 +15,7 @@ import grpc
 
 from sparseagg.arguments import checked_seconds
 from sparseagg.client.retry import RetryPolicy
-from sparseagg.errors import DeadlineExceeded, Unavailable
+from sparseagg.errors import DeadlineExceededError, UnavailableError
 
 __all__ = [
     "call_seconds",
@@ -45,7 +45,7 @@ _GRACE_S = 5.0
 
 
 def checked_deadline(timeout: Any) -> float | None:
-    """Returns the deadline of a timeout that begins now; ``InvalidArgument`` if ``timeout`` is none."""
+    """Returns the deadline of a timeout that begins now; ``InvalidArgumentError`` if ``timeout`` is none."""
     length = checked_seconds("timeout", timeout)
     return None if length is None else time.monotonic() + length
 
@@ -110,7 +110,7 @@ def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
 
 @contextlib.contextmanager
 def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
-    """Names the method in the ``DeadlineExceeded`` of a call whose own timeout is over, of ``timeout`` seconds in all.
+    """Names the method in the ``DeadlineExceededError`` of a call whose own timeout, ``timeout`` seconds, is over.
 
     A DEADLINE_EXCEEDED with a text of the server's is about a limit of the server. That error passes unchanged.
     """
@@ -120,7 +120,7 @@ def named_if_late(method: str, timeout: float | None) -> Iterator[None]:
         if timeout is None or not is_own_deadline(error):
             raise
         error.__traceback__ = None  # as in wait_before_retry
-        raise DeadlineExceeded(no_answer(method, timeout)) from None
+        raise DeadlineExceededError(no_answer(method, timeout)) from None
 
 
 def is_own_deadline(error: grpc.RpcError) -> bool:
@@ -135,7 +135,7 @@ def no_answer(method: str, timeout: float) -> str:
 
 @contextlib.contextmanager
 def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
-    """Turns the error of a call without an answer into a ``DeadlineExceeded`` if the deadline has passed.
+    """Turns the error of a call without an answer into a ``DeadlineExceededError`` if the deadline has passed.
 
     Args:
         deadline: of the operation.
@@ -143,7 +143,7 @@ def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (DeadlineExceeded, Unavailable) as error:
+    except (DeadlineExceededError, UnavailableError) as error:
         if seconds_to(deadline) > 0:
             raise
-        raise DeadlineExceeded(f"{what}: {error}") from error
+        raise DeadlineExceededError(f"{what}: {error}") from error

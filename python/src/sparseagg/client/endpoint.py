@@ -12,7 +12,7 @@ from sparseagg.arguments import checked_text, shown
 from sparseagg.client.channel import checked_address
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.credentials import TLSArgument, TokenArgument
-from sparseagg.errors import FailedPrecondition, InvalidArgument
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 from sparseagg.ids import NAME
 
 __all__ = ["MEMORY", "Endpoint", "parsed_handle"]
@@ -52,9 +52,9 @@ class Endpoint:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def handle(self, round_name: str) -> str:
-        """Returns the handle of a round; ``FailedPrecondition`` if other processes cannot reach the round."""
+        """Returns the handle of a round; ``FailedPreconditionError`` if other processes cannot reach the round."""
         if self.address == MEMORY:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f'a round of "{MEMORY}" has no handle, for no other process can reach it; a round of ":local:" or of '
                 "another server has one"
             )
@@ -62,12 +62,12 @@ class Endpoint:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.address == MEMORY:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 f'a client of "{MEMORY}" and its rounds cannot be pickled, for no other process can reach the rounds; '
                 'those of ":local:" or of another server can'
             )
         if isinstance(self.tls, grpc.ChannelCredentials):
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 "a client with credentials of gRPC and its rounds cannot be pickled, for the credentials cannot; those "
                 "of a client with tls=True, tls=PATH or a TLS can"
             )
@@ -78,9 +78,11 @@ def parsed_handle(handle: Any) -> tuple[str, str]:
     """Returns address and name of a handle's round.
 
     Raises:
-        InvalidArgument: this is no handle.
+        InvalidArgumentError: this is no handle.
     """
     match = _HANDLE.fullmatch(checked_text("a handle", handle))
     if match is None:
-        raise InvalidArgument(f'a handle is "{_SCHEME}host:port/rounds/ID", as of Round.handle, not {shown(handle)}')
+        raise InvalidArgumentError(
+            f'a handle is "{_SCHEME}host:port/rounds/ID", as of Round.handle, not {shown(handle)}'
+        )
     return checked_address(match["address"]), match["name"]

@@ -17,14 +17,14 @@ from sparseagg.client.transport import Transport
 from sparseagg.client.upload import Upload
 from sparseagg.durations import seconds_of
 from sparseagg.errors import (
-    AlreadyExists,
-    Cancelled,
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
     SparseaggError,
-    Unimplemented,
+    UnimplementedError,
     error_of,
 )
 from sparseagg.ids import check_id, check_name, quoted_id
@@ -83,8 +83,8 @@ class MemoryConnection:
         deadline, has_reached: of ``Connection``; without effect.
 
     Raises:
-        EngineMissing: this installation has no engine; the message says what to install.
-        InvalidArgument: an argument has a wrong type or value.
+        EngineMissingError: this installation has no engine; the message says what to install.
+        InvalidArgumentError: an argument has a wrong type or value.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class MemoryConnection:
         self._closed = False
 
     async def close(self) -> None:
-        """Discards the rounds. Calls under way raise ``Cancelled``, later ones ``FailedPrecondition``."""
+        """Discards the rounds. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
         with self._lock:
             self._closed = True
@@ -122,7 +122,7 @@ class MemoryConnection:
         """Answers a method with one answer. The arguments after ``request`` have no effect."""
         with self._open():
             if method in _TASK_METHODS:
-                raise Unimplemented('":memory:" has no tasks; a server, also of ":local:", has them')
+                raise UnimplementedError('":memory:" has no tasks; a server, also of ":local:", has them')
             if method == "GetServerInfo":
                 return self._server_info
             if method == "CreateRound":
@@ -151,7 +151,7 @@ class MemoryConnection:
             elif method == "CancelRound":
                 if len(request.reason.encode()) > _MOST_REASON_BYTES:
                     num_bytes = len(request.reason.encode())
-                    raise InvalidArgument(f"reason has {num_bytes} bytes; up to {_MOST_REASON_BYTES} are allowed")
+                    raise InvalidArgumentError(f"reason has {num_bytes} bytes; up to {_MOST_REASON_BYTES} are allowed")
                 found.cancel(request.reason or "no reason given")
             return found.describe()
 
@@ -207,20 +207,20 @@ class MemoryConnection:
                 raise alone.failure
             info = RoundInfo.from_proto(alone.describe())
             if info.state != "done":
-                raise DeadlineExceeded("the merge was under way")
+                raise DeadlineExceededError("the merge was under way")
             return MemoryReader(await self.transport.convert(alone.read, pb.StreamResultRequest()), info)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """Raises ``FailedPrecondition`` if the client is disconnected, and ``Cancelled`` in calls that this ended."""
+        """Raises ``FailedPreconditionError`` if the client is closed, ``CancelledError`` in calls that this ended."""
         self.transport.check_thread()
         if self._pid != os.getpid():
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 'rounds of ":memory:" are of the process that has made their client, and this process was forked from '
                 'it; rounds of ":local:" or of another server are for several processes'
             )
         if self._closed:
-            raise FailedPrecondition(_DISCONNECTED)
+            raise FailedPreconditionError(_DISCONNECTED)
         refusal = None
         try:
             yield
@@ -229,7 +229,7 @@ class MemoryConnection:
                 raise
             refusal = error
         if self._closed:
-            raise Cancelled(_DISCONNECTED) from refusal
+            raise CancelledError(_DISCONNECTED) from refusal
 
     def _create(self, request: pb.CreateRoundRequest) -> MemoryRound:
         """Opens a round; returns the round that exists if its id and spec are the same."""
@@ -239,17 +239,17 @@ class MemoryConnection:
             if name not in self._rounds:
                 self._rounds[name] = MemoryRound(name, request.spec, lambda expired: self._forget(name, expired))
             elif self._rounds[name].describe().spec != request.spec:
-                raise AlreadyExists(f"round '{request.round_id}' exists already, with another spec")
+                raise AlreadyExistsError(f"round '{request.round_id}' exists already, with another spec")
             return self._rounds[name]
 
     def _find(self, name: str) -> MemoryRound:
         prefix, slash, round_id = name.partition("/")
         if prefix != "rounds" or not slash:
-            raise InvalidArgument(f"the name {quoted_id(name)} is not a round name; round names are rounds/ID")
+            raise InvalidArgumentError(f"the name {quoted_id(name)} is not a round name; round names are rounds/ID")
         check_name("round_id", round_id)
         with self._lock:
             if name not in self._rounds:
-                raise NotFound(f"no round '{round_id}'")
+                raise NotFoundError(f"no round '{round_id}'")
             return self._rounds[name]
 
     def _forget(self, name: str, forgotten: MemoryRound) -> None:

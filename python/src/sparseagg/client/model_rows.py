@@ -14,7 +14,7 @@ import numpy as np
 
 from sparseagg.arguments import checked_text, shown
 from sparseagg.arrays import Array, to_numpy
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.result import TensorResult
 from sparseagg.spec import TensorSpec
 
@@ -100,10 +100,10 @@ def rows_of(arrays: Any, *, writable: bool) -> dict[str, Rows]:
         writable: whether ``write`` has to change the caller's arrays.
 
     Raises:
-        InvalidArgument: this is no such mapping, or an array cannot be used in place; the message names the array.
+        InvalidArgumentError: this is no such mapping, or an array cannot be used in place; the message names the array.
     """
     if not isinstance(arrays, Mapping):
-        raise InvalidArgument(f"a model is a mapping from names to arrays, not {shown(arrays)}")
+        raise InvalidArgumentError(f"a model is a mapping from names to arrays, not {shown(arrays)}")
     found = {}
     for name, given in arrays.items():
         array, dtype = _viewed(checked_text("a tensor's name", name), given, writable)
@@ -116,7 +116,7 @@ def _viewed(name: str, given: Any, writable: bool) -> tuple[Array, str]:
     """Returns a NumPy array over the memory of an array, and the name of its type."""
     if str(getattr(given, "layout", "")) == "torch.strided":
         if writable and given.device.type != "cpu":
-            raise InvalidArgument(f"tensor {name!r} is on {given.device}; give a tensor on the CPU")
+            raise InvalidArgumentError(f"tensor {name!r} is on {given.device}; give a tensor on the CPU")
         tensor = given.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type
             import torch
@@ -126,11 +126,13 @@ def _viewed(name: str, given: Any, writable: bool) -> tuple[Array, str]:
     elif isinstance(given, np.ndarray) or not writable:
         array = to_numpy(given)
     else:
-        raise InvalidArgument(f"tensor {name!r}: an array of NumPy or torch is written in place, not {shown(given)}")
+        raise InvalidArgumentError(
+            f"tensor {name!r}: an array of NumPy or torch is written in place, not {shown(given)}"
+        )
     if array.dtype.hasobject or not array.dtype.isnative:
-        raise InvalidArgument(f"tensor {name!r}: an array of numbers is wanted, not one of {array.dtype}")
+        raise InvalidArgumentError(f"tensor {name!r}: an array of numbers is wanted, not one of {array.dtype}")
     if writable and not array.flags.writeable:
-        raise InvalidArgument(f"tensor {name!r}: the array is read-only")
+        raise InvalidArgumentError(f"tensor {name!r}: the array is read-only")
     return array, array.dtype.name
 
 
@@ -138,7 +140,7 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
     """Returns the keys (None: all rows), words and words in a row of a change; None if nothing changes.
 
     Raises:
-        InvalidArgument: the change does not fit the tensor.
+        InvalidArgumentError: the change does not fit the tensor.
     """
     if change is None:
         return None
@@ -146,20 +148,20 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
     if not isinstance(change, tuple):
         (rows,) = rows_of({tensor.name: change}, writable=False).values()
         if rows.tensor != tensor:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"{where}: the model has {tensor.dtype} of shape {tensor.shape}, not {rows.tensor.dtype} of shape "
                 f"{rows.tensor.shape}"
             )
         return None, rows.words(), rows.num_words
     if len(change) != 2:
-        raise InvalidArgument(f"{where}: a tuple is (keys, rows), not one of {len(change)}")
+        raise InvalidArgumentError(f"{where}: a tuple is (keys, rows), not one of {len(change)}")
     keys, (values, dtype) = to_numpy(change[0]), _viewed(tensor.name, change[1], writable=False)
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
-        raise InvalidArgument(f"{where}: keys are integers on one axis, not {keys.dtype} of shape {keys.shape}")
+        raise InvalidArgumentError(f"{where}: keys are integers on one axis, not {keys.dtype} of shape {keys.shape}")
     if len(keys) == 0:
         return None
     if dtype != tensor.dtype or values.size != len(keys) * tensor.row_width or len(values) != len(keys):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{where}: {len(keys)} rows of {tensor.dtype} and shape {tensor.shape[1:]} are wanted, not {dtype} of "
             f"shape {values.shape}"
         )
@@ -167,7 +169,7 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
     keys = keys[order]
     twice = keys[1:] == keys[:-1]
     if twice.any():
-        raise InvalidArgument(f"{where}: key {keys[1:][twice][0]} has two rows")
+        raise InvalidArgumentError(f"{where}: key {keys[1:][twice][0]} has two rows")
     rows = Rows(dataclasses.replace(tensor, shape=(len(keys), *tensor.shape[1:])), values.reshape(len(keys), -1))
     return keys, rows.words()[order], rows.num_words
 

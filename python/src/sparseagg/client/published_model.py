@@ -55,11 +55,11 @@ class PublishedModel:
             whole: ``changes`` are arrays, and the whole model: the only way without ``model`` to begin.
 
         Raises:
-            InvalidArgument: an argument is wrong; the message names tensor and value.
-            AlreadyExists: the version was published with other content.
-            FailedPrecondition: a whole model has to be published and the server has none to make it of, since its
+            InvalidArgumentError: an argument is wrong; the message names tensor and value.
+            AlreadyExistsError: the version was published with other content.
+            FailedPreconditionError: a whole model has to be published and the server has none to make it of, since its
                 result_ttl is over.
-            ResourceExhausted: the server has no memory for the version, or a row has more values than the server's
+            ResourceExhaustedError: the server has no memory for the version, or a row has more values than the server's
                 max_row_width.
         """
         run(self._model.publish(version, changes, model=model, whole=whole))
@@ -84,8 +84,8 @@ class PublishedModel:
                 stay as they are.
 
         Raises:
-            InvalidArgument: the model has no such tensor, or it has another type or shape. Nothing is written.
-            NotFound: there is no whole model on the server, and it is needed.
+            InvalidArgumentError: the model has no such tensor, or it has another type or shape. Nothing is written.
+            NotFoundError: there is no whole model on the server, and it is needed.
 
             After an error, the arrays may be between two versions. Call again with the same ``since``.
         """

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import duration_pb2
 
 from sparseagg.arguments import checked_text, shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.unused import refuse_unused
 from sparseagg.updates import ClientId, checked_client_id
@@ -33,7 +33,7 @@ _END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
 
 def round_name(name: str) -> str:
-    """Returns "rounds/{id}" for a name or an id; ``InvalidArgument`` if ``name`` is no string."""
+    """Returns "rounds/{id}" for a name or an id; ``InvalidArgumentError`` if ``name`` is no string."""
     name = checked_text("a round's name", name)
     return name if name.startswith("rounds/") else f"rounds/{name}"
 
@@ -42,10 +42,10 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     """Returns the request that creates a round; ``round_id`` of None is replaced by a random id.
 
     Raises:
-        InvalidArgument: an argument is of the wrong type, the id is empty, or an option of the spec has no effect.
+        InvalidArgumentError: an argument is of the wrong type, the id is empty, or an option of the spec has no effect.
     """
     if round_id == "":  # the server would choose an id
-        raise InvalidArgument("a round's id is not empty; None is for a random one")
+        raise InvalidArgumentError("a round's id is not empty; None is for a random one")
     round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
     proto = checked_spec(spec).to_proto()
     refuse_unused(spec)
@@ -60,15 +60,17 @@ def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRe
         only: the clients that count; None: all.
 
     Raises:
-        InvalidArgument: ``only`` is empty, or no collection of client ids.
+        InvalidArgumentError: ``only`` is empty, or no collection of client ids.
     """
     if only is None:
         return pb.CloseRoundRequest(name=name)
     if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
-        raise InvalidArgument(f"only is a list of client ids, or None for all clients, not {shown(only)}")
+        raise InvalidArgumentError(f"only is a list of client ids, or None for all clients, not {shown(only)}")
     ids = dict.fromkeys(checked_client_id(client_id) for client_id in only)
     if not ids:  # on the wire, no ids would mean all clients
-        raise InvalidArgument("only has no client id; None is for all clients, and Round.cancel for a round of none")
+        raise InvalidArgumentError(
+            "only has no client id; None is for all clients, and Round.cancel for a round of none"
+        )
     return pb.CloseRoundRequest(name=name, only_client_ids=ids)
 
 
@@ -84,7 +86,7 @@ def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
     """Returns the encodings that the server may use in a result; the arguments are those of ``Round.result``.
 
     Raises:
-        InvalidArgument: one of the encodings is unknown.
+        InvalidArgumentError: one of the encodings is unknown.
     """
     check_encoding(encoding)
     if values is not None:
@@ -110,15 +112,15 @@ def result_request(
         result_format: the encodings.
 
     Raises:
-        InvalidArgument: ``tensors`` is no list of distinct names, or ``keys`` is no range.
+        InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
     if isinstance(tensors, str):
-        raise InvalidArgument(f"tensors is a list of names, not {shown(tensors)}")
+        raise InvalidArgumentError(f"tensors is a list of names, not {shown(tensors)}")
     names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
     if names == []:  # on the wire, no names would mean all tensors
-        raise InvalidArgument("tensors has no name; None is for all tensors")
+        raise InvalidArgumentError("tensors has no name; None is for all tensors")
     if names is not None and len(set(names)) < len(names):
-        raise InvalidArgument(f"tensors names one of them twice: {shown(names)}")
+        raise InvalidArgumentError(f"tensors names one of them twice: {shown(names)}")
     request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)
@@ -138,9 +140,11 @@ def _key_range(keys: Any) -> tuple[int, int]:
         begin = operator.index(begin)
         end = _END_OF_KEYS if end is None else operator.index(end)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"keys is a pair of integers (begin, end), end may be None, not {shown(keys)}") from None
+        raise InvalidArgumentError(
+            f"keys is a pair of integers (begin, end), end may be None, not {shown(keys)}"
+        ) from None
     if not (0 <= begin <= _END_OF_KEYS and 0 <= end <= _END_OF_KEYS):
-        raise InvalidArgument(f"keys is a range within [0, 2^64), not {shown(keys)}")
+        raise InvalidArgumentError(f"keys is a range within [0, 2^64), not {shown(keys)}")
     if end < begin:
-        raise InvalidArgument(f"the key range ends at {end}, before it begins at {begin}")
+        raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
     return begin, end

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
-from sparseagg.errors import Internal, InvalidArgument
+from sparseagg.errors import InternalError, InvalidArgumentError
 from sparseagg.info import RoundInfo
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, enum_name, key_bytes
@@ -38,7 +38,7 @@ class ResultReader:
         """Adds the next page of a tensor. The first page of a tensor has the tensor's summary.
 
         Raises:
-            Internal: the page is malformed.
+            InternalError: the page is malformed.
         """
         if page.HasField("round"):
             self._info = RoundInfo.from_proto(page.round)
@@ -47,7 +47,7 @@ class ResultReader:
             self._parts[page.summary.name] = _Parts(page.summary)
             name = page.summary.name
         if name not in self._parts:
-            raise Internal(f"the server sent a page of tensor {name!r} before its summary")
+            raise InternalError(f"the server sent a page of tensor {name!r} before its summary")
         self._parts[name].add(page)
         self._next[name] = page.next_page_token
         self.num_pages += 1
@@ -75,11 +75,11 @@ class ResultReader:
         """Returns the result of all pages; ``info`` is the round, if no page has it.
 
         Raises:
-            Internal: the pages do not fit together.
+            InternalError: the pages do not fit together.
         """
         info = self._info or info
         if info is None:
-            raise Internal("the server sent a result without its round")
+            raise InternalError("the server sent a result without its round")
         shapes = {tensor.name: tensor.shape for tensor in info.spec.tensors}
         fills = {tensor.name: info.spec.aggregation_of(tensor).fill for tensor in info.spec.tensors}
         parts = {name: parts.tensor(fills.get(name, 0.0), shapes.get(name)) for name, parts in self._parts.items()}
@@ -101,13 +101,15 @@ class _Parts:
         self._weights = bytearray()
 
     def add(self, page: pb.ResultPage) -> None:
-        """Adds the next page; ``Internal`` if the page is malformed."""
+        """Adds the next page; ``InternalError`` if the page is malformed."""
         try:
             keys = decode_keys(page.slice, self._key_type)
             if self._summary.has_values:
                 self._values.append(decode_rows(page.slice, self._dtype, len(keys) * self._row_width))
-        except InvalidArgument as error:
-            raise Internal(f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}") from error
+        except InvalidArgumentError as error:
+            raise InternalError(
+                f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}"
+            ) from error
         self._keys.append(keys)
         self._num_keys += len(keys)
         self._counts += page.counts
@@ -140,7 +142,7 @@ class _Parts:
     def _column(self, buffer: bytearray, dtype: str) -> Array:
         column = np.frombuffer(buffer, dtype=dtype)
         if len(column) != self._num_keys:
-            raise Internal(f"the server sent {len(column)} entries for {self._num_keys} keys")
+            raise InternalError(f"the server sent {len(column)} entries for {self._num_keys} keys")
         return column
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from sparseagg.client.retry import RetryPolicy, wait_before_retry
-from sparseagg.errors import FailedPrecondition
+from sparseagg.errors import FailedPreconditionError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Resumption"]
@@ -38,14 +38,14 @@ class Resumption:
             status: the server's answer; None: the server does not know the upload.
 
         Raises:
-            FailedPrecondition: another upload has begun under the submission id.
+            FailedPreconditionError: another upload has begun under the submission id.
         """
         first = 0 if status is None else int(status.next_sequence)
         if status is None:
             # The upload begins again. If this attempt breaks off, the server may have it open without a first chunk.
             self._has_begun = False
         elif self._has_begun and first == 0:
-            raise FailedPrecondition(
+            raise FailedPreconditionError(
                 "another upload, of other content or in other chunks, has taken the place of this one under submission "
                 f"{status.submission_id!r} of client {status.client_id!r}"
             )

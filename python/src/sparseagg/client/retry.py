@@ -13,7 +13,7 @@ import grpc
 from sparseagg.arguments import checked_integer, checked_number, shown
 from sparseagg.client.ended_call import broke_while_sending
 from sparseagg.client.obstacles import Obstacle
-from sparseagg.errors import InvalidArgument, SparseaggError, Unavailable, error_of
+from sparseagg.errors import InvalidArgumentError, SparseaggError, UnavailableError, error_of
 
 __all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
@@ -81,9 +81,9 @@ class Retries:
 
 
 def checked_retry(retry: Any) -> RetryPolicy | None:
-    """Returns ``retry``; ``InvalidArgument`` if it is neither a policy nor None."""
+    """Returns ``retry``; ``InvalidArgumentError`` if it is neither a policy nor None."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise InvalidArgument(f"retry is a RetryPolicy, or None for the default, not {shown(retry)}")
+        raise InvalidArgumentError(f"retry is a RetryPolicy, or None for the default, not {shown(retry)}")
     return retry
 
 
@@ -125,6 +125,6 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
 def error_from_call(error: grpc.RpcError, text: str, obstacle: Obstacle | None = None) -> SparseaggError:
     """Returns the typed error of a failed call, with this text; ``obstacle`` has kept the call from its server."""
     found = error_of(error.code(), text)
-    if isinstance(found, Unavailable):
+    if isinstance(found, UnavailableError):
         found.cannot_pass = obstacle is not None and not obstacle.is_absence
     return found

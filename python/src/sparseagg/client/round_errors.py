@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from sparseagg.errors import FailedPrecondition, RoundClosed, RoundFailed
+from sparseagg.errors import FailedPreconditionError, RoundClosedError, RoundFailedError
 from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
 
@@ -16,29 +16,31 @@ _NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.
 
 
 def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
-    """Raises ``RoundFailed`` if the round has ended without a result."""
+    """Raises ``RoundFailedError`` if the round has ended without a result."""
     if info.state in ("failed", "cancelled"):
         reason = f": {info.state_reason}" if info.state_reason else ""
-        raise RoundFailed(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
+        raise RoundFailedError(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
 
 
 def raise_if_not_ended(info: RoundInfo, cause: Exception) -> None:
-    """Raises ``FailedPrecondition`` if the round has no result yet."""
+    """Raises ``FailedPreconditionError`` if the round has no result yet."""
     if not info.ended:
-        raise FailedPrecondition(f"{info.name} is {info.state}, and has a result only when it has ended") from cause
+        raise FailedPreconditionError(
+            f"{info.name} is {info.state}, and has a result only when it has ended"
+        ) from cause
 
 
 @contextlib.contextmanager
 def naming_round(name: str) -> Iterator[None]:
-    """Turns the error for a call that came after the round's open state into a ``RoundClosed``, which names the round.
+    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round.
 
     The proto promises the form of that error's message.
     """
     try:
         yield
-    except FailedPrecondition as error:
+    except FailedPreconditionError as error:
         match = _NOT_OPEN.fullmatch(str(error))
         if match is None:
             raise
         state = match["state"].lower()
-        raise RoundClosed(f"{name} is {state}{match['reason']}", state) from error
+        raise RoundClosedError(f"{name} is {state}{match['reason']}", state) from error

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, Union
 import grpc
 
 from sparseagg.client.ended_call import EndedCall, finished
-from sparseagg.errors import Cancelled, FailedPrecondition
+from sparseagg.errors import CancelledError, FailedPreconditionError
 
 __all__ = ["AsyncioTransport", "BlockingTransport", "Transport", "run"]
 
@@ -44,7 +44,7 @@ class BlockingTransport:
         channel.close()
 
     def check_thread(self) -> None:
-        """Raises ``FailedPrecondition`` where the caller may not use this transport; any thread may use this one."""
+        """Raises ``FailedPreconditionError`` if the caller may not use this transport; any thread may use this one."""
 
     async def answer(self, call: Any) -> Any:
         """Returns the answer of a call with one answer; ``call`` is what the method of the stub has returned."""
@@ -84,7 +84,7 @@ class BlockingTransport:
             thread.join()
 
     async def attempt(self, operation: Awaitable[T]) -> T:
-        """Runs an operation that ends with ``errors.Cancelled`` if the client disconnects meanwhile."""
+        """Runs an operation that ends with ``errors.CancelledError`` if the client disconnects meanwhile."""
         return await operation
 
 
@@ -105,12 +105,12 @@ class AsyncioTransport:
         await channel.close()
 
     def check_thread(self) -> None:
-        """Raises ``FailedPrecondition`` in any event loop but the first: channels of grpc.aio belong to one."""
+        """Raises ``FailedPreconditionError`` in any event loop but the first: channels of grpc.aio belong to one."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
         if self._loop is not loop:
-            raise FailedPrecondition("this client is in use in another event loop; make one in each")
+            raise FailedPreconditionError("this client is in use in another event loop; make one in each")
 
     async def answer(self, call: Any) -> Any:
         ended = EndedCall(call)
@@ -166,7 +166,7 @@ class AsyncioTransport:
         """
         (answer,) = await asyncio.gather(operation, return_exceptions=True)
         if isinstance(answer, asyncio.CancelledError):
-            raise Cancelled("the call was cancelled, since this client has disconnected")
+            raise CancelledError("the call was cancelled, since this client has disconnected")
         try:
             if isinstance(answer, BaseException):
                 raise answer

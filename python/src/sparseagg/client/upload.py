@@ -112,7 +112,8 @@ def make_upload(
     """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``.
 
     Raises:
-        InvalidArgument: an argument is wrong; the message says which one, and names the client if it is the update.
+        InvalidArgumentError: an argument is wrong; the message says which one, and names the client if it is the
+            update.
     """
     client_id = checked_client_id(client_id)
     is_shared = submission_id is not None
@@ -145,7 +146,7 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
         wire: the encodings that may be used.
 
     Raises:
-        InvalidArgument: an update is wrong; the message names the client.
+        InvalidArgumentError: an update is wrong; the message names the client.
     """
     return [aggregate_upload(spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
 

@@ -19,7 +19,7 @@ from sparseagg.commands import credentials_flags, demo, doctor, keys, merge, npz
 from sparseagg.commands.demo import run as demo_run
 from sparseagg.commands.output import put
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec
-from sparseagg.errors import InvalidArgument, SparseaggError
+from sparseagg.errors import InvalidArgumentError, SparseaggError
 from sparseagg.info import TensorSummary, Timeline
 from sparseagg.local import extension, programs
 from sparseagg.wire.formats import ENCODINGS
@@ -301,4 +301,4 @@ def _key_range(text: str) -> tuple[int, int | None]:
             return int(begin or 0), int(end) if end else None
     except ValueError:
         pass
-    raise InvalidArgument(f"--keys is [BEGIN]:[END], not {text!r}")
+    raise InvalidArgumentError(f"--keys is [BEGIN]:[END], not {text!r}")

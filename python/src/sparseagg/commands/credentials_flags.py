@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from sparseagg.credentials import TLS
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["add_arguments", "client_options"]
 
@@ -33,7 +33,7 @@ def client_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments of ``Client`` that the flags mean.
 
     Raises:
-        InvalidArgument: the file of the token has none, or more than one; certificate without key, or the reverse.
+        InvalidArgumentError: the file of the token has none, or more than one; certificate without key, or the reverse.
         OSError: the file cannot be read.
     """
     files = TLS(arguments.tls_ca, arguments.tls_certificate, arguments.tls_key)
@@ -41,6 +41,6 @@ def client_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.token_file is not None:
         words = arguments.token_file.read_text(errors="replace").split()
         if len(words) != 1 or re.fullmatch("[!-~]+", words[0]) is None:
-            raise InvalidArgument(f"--token-file: {arguments.token_file} has no single token")
+            raise InvalidArgumentError(f"--token-file: {arguments.token_file} has no single token")
         options["token"] = words[0]
     return options

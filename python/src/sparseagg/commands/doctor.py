@@ -21,13 +21,13 @@ from sparseagg.client.blocking_client import Client
 from sparseagg.commands import credentials_flags
 from sparseagg.commands.output import put
 from sparseagg.errors import (
-    EngineMissing,
-    InvalidArgument,
-    PermissionDenied,
-    ProgramMissing,
+    EngineMissingError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    ProgramMissingError,
     SparseaggError,
-    Unauthenticated,
-    Unavailable,
+    UnauthenticatedError,
+    UnavailableError,
 )
 from sparseagg.local import extension, programs
 
@@ -166,7 +166,7 @@ def _numbers(version: str) -> list[int]:
 def _engine() -> Finding:
     try:
         return Finding("engine in process", extension.describe())
-    except EngineMissing as error:
+    except EngineMissingError as error:
         # A module that is there and does not load is a fault; an installation without one is the client alone.
         absent = isinstance(error.__cause__, ModuleNotFoundError)
         return Finding("engine in process", "none", "note" if absent else "wrong", str(error))
@@ -177,7 +177,7 @@ def _engine() -> Finding:
 def _program(name: str, purpose: str, variable: str) -> Finding:
     try:
         path = programs.find(name)
-    except ProgramMissing as error:
+    except ProgramMissingError as error:
         state = "wrong" if os.environ.get(variable) else "note"
         return Finding(name, f"none; {purpose} need it", state, str(error))
     try:
@@ -223,12 +223,12 @@ def _server(address: str, options: Mapping[str, Any]) -> Finding:
     try:
         with Client(address, timeout=_TIMEOUT_S, **options) as client:
             info = client.server_info()
-    except (Unauthenticated, PermissionDenied) as error:
+    except (UnauthenticatedError, PermissionDeniedError) as error:
         return Finding(name, "runs, but refuses this caller", "wrong", f"{error}; --token-file has a token")
-    except InvalidArgument as error:
+    except InvalidArgumentError as error:
         return Finding(name, "not asked", "wrong", str(error))
     except SparseaggError as error:
-        is_there = isinstance(error, Unavailable) and error.cannot_pass
+        is_there = isinstance(error, UnavailableError) and error.cannot_pass
         return Finding(name, "there, but not for this connection" if is_there else "no answer", "wrong", str(error))
     found = f"{info.version}, {info.engine} engine: {info.engine_description}"
     if not _work_together(info.version, sparseagg.__version__):

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 
 from sparseagg.commands.output import put
-from sparseagg.errors import AlreadyExists, InvalidArgument, NotFound
+from sparseagg.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from sparseagg.ids import check_name
 
 __all__ = ["DESCRIPTION", "add_arguments"]
@@ -78,7 +78,7 @@ def _end(days: float) -> str:
             raise OverflowError
         end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
     except OverflowError:
-        raise InvalidArgument(f"--days is a number above 0, not {days:g}") from None
+        raise InvalidArgumentError(f"--days is a number above 0, not {days:g}") from None
     return f"{end:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -96,10 +96,10 @@ def _revoke(arguments: argparse.Namespace) -> int:
     with _rewritten(arguments.file) as lines:
         for key in arguments.ids:
             if len(key) < 8:
-                raise InvalidArgument(f"an id has 8 hex digits or more, not {key!r}")
+                raise InvalidArgumentError(f"an id has 8 hex digits or more, not {key!r}")
             found = [line for line in lines if line.lower().startswith(key.lower())]
             if len(found) != 1:
-                raise NotFound(f"{arguments.file} has {len(found)} keys {key}, not one; none is revoked")
+                raise NotFoundError(f"{arguments.file} has {len(found)} keys {key}, not one; none is revoked")
             lines.remove(found[0])
     put(f"sparseagg: {len(arguments.ids)} revoked", to=sys.stderr)
     return 0
@@ -134,6 +134,6 @@ def _write_secret(path: pathlib.Path, token: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise AlreadyExists(f"{path} exists already; the token is not written over it") from None
+        raise AlreadyExistsError(f"{path} exists already; the token is not written over it") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(token + "\n")

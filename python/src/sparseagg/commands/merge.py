@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from sparseagg.commands import npz
 from sparseagg.commands.spec_file import SPEC_HELP, read_spec
-from sparseagg.errors import InvalidArgument, SparseaggError, error_of
+from sparseagg.errors import InvalidArgumentError, SparseaggError, error_of
 from sparseagg.local.engine import Aggregator
 from sparseagg.spec import RoundSpec, TensorSpec, dtype_name, words_of
 
@@ -99,10 +99,10 @@ def _check_files(files: Sequence[str], output: str) -> None:
         identity = _identity(file)
         if identity in names:
             other = names[identity]
-            raise InvalidArgument(f"{file} is given twice" + (f", also as {other}" if other != file else ""))
+            raise InvalidArgumentError(f"{file} is given twice" + (f", also as {other}" if other != file else ""))
         names[identity] = file
     if os.path.exists(output) and _identity(output) in names:
-        raise InvalidArgument(f"--output {output} is one of the files")
+        raise InvalidArgumentError(f"--output {output} is one of the files")
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -116,8 +116,8 @@ def guess_tensors(files: Sequence[str], num_rows_of: dict[str | None, int], modu
     Arrays without rows, and keys without values, count only if no file has rows of the tensor.
 
     Raises:
-        InvalidArgument: files disagree in the dtype, row_width or layout of a tensor, or have a tensor that cannot be
-            merged; the message names files and tensor.
+        InvalidArgumentError: files disagree in the dtype, row_width or layout of a tensor, or have a tensor that cannot
+            be merged; the message names files and tensor.
     """
     # By tensor name and by what the array tells: the tensors found, with the first file that has each.
     shown: dict[str, dict[_Worth, dict[TensorSpec, str]]] = {}
@@ -127,19 +127,19 @@ def guess_tensors(files: Sequence[str], num_rows_of: dict[str | None, int], modu
                 shown.setdefault(tensor.name, {}).setdefault(worth, {}).setdefault(tensor, file.path)
     unknown = [str(name) for name in num_rows_of if name is not None and name not in shown]
     if unknown:
-        raise InvalidArgument(f"--num-rows: no tensor {', '.join(unknown)}; the files have {', '.join(shown)}")
+        raise InvalidArgumentError(f"--num-rows: no tensor {', '.join(unknown)}; the files have {', '.join(shown)}")
     tensors: list[TensorSpec] = []
     for name in sorted(shown):
         found = shown[name][max(shown[name])]
         if len(found) > 1:
             (tensor, path), (other, other_path), *_ = found.items()
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"tensor {name!r} is {_description(tensor)} in {path}, and {_description(other)} in {other_path}; "
                 "what it is to be, --spec can say"
             )
         ((tensor, path),) = found.items()
         if tensor.layout == "dense" and tensor.num_rows == 0:
-            raise InvalidArgument(f"{path}: array {name!r} has no rows, and a dense tensor has one at least")
+            raise InvalidArgumentError(f"{path}: array {name!r} has no rows, and a dense tensor has one at least")
         tensors.append(tensor)
     return tensors
 
@@ -160,7 +160,7 @@ def _tensors_of(
         name, _, column = array.rpartition(".")
         if column == "values" and name:
             if f"{name}.keys" not in names:
-                raise InvalidArgument(f"{file.path} has {array}, but no {name}.keys")
+                raise InvalidArgumentError(f"{file.path} has {array}, but no {name}.keys")
             continue
         is_dense = column != "keys" or name == ""
         if is_dense:
@@ -183,8 +183,8 @@ def _tensors_of(
                 layout="dense" if is_dense else "sparse",
                 modular=modular and dtype.kind == "u",
             )
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{file.path}: array {values!r}: {error}") from error
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{file.path}: array {values!r}: {error}") from error
         yield tensor, _Worth.ROWS if length else _Worth.NO_ROWS
 
 
@@ -193,12 +193,12 @@ def _check_dense_name(file: npz.NpzFile, array: str) -> None:
     name, _, column = array.rpartition(".")
     beside = [other for other in (f"{name}.keys", name) if other in file.names]
     if column in ("counts", "weights") and beside:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{file.path} has {array} beside {beside[0]}, as results have; an update has keys and values alone. A "
             "tensor of that name has to be in a --spec"
         )
     if column == "keys" or _UNNAMED.fullmatch(array):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{file.path} has {array}, which names no tensor; arrays are TENSOR.keys and TENSOR.values. A dense tensor "
             "of that name has to be in a --spec"
         )
@@ -225,11 +225,11 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
     if arguments.spec is not None:
         besides = {**given, "num_rows": arguments.num_rows, "modular": arguments.modular or None}
         for name in [name for name, value in besides.items() if value is not None]:
-            raise InvalidArgument(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
+            raise InvalidArgumentError(f"--spec says everything, so --{name.replace('_', '-')} cannot be given with it")
         spec = read_spec(arguments.spec)
         is_weighted = any(spec.aggregation_of(tensor).weighting == "by_weight" for tensor in spec.tensors)
         if arguments.weights is not None and not is_weighted:
-            raise InvalidArgument("--weights are given, but --spec weighs no tensor by_weight")
+            raise InvalidArgumentError("--weights are given, but --spec weighs no tensor by_weight")
         return spec
     return RoundSpec(
         guess_tensors(arguments.files, _num_rows_of(arguments.num_rows or []), arguments.modular),
@@ -246,7 +246,7 @@ def _num_rows_of(given: Sequence[str]) -> dict[str | None, int]:
         try:
             num_rows_of[name if equals else None] = int(number)
         except ValueError:
-            raise InvalidArgument(f"--num-rows is [TENSOR=]N, not {text!r}") from None
+            raise InvalidArgumentError(f"--num-rows is [TENSOR=]N, not {text!r}") from None
     return num_rows_of
 
 
@@ -266,7 +266,7 @@ def _weights(arguments: argparse.Namespace) -> list[float | None]:
         with contextlib.suppress(ValueError):
             weights.append(float(text))
             continue
-        raise InvalidArgument(f"--weights are numbers, not {text!r}")
+        raise InvalidArgumentError(f"--weights are numbers, not {text!r}")
     if len(weights) != len(arguments.files):
-        raise InvalidArgument(f"{len(weights)} weights for {len(arguments.files)} files")
+        raise InvalidArgumentError(f"{len(weights)} weights for {len(arguments.files)} files")
     return weights

@@ -20,7 +20,7 @@ import numpy.lib.format as npy
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
 from sparseagg.commands.output import put
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, TensorSpec
 
@@ -62,7 +62,7 @@ class NpzFile:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in self._members:
-                raise InvalidArgument(f"{self.path} has array {name!r} twice")
+                raise InvalidArgumentError(f"{self.path} has array {name!r} twice")
             self._members[name] = member
         self.names = list(self._members)
 
@@ -70,7 +70,7 @@ class NpzFile:
         """Returns shape and dtype of an array. Reads the array's header only.
 
         Raises:
-            InvalidArgument: the array is malformed, or not of numbers; the message names file and array.
+            InvalidArgumentError: the array is malformed, or not of numbers; the message names file and array.
         """
         with self._open(name) as member:
             return self._header(name, member)
@@ -86,10 +86,10 @@ class NpzFile:
         try:
             with self._archive.open(self._members[name]) as member:
                 yield member
-        except InvalidArgument:
+        except InvalidArgumentError:
             raise
         except _WRONG_BYTES as error:
-            raise InvalidArgument(f"{self.path}: array {name!r} cannot be read: {error}") from error
+            raise InvalidArgumentError(f"{self.path}: array {name!r} cannot be read: {error}") from error
 
     def _header(self, name: str, member: IO[bytes]) -> ArrayHeader:
         version = npy.read_magic(member)
@@ -100,7 +100,7 @@ class NpzFile:
         else:  # (3, 0) is for structured types with names beyond ASCII
             raise ValueError(f"it is of version {version} of the .npy format, which is not that of numbers")
         if dtype.hasobject:
-            raise InvalidArgument(f"{self.path}: array {name!r} holds Python objects, not numbers")
+            raise InvalidArgumentError(f"{self.path}: array {name!r} holds Python objects, not numbers")
         # Checked before read_array allocates the array.
         expected, found = math.prod(shape) * dtype.itemsize, self._members[name].file_size - member.tell()
         if expected != found:
@@ -113,14 +113,16 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
     """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
 
     Raises:
-        InvalidArgument: the file is malformed, or has an array twice; the message names it.
+        InvalidArgumentError: the file is malformed, or has an array twice; the message names it.
         OSError: the file cannot be opened.
     """
     with open(path, "rb") as file:
         try:
             archive = zipfile.ZipFile(file)
         except _WRONG_BYTES as error:
-            raise InvalidArgument(f"{os.fspath(path)} is no .npz file, as numpy.savez writes them: {error}") from error
+            raise InvalidArgumentError(
+                f"{os.fspath(path)} is no .npz file, as numpy.savez writes them: {error}"
+            ) from error
         with archive:
             yield NpzFile(path, archive)
 
@@ -131,8 +133,8 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
     A dense tensor may have keys, which then are all keys in order.
 
     Raises:
-        InvalidArgument: the file is malformed, an array belongs to no tensor of the round, values have no keys, or a
-            tensor is there both dense and with keys.
+        InvalidArgumentError: the file is malformed, an array belongs to no tensor of the round, values have no keys, or
+            a tensor is there both dense and with keys.
         OSError: the file cannot be opened.
     """
     update: dict[str, Any] = {}
@@ -141,9 +143,9 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
         for tensor in spec.tensors:
             keys, values = f"{tensor.name}.keys", f"{tensor.name}.values"
             if values in left and keys not in left:
-                raise InvalidArgument(f"{file.path} has {values}, but no {keys}")
+                raise InvalidArgumentError(f"{file.path} has {values}, but no {keys}")
             if tensor.name in left and keys in left:
-                raise InvalidArgument(f"{file.path} has {tensor.name} as well as {keys}")
+                raise InvalidArgumentError(f"{file.path} has {tensor.name} as well as {keys}")
             if tensor.name in left:
                 update[tensor.name] = _values(tensor, file.read(tensor.name))
             elif keys in left:
@@ -153,7 +155,7 @@ def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
         if left:
             known = ", ".join(tensor.name for tensor in spec.tensors)
             unknown = ", ".join(name for name in file.names if name in left)
-            raise InvalidArgument(f"{file.path} has arrays of no tensor: {unknown}; the round has {known}")
+            raise InvalidArgumentError(f"{file.path} has arrays of no tensor: {unknown}; the round has {known}")
     return update
 
 
@@ -170,13 +172,13 @@ def _rows(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
 
 
 def check_output(path: Path) -> None:
-    """Raises ``InvalidArgument`` if the file's folder does not exist, or if the path is a folder."""
+    """Raises ``InvalidArgumentError`` if the file's folder does not exist, or if the path is a folder."""
     output = os.fspath(path)
     folder = os.path.dirname(os.path.realpath(output) if os.path.islink(output) else output)
     if folder and not os.path.isdir(folder):
-        raise InvalidArgument(f"--output {output}: there is no folder {folder}")
+        raise InvalidArgumentError(f"--output {output}: there is no folder {folder}")
     if os.path.isdir(output):
-        raise InvalidArgument(f"--output {output} is a folder")
+        raise InvalidArgumentError(f"--output {output} is a folder")
 
 
 def _is_stream(path: Path) -> bool:

@@ -10,7 +10,7 @@ from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
 from sparseagg.arguments import shown
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.renamed import SIZES
 from sparseagg.spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -33,7 +33,7 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
     makes num_rows and row_width where the file has neither.
 
     Raises:
-        InvalidArgument: the file is no JSON, or no RoundSpec; the message names file and field.
+        InvalidArgumentError: the file is no JSON, or no RoundSpec; the message names file and field.
         OSError: the file cannot be read.
     """
     proto = pb.RoundSpec()
@@ -42,7 +42,7 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
         json_format.ParseDict(_message(message, pb.RoundSpec.DESCRIPTOR, ""), proto)
         return RoundSpec.from_proto(proto)
     except (json_format.ParseError, RecursionError, ValueError) as error:
-        raise InvalidArgument(f"{path}: {error}") from error
+        raise InvalidArgumentError(f"{path}: {error}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgument(f"{twice} is given twice")
+        raise InvalidArgumentError(f"{twice} is given twice")
     return made
 
 
@@ -64,26 +64,26 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
         place: of the message in the file, such as "tensors[0].aggregation"; empty for the whole file.
 
     Raises:
-        InvalidArgument: the message is no object, or an enum has no such value; the text names the field.
+        InvalidArgumentError: the message is no object, or an enum has no such value; the text names the field.
     """
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{place or descriptor.name} is an object, not {shown(value)}")
+        raise InvalidArgumentError(f"{place or descriptor.name} is an object, not {shown(value)}")
     fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
     made: dict[str, Any] = {}
     given: set[str] = set()
     for name, member in value.items():
         at = f"{place}.{name}" if place else name
         if name in fields and fields[name].name in given:  # in both forms, of which the parser would take the last
-            raise InvalidArgument(f"{at} is given twice")
+            raise InvalidArgumentError(f"{at} is given twice")
         given.add(fields[name].name if name in fields else name)
         if name not in fields:
             if SIZES.get(name) in fields:
-                raise InvalidArgument(f"{at} is called {SIZES[name]} now")
+                raise InvalidArgumentError(f"{at} is called {SIZES[name]} now")
             made[name] = member
         elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
             made[name] = _message({"sizes": member}, pb.Shape.DESCRIPTOR, at)
         elif isinstance(member, list) and fields[name].default_value != []:
-            raise InvalidArgument(f"{at} is no list")
+            raise InvalidArgumentError(f"{at} is no list")
         elif isinstance(member, list):
             made[name] = [_member(part, fields[name], f"{at}[{index}]") for index, part in enumerate(member)]
         else:
@@ -97,7 +97,7 @@ def _member(value: Any, field: Any, place: str) -> Any:
     if field.enum_type is not None:
         return _enum_value(value, field.enum_type, place)
     if isinstance(value, float) and field.cpp_type in _INTEGERS and abs(value) >= _FIRST_ROUNDED:
-        raise InvalidArgument(f"{place} is too large an integer for a fraction or an exponent")
+        raise InvalidArgumentError(f"{place} is too large an integer for a fraction or an exponent")
     # Durations are messages in the proto, but strings in JSON.
     if field.message_type is None or field.message_type.file.package == "google.protobuf":
         return value
@@ -113,5 +113,5 @@ def _enum_value(value: Any, enum: Any, place: str) -> Any:
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
     if not isinstance(value, str) or value not in names:
-        raise InvalidArgument(f"{place} is one of {', '.join(names)}, not {shown(value)}")
+        raise InvalidArgumentError(f"{place} is one of {', '.join(names)}, not {shown(value)}")
     return names[value]

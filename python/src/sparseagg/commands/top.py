@@ -18,7 +18,7 @@ from sparseagg.client.blocking_client import Client
 from sparseagg.client.retry import RetryPolicy
 from sparseagg.commands import credentials_flags
 from sparseagg.commands.top_look import Look, check_metrics_url, look_at
-from sparseagg.errors import FailedPrecondition, InvalidArgument, SparseaggError
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, SparseaggError
 
 __all__ = ["DESCRIPTION", "add_arguments", "main"]
 
@@ -46,16 +46,16 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command, and returns the exit status.
 
     Raises:
-        InvalidArgument: a flag has a wrong value, or standard output is no terminal.
-        FailedPrecondition: the package rich is not installed.
+        InvalidArgumentError: a flag has a wrong value, or standard output is no terminal.
+        FailedPreconditionError: the package rich is not installed.
         SparseaggError: with ``--once``, the server does not answer.
     """
     if not (math.isfinite(arguments.interval) and arguments.interval >= _MIN_INTERVAL_S):
-        raise InvalidArgument(f"--interval is a time of {_MIN_INTERVAL_S} s or more, not {arguments.interval:g}")
+        raise InvalidArgumentError(f"--interval is a time of {_MIN_INTERVAL_S} s or more, not {arguments.interval:g}")
     if arguments.metrics is not None:
         check_metrics_url(arguments.metrics)
     if not (arguments.once or sys.stdout.isatty()):
-        raise InvalidArgument("top draws on a terminal, and standard output is none; --once prints a single view")
+        raise InvalidArgumentError("top draws on a terminal, and standard output is none; --once prints a single view")
     view = _view()
     options = credentials_flags.client_options(arguments)
     with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
@@ -68,11 +68,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _view() -> ModuleType:
-    """Returns the module that draws; ``FailedPrecondition`` if rich, which it needs, is not installed."""
+    """Returns the module that draws; ``FailedPreconditionError`` if rich, which it needs, is not installed."""
     try:
         from sparseagg.commands import top_view
     except ImportError as error:
-        raise FailedPrecondition(
+        raise FailedPreconditionError(
             f"top draws with the package rich, which is not installed ({error}): pip install 'sparseagg[top]'"
         ) from error
     return top_view

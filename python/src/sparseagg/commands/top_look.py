@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from sparseagg.client.blocking_client import Client
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.info import RoundInfo, ServerInfo
 
 __all__ = ["Look", "Rate", "check_metrics_url", "look_at", "rates", "received_bytes"]
@@ -54,10 +54,10 @@ class Rate:
 
 
 def check_metrics_url(url: str) -> None:
-    """Raises ``InvalidArgument`` if ``url`` is no address that HTTP reads."""
+    """Raises ``InvalidArgumentError`` if ``url`` is no address that HTTP reads."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidArgument(f"--metrics is a URL such as http://127.0.0.1:8002/metrics, not {url!r}")
+        raise InvalidArgumentError(f"--metrics is a URL such as http://127.0.0.1:8002/metrics, not {url!r}")
 
 
 def look_at(client: Client, metrics_url: str | None) -> Look:

@@ -38,17 +38,17 @@ def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequenc
     """Returns the arrays that a client sends: of those at the positions ``sparse``, keys and differences of rows.
 
     Raises:
-        InvalidArgument: the lists differ in length, or two arrays in shape.
+        InvalidArgumentError: the lists differ in length, or two arrays in shape.
     """
     if len(before) != len(after):
-        raise sa.InvalidArgument(f"the model has {len(before)} arrays before training, and {len(after)} after it")
+        raise sa.InvalidArgumentError(f"the model has {len(before)} arrays before training, and {len(after)} after it")
     arrays: list[Any] = []
     for position, (old, new) in enumerate(zip(before, after)):
         if position not in sparse:
             arrays.append(new)
             continue
         if not is_like(old.shape, new.shape):
-            raise sa.InvalidArgument(f"array {position} has shape {old.shape}, and {new.shape} after training")
+            raise sa.InvalidArgumentError(f"array {position} has shape {old.shape}, and {new.shape} after training")
         arrays.extend(changed_rows(old, new, _width(old)))
     return arrays
 
@@ -66,7 +66,7 @@ class SparseFedAvg(FedAvg):
         options: of the rounds; see ``sparseagg.flower.SparseMixin``.
 
     Raises:
-        InvalidArgument: a class that this one is combined with aggregates in another way.
+        InvalidArgumentError: a class that this one is combined with aggregates in another way.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SparseFedAvg(FedAvg):
         classes = type(self).__mro__
         for cls in classes[classes.index(SparseFedAvg) + 1 : classes.index(FedAvg)]:
             if "aggregate_fit" in vars(cls):
-                raise sa.InvalidArgument(
+                raise sa.InvalidArgumentError(
                     f"{cls.__name__}.aggregate_fit would not be called; optimizer= takes a step of the server"
                 )
         super().__init__(*args, **kwargs)
@@ -97,7 +97,7 @@ class SparseFedAvg(FedAvg):
         arrays = [_array(tensor) for tensor in parameters.tensors]
         unknown = [position for position in self._sparse if not 0 <= position < len(arrays)]
         if unknown:
-            raise sa.InvalidArgument(f"sparse has position {unknown[0]}, but the model has {len(arrays)} arrays")
+            raise sa.InvalidArgumentError(f"sparse has position {unknown[0]}, but the model has {len(arrays)} arrays")
         self._tables = {
             str(position): Table.of(array, _width(view(array)) if position in self._sparse else 1)
             for position, array in enumerate(arrays)
@@ -112,7 +112,9 @@ class SparseFedAvg(FedAvg):
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Merges the results, and takes the step."""
         if not self._tables:
-            raise sa.FailedPrecondition("there is no model: the server calls configure_fit before aggregate_fit")
+            raise sa.errors.FailedPreconditionError(
+                "there is no model: the server calls configure_fit before aggregate_fit"
+            )
         merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options)
         merged: list[FitRes] = []
         for proxy, result in results:
@@ -144,7 +146,7 @@ class SparseFedAvg(FedAvg):
     def _update(self, tensors: Sequence[bytes]) -> dict[str, Any]:
         sparse = set(self._sparse) if len(tensors) == len(self._tables) + len(self._sparse) else set()
         if len(tensors) != len(self._tables) + len(sparse):
-            raise sa.InvalidArgument(
+            raise sa.InvalidArgumentError(
                 f"{len(tensors)} arrays, but the model has {len(self._tables)}, {len(self._sparse)} of them sparse"
             )
         rest = iter(tensors)

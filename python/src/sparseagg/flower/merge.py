@@ -42,7 +42,7 @@ class Merge:
         handle: what a client needs to submit to the server; None without one.
 
     Raises:
-        sa.InvalidArgument: the options make no sense; the message names option and tensor.
+        sa.InvalidArgumentError: the options make no sense; the message names option and tensor.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Merge:
             if name not in update:
                 if name in self._sparse:
                     continue  # no row has changed
-                raise sa.InvalidArgument(f"there is no tensor {name!r}; it has {', '.join(map(repr, update))}")
+                raise sa.InvalidArgumentError(f"there is no tensor {name!r}; it has {', '.join(map(repr, update))}")
             value = update[name]
             if isinstance(value, tuple):
                 if name not in self._sparse:
-                    raise sa.InvalidArgument(f"tensor {name!r} comes as rows, but is not among the sparse tensors")
+                    raise sa.InvalidArgumentError(f"tensor {name!r} comes as rows, but is not among the sparse tensors")
                 prepared[name] = value
                 continue
             check_shape(name, value.shape, table.shape)
@@ -150,7 +150,9 @@ class Merge:
         assert self._round is not None
         try:
             return self._round.close(only=sorted(counted)), set()
-        except sa.FailedPrecondition:  # such as a client that claims an upload which the server does not have
+        except (
+            sa.errors.FailedPreconditionError
+        ):  # such as a client that claims an upload which the server does not have
             missing = counted - {submission.client_id for submission in self._round.submissions()}
             if not missing or missing == counted:
                 raise
@@ -164,9 +166,9 @@ class Merge:
 
 
 def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raises ``InvalidArgument`` if a client's array has another shape than the model's, but for axes of length 1."""
+    """Raises ``InvalidArgumentError`` if a client's array has another shape than the model's, apart from axes of 1."""
     if not is_like(shape, wanted):
-        raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}; the model's has {wanted}")
+        raise sa.InvalidArgumentError(f"tensor {name!r} has shape {shape}; the model's has {wanted}")
 
 
 @default_float_environment()

@@ -143,7 +143,7 @@ class _SparseMod:
     def _make_sparse(self, config: ConfigRecord, before: ArrayRecord, reply: Message, context: Context) -> None:
         """Puts keys and rows in the place of the sparse tensors of a reply."""
         if len(reply.content.array_records) != 1:
-            raise sa.InvalidArgument(f"a reply has one ArrayRecord, not {len(reply.content.array_records)}")
+            raise sa.InvalidArgumentError(f"a reply has one ArrayRecord, not {len(reply.content.array_records)}")
         ((key, arrays),) = reply.content.array_records.items()
         rows = config.get("rows", ())
         record = ArrayRecord()
@@ -191,7 +191,7 @@ def _upload(
     metrics = list(reply.content.metric_records.values())
     weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
     if not isinstance(weight, (int, float)):
-        raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {config['weight']!r}")
+        raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {config['weight']!r}")
     update = dict(update_of(arrays, config.get("names", ())))
     with sa.open_round(config["round"], **credentials) as round_:
         tracked = {tensor.name for tensor in round_.spec.tensors if tensor.name.endswith(KEPT)}
@@ -205,7 +205,7 @@ def _upload(
         update = {name: value for name, value in update.items() if _size(value)}
         try:
             client = round_.submit(client, update, weight).client_id
-        except sa.PermissionDenied:  # the credential has a name, and submits under that alone
+        except sa.errors.PermissionDeniedError:  # the credential has a name, and submits under that alone
             client = round_.submit("", update, weight).client_id
     del reply.content[key]
     return client

@@ -27,13 +27,13 @@ def check_goes_on(strategy: type, method: str, ours: tuple[type, ...], base: typ
         base: the class whose method the merge stands for; classes behind it do not matter.
 
     Raises:
-        InvalidArgument: there is such a class; the message names it.
+        InvalidArgumentError: there is such a class; the message names it.
     """
     for cls in strategy.__mro__:
         if cls is base:
             return
         if cls not in ours and method in vars(cls) and method not in _names_used(cls, vars(cls)[method]):
-            raise sa.InvalidArgument(
+            raise sa.InvalidArgumentError(
                 f"{cls.__name__}.{method} needs the single updates of the clients, for it does not call "
                 f"super().{method}(...), and sparse updates are merged as they arrive: {shown(strategy.__name__)} "
                 "cannot combine the two"

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = [
     "CONFIG",
@@ -55,14 +55,14 @@ def view(array: Array, what: str = "an array") -> Any:
     """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does.
 
     Raises:
-        InvalidArgument: the bytes are no array of numbers; the message begins with ``what``.
+        InvalidArgumentError: the bytes are no array of numbers; the message begins with ``what``.
     """
     if array.stype != _NUMPY:
-        raise InvalidArgument(f"{what}: it is serialized as {array.stype!r}, not as {_NUMPY!r}")
+        raise InvalidArgumentError(f"{what}: it is serialized as {array.stype!r}, not as {_NUMPY!r}")
     try:
         return _values(array.data, array.data)
     except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{what}: {len(array.data)} bytes cannot be read as an array: {error}") from error
+        raise InvalidArgumentError(f"{what}: {len(array.data)} bytes cannot be read as an array: {error}") from error
 
 
 def _values(data: bytes, buffer: Any) -> Any:
@@ -131,7 +131,7 @@ def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
     """Returns the arrays of a record by tensor: (keys, rows) of a sparse one, else its values.
 
     Raises:
-        InvalidArgument: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
+        InvalidArgumentError: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
     """
     known, update = set(names), {}
     for name, array in arrays.items():
@@ -140,9 +140,9 @@ def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
             continue
         tensor, colon, part = name.rpartition(":")
         if tensor not in known or colon + part not in (KEYS, ROWS):
-            raise InvalidArgument(f"unknown tensor {name!r}; the model has {', '.join(map(repr, names))}")
+            raise InvalidArgumentError(f"unknown tensor {name!r}; the model has {', '.join(map(repr, names))}")
         if tensor + KEYS not in arrays or tensor + ROWS not in arrays:
-            raise InvalidArgument(f"tensor {tensor!r} has {name!r} alone; keys and rows come together")
+            raise InvalidArgumentError(f"tensor {tensor!r} has {name!r} alone; keys and rows come together")
         if colon + part == KEYS:
             update[tensor] = (
                 view(array, f"keys of tensor {tensor!r}"),

@@ -64,7 +64,7 @@ class SparseMixin:
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
 
     Raises:
-        InvalidArgument: an argument has a wrong value, or the strategy needs the single updates of the clients.
+        InvalidArgumentError: an argument has a wrong value, or the strategy needs the single updates of the clients.
     """
 
     # Attributes of FedAvg, with which this is mixed.
@@ -90,9 +90,9 @@ class SparseMixin:
         check_goes_on(type(self), "aggregate_train", (SparseMixin,), FedAvg)
         super().__init__(*args, **kwargs)
         if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
-            raise sa.InvalidArgument(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
+            raise sa.InvalidArgumentError(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
         if not isinstance(server, str) and (tls, token) != (None, None):
-            raise sa.InvalidArgument('tls and token are of the connection to server="host:port"')
+            raise sa.InvalidArgumentError('tls and token are of the connection to server="host:port"')
         self._names = sparse, elements
         self._used_only = rows_down == "used"
         self._op = op
@@ -264,7 +264,7 @@ class SparseMixin:
         given, merged = self._stand_in
         chosen = {id(reply) for reply in replies}
         if chosen != {id(reply) for reply in given}:
-            raise sa.FailedPrecondition(
+            raise sa.errors.FailedPreconditionError(
                 f"{type(self).__name__} chooses {len(chosen)} of {len(given)} replies, whose updates are merged already"
             )
         return [merged], []
@@ -273,25 +273,27 @@ class SparseMixin:
         """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays."""
         client_id = "~node" if config is None else config.get("client")
         if not isinstance(client_id, str):
-            raise sa.InvalidArgument(f"the configuration {CONFIG!r} of a reply has no text 'client'")
+            raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
         metrics = list(content.metric_records.values())
         weight = metrics[0].get(self.weighted_by_key) if len(metrics) == 1 else None
         if not isinstance(weight, (int, float)):
-            raise sa.InvalidArgument(f"a reply has one MetricRecord with a number {self.weighted_by_key!r}")
+            raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {self.weighted_by_key!r}")
         arrays = list(content.array_records.values())
         merge = self._opened()
         if merge.handle is None or arrays:
             # The node's own id is part of it, so that no node can push another out.
             client_id = client_id if client_id.endswith(f":{node}") else f"{client_id}:{node}"
             if len(arrays) != 1:
-                raise sa.InvalidArgument(f"client {client_id!r}: a reply has one ArrayRecord, not {len(arrays)}")
+                raise sa.InvalidArgumentError(f"client {client_id!r}: a reply has one ArrayRecord, not {len(arrays)}")
             model, downlink = self._known()
             with naming_client(client_id):
                 update = update_of(arrays[0], model.tables)
             merge.add(client_id, update, weight)
             downlink.note_used(node, update)
         elif client_id in self._counted:
-            raise sa.AlreadyExists(f"client {client_id!r}: another node has named this submission as its own")
+            raise sa.errors.AlreadyExistsError(
+                f"client {client_id!r}: another node has named this submission as its own"
+            )
         self._counted[client_id] = node
 
     def _adopt(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -336,7 +338,7 @@ class SparseMixin:
 
     def _known(self) -> tuple[Model, Downlink]:
         if self._model is None or self._downlink is None:
-            raise sa.InvalidArgument("there is no model: call start, or configure_train before aggregate_train")
+            raise sa.InvalidArgumentError("there is no model: call start, or configure_train before aggregate_train")
         return self._model, self._downlink
 
     def _opened(self) -> Merge:

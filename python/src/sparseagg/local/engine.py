@@ -12,7 +12,7 @@ import numpy as np
 from sparseagg import bfloat16
 from sparseagg.arguments import checked_integer
 from sparseagg.arrays import TensorData, engine_data, is_module
-from sparseagg.errors import InvalidArgument, ResourceExhausted
+from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 from sparseagg.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg.local import extension
 from sparseagg.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
@@ -55,10 +55,10 @@ def aggregate(
             that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
 
     Raises:
-        EngineMissing: this installation has no engine; the message says what to install.
-        InvalidArgument: the spec or one of the updates is wrong; the message names client, tensor, key and value.
-        FailedPrecondition, OutOfRange: the merge failed; the message names tensor and key.
-        ResourceExhausted: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
+        EngineMissingError: this installation has no engine; the message says what to install.
+        InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
+        FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
+        ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     if isinstance(updates, (list, Mapping)):  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
@@ -83,7 +83,7 @@ def release_memory() -> None:
     of results among it. Thread-safe, also while others merge.
 
     Raises:
-        EngineMissing: this installation has no engine; the message says what to install.
+        EngineMissingError: this installation has no engine; the message says what to install.
     """
     extension.load().release_memory()
 
@@ -103,8 +103,8 @@ class Aggregator:
             has the same bits as without a limit.
 
     Raises:
-        EngineMissing: this installation has no engine; the message says what to install.
-        InvalidArgument: the spec makes no sense; the message names the field.
+        EngineMissingError: this installation has no engine; the message says what to install.
+        InvalidArgumentError: the spec makes no sense; the message names the field.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Aggregator:
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
         checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
             )
         refuse_unused(spec)
@@ -152,12 +152,12 @@ class Aggregator:
                 changes, are copied in any case.
 
         Raises:
-            InvalidArgument: the update is wrong; the message names client, tensor, key and value. Nothing of it
+            InvalidArgumentError: the update is wrong; the message names client, tensor, key and value. Nothing of it
             counts.
-            OutOfRange: an integer row overflows by itself. AlreadyExists: the client has a submission.
-            ResourceExhausted: beyond a limit of the spec or the ``memory_limit``. FailedPrecondition: there are
-            ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that the
-            ``memory_limit`` has made part of a sum.
+            OutOfRangeError: an integer row overflows by itself. AlreadyExistsError: the client has a submission.
+            ResourceExhaustedError: beyond a limit of the spec or the ``memory_limit``. FailedPreconditionError: there
+            are ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that
+            the ``memory_limit`` has made part of a sum.
         """
         client_id = checked_client_id(client_id)
         if copy:
@@ -200,19 +200,19 @@ class Aggregator:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
 
         Raises:
-            InvalidArgument: the tensors differ. AlreadyExists: a client has a submission in both.
-            ResourceExhausted, FailedPrecondition: together they are too many, or beyond the ``memory_limit``, or one of
-            the two had to sum up some of its own to stay within it. Both aggregators stay as they were, unless the
-            process has run out of memory ("out of memory: ..."): then they cannot be used any more.
+            InvalidArgumentError: the tensors differ. AlreadyExistsError: a client has a submission in both.
+            ResourceExhaustedError, FailedPreconditionError: together they are too many, or beyond the ``memory_limit``,
+            or one of the two had to sum up some of its own to stay within it. Both aggregators stay as they were,
+            unless the process has run out of memory ("out of memory: ..."): then they cannot be used any more.
         """
         if not isinstance(other, Aggregator):
-            raise InvalidArgument(f"an aggregator is merged with another one, not with {type(other).__name__}")
+            raise InvalidArgumentError(f"an aggregator is merged with another one, not with {type(other).__name__}")
         mine, theirs = what_matters(self.spec), what_matters(other.spec)
         for name in [*mine, *theirs]:
             if mine.get(name) != theirs.get(name):
-                raise InvalidArgument(f"the aggregators differ in tensor {name!r}")
+                raise InvalidArgumentError(f"the aggregators differ in tensor {name!r}")
         if list(mine) != list(theirs):
-            raise InvalidArgument("the aggregators differ in the order of their tensors")
+            raise InvalidArgumentError("the aggregators differ in the order of their tensors")
         with extension.errors():
             self._engine.merge(other._engine)
 
@@ -223,9 +223,9 @@ class Aggregator:
             Whether there was a submission to withdraw.
 
         Raises:
-            FailedPrecondition: submissions have been merged already, so that none can be taken out: where the order
-                does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or beyond the
-                ``memory_limit``. Or the aggregator is spent.
+            FailedPreconditionError: submissions have been merged already, so that none can be taken out: where the
+                order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or
+                beyond the ``memory_limit``. Or the aggregator is spent.
         """
         return self._withdraw([checked_client_id(client_id)]) > 0
 
@@ -238,8 +238,8 @@ class Aggregator:
         """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
 
         Raises:
-            OutOfRange: an integer sum leaves int64. FailedPrecondition: weights that are divided by add up to zero; or
-            the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
+            OutOfRangeError: an integer sum leaves int64. FailedPreconditionError: weights that are divided by add up to
+            zero; or the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
         """
         result = self._finish([])
         assert result is not None
@@ -250,8 +250,8 @@ class Aggregator:
         try:
             with extension.errors():
                 raw = self._engine.finish(finite)
-        except ResourceExhausted as error:
-            raise ResourceExhausted(f"{error}{dense_bytes(self.spec)}") from error
+        except ResourceExhaustedError as error:
+            raise ResourceExhaustedError(f"{error}{dense_bytes(self.spec)}") from error
         if raw is None:
             return None
         results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import grpc
 
-from sparseagg.errors import EngineMissing, error_of
+from sparseagg.errors import EngineMissingError, error_of
 
 __all__ = ["describe", "errors", "load"]
 
@@ -30,7 +30,7 @@ _HOW = (
 
 @functools.cache
 def load() -> ModuleType:
-    """Returns sparseagg._engine; ``EngineMissing`` says why there is none.
+    """Returns sparseagg._engine; ``EngineMissingError`` says why there is none.
 
     The environment's ``SPARSEAGG_SIMD`` forces its SIMD target, as it does the server's.
     """
@@ -49,13 +49,13 @@ def _import() -> ModuleType:
     except ImportError as error:
         # A module that is there but cannot be loaded says itself why.
         reason = _build_reason() if isinstance(error, ModuleNotFoundError) else ""
-        raise EngineMissing(
+        raise EngineMissingError(
             f"this installation of sparseagg has no engine of its own: {reason or error}. {_HOW}"
         ) from error
 
 
 def describe() -> str:
-    """Returns in a few words what engine this installation has; ``EngineMissing`` if it has none."""
+    """Returns in a few words what engine this installation has; ``EngineMissingError`` if it has none."""
     return str(load().describe())
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from sparseagg.arrays import TensorData
 from sparseagg.durations import seconds_of
-from sparseagg.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SparseaggError, error_of
+from sparseagg.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, SparseaggError, error_of
 from sparseagg.ids import check_id
 from sparseagg.local import extension
 from sparseagg.local.engine import Aggregator
@@ -46,13 +46,13 @@ class MemoryRound:
         failure: the error that made the round fail; None without one.
 
     Raises:
-        EngineMissing: this installation has no engine.
-        InvalidArgument: the spec makes no sense; the message names the field.
+        EngineMissingError: this installation has no engine.
+        InvalidArgumentError: the spec makes no sense; the message names the field.
     """
 
     def __init__(self, name: str, spec: pb.RoundSpec, on_expire: Callable[[MemoryRound], None]) -> None:
         if not spec.tensors:
-            raise InvalidArgument("the spec has no tensors")
+            raise InvalidArgumentError("the spec has no tensors")
         deadline_s, self._result_ttl_s = (_seconds(spec, field) for field in ("deadline", "result_ttl"))
         self.spec = RoundSpec.from_proto(spec)
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -99,10 +99,10 @@ class MemoryRound:
             encodings: narrower value encodings, by tensor, to which the values are rounded.
 
         Raises:
-            InvalidArgument, OutOfRange: the update is wrong.
-            ResourceExhausted: a limit of the spec is exceeded.
-            AlreadyExists: the client has submitted other content.
-            FailedPrecondition: the round is not open.
+            InvalidArgumentError, OutOfRangeError: the update is wrong.
+            ResourceExhaustedError: a limit of the spec is exceeded.
+            AlreadyExistsError: the client has submitted other content.
+            FailedPreconditionError: the round is not open.
         """
         check_id("client_id", client_id)
         check_id("submission_id", submission_id)
@@ -128,8 +128,8 @@ class MemoryRound:
         """Returns the tensors and keys that the request names, in new arrays.
 
         Raises:
-            InvalidArgument: the round has no such tensor.
-            FailedPrecondition: the round is not done.
+            InvalidArgumentError: the round has no such tensor.
+            FailedPreconditionError: the round is not done.
         """
         names = [self.spec.tensor(name).name for name in request.tensors] or [each.name for each in self.spec.tensors]
         with self._lock:
@@ -162,7 +162,7 @@ class MemoryRound:
             submission_id: of the submission; empty: any.
 
         Raises:
-            FailedPrecondition: the round is not open, or has merged submissions already.
+            FailedPreconditionError: the round is not open, or has merged submissions already.
         """
         with self._lock:  # first of all, so that the call does not wait for a merge
             if self._info.state != pb.ROUND_STATE_OPEN:
@@ -186,7 +186,7 @@ class MemoryRound:
         """Closes the round after taking out the submissions of all other clients.
 
         Raises:
-            FailedPrecondition: a client has no submission; or others have, and are merged already; or the round is
+            FailedPreconditionError: a client has no submission; or others have, and are merged already; or the round is
                 closed, and others count. The round is as it was.
         """
         kept = dict.fromkeys(sorted(client_ids, key=str.encode))
@@ -196,7 +196,7 @@ class MemoryRound:
                 raise self._not_open_error()
             for client_id in kept:
                 if client_id not in self._committed:
-                    raise FailedPrecondition(
+                    raise FailedPreconditionError(
                         f"client '{client_id}' has no committed submission in the round"
                         f"{'' if is_open else ', which is closed'}"
                     )
@@ -204,13 +204,13 @@ class MemoryRound:
                 self._take_out([client_id for client_id in self._committed if client_id not in kept])
                 self._close()
             elif len(kept) < len(self._committed):
-                raise FailedPrecondition(
+                raise FailedPreconditionError(
                     f"the round is {self._state()} and counts {len(self._committed)} submissions, not only the "
                     f"{len(kept)} of the list"
                 )
 
     def cancel(self, reason: str) -> None:
-        """Ends the round without a result; ``FailedPrecondition`` if the round is done or failed."""
+        """Ends the round without a result; ``FailedPreconditionError`` if the round is done or failed."""
         with self._lock:
             if self._info.state in (pb.ROUND_STATE_DONE, pb.ROUND_STATE_FAILED):
                 raise self._state_error(self._info.state_reason)
@@ -232,7 +232,7 @@ class MemoryRound:
                 return None
             first_content, first = self._committed[client_id]
             if content != first_content:
-                raise AlreadyExists(
+                raise AlreadyExistsError(
                     f"client '{client_id}' has committed submission '{first.submission_id}' with other content"
                 )
             duplicate = pb.CommitSubmissionResponse(duplicate=True)
@@ -312,7 +312,7 @@ class MemoryRound:
             least = self.spec.min_submissions
             try:
                 if num_submissions < least:
-                    raise FailedPrecondition(
+                    raise FailedPreconditionError(
                         f"closed with {num_submissions} submissions, below min_submissions {least}"
                     )
                 result = aggregator.finish()
@@ -356,18 +356,18 @@ class MemoryRound:
     def _expire(self) -> None:
         self._on_expire(self)
 
-    def _not_open_error(self) -> FailedPrecondition:
+    def _not_open_error(self) -> FailedPreconditionError:
         """Returns the error for a submission to a round that is not open. Requires _lock."""
         most = self.spec.max_submissions
         if self._info.state_reason or self._info.num_submissions != most:
             return self._state_error(self._info.state_reason)
         full = f"there are max_submissions {most} submissions already"
         # The caller of a one-shot aggregation knows of no round.
-        return self._state_error(full) if self._info.name else FailedPrecondition(full)
+        return self._state_error(full) if self._info.name else FailedPreconditionError(full)
 
-    def _state_error(self, reason: str) -> FailedPrecondition:
+    def _state_error(self, reason: str) -> FailedPreconditionError:
         """Returns the error for a call that the state does not allow. Requires _lock."""
-        return FailedPrecondition(f"the round is {self._state()}{reason and ': '}{reason}")
+        return FailedPreconditionError(f"the round is {self._state()}{reason and ': '}{reason}")
 
     def _state(self) -> str:
         """Returns the state's name in errors. Requires _lock."""
@@ -379,12 +379,12 @@ def _reason(error: SparseaggError) -> str:
 
 
 def _seconds(spec: pb.RoundSpec, field: str) -> float | None:
-    """Returns a length of time of the spec; ``InvalidArgument`` if it is not positive."""
+    """Returns a length of time of the spec; ``InvalidArgumentError`` if it is not positive."""
     if not spec.HasField(field):
         return None
     seconds = seconds_of(getattr(spec, field))
     if seconds <= 0:
-        raise InvalidArgument(f"{field} is not positive")
+        raise InvalidArgumentError(f"{field} is not positive")
     return seconds
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sparseagg.errors import ProgramMissing
+from sparseagg.errors import ProgramMissingError
 
 __all__ = ["SERVER", "checked_program", "find", "loadgen_main", "run", "server_main"]
 
@@ -34,7 +34,7 @@ def find(name: str, *, on_path: bool = True) -> str:
         on_path: whether to look on the PATH at all.
 
     Raises:
-        ProgramMissing: there is no such program; the message says what to install or to set.
+        ProgramMissingError: there is no such program; the message says what to install or to set.
     """
     variable = _VARIABLES[name]
     named = os.environ.get(variable)
@@ -50,7 +50,7 @@ def find(name: str, *, on_path: bool = True) -> str:
     here = "Install a wheel of sparseagg for this platform, which brings the program"
     if repository is not None:
         here = f"`make build` in {repository} builds it"
-    raise ProgramMissing(
+    raise ProgramMissingError(
         f"this installation has no {name}. {here}, or set the environment's {variable} to the path of one"
     )
 
@@ -71,10 +71,10 @@ def checked_program(path: str, what: str) -> str:
         what: what names the path, for the error.
 
     Raises:
-        ProgramMissing: there is no file, or it is not executable.
+        ProgramMissingError: there is no file, or it is not executable.
     """
     if not _is_program(path):
-        raise ProgramMissing(f"{what} names {path!r}, which is no executable file")
+        raise ProgramMissingError(f"{what} names {path!r}, which is no executable file")
     return path
 
 

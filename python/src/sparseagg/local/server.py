@@ -17,7 +17,13 @@ import grpc
 
 from sparseagg.arguments import Timeout, checked_integer, checked_seconds, checked_text, shown
 from sparseagg.credentials import TLS
-from sparseagg.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, Unavailable
+from sparseagg.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from sparseagg.local import programs
 from sparseagg.local.server_directory import ServerDirectory, until
 
@@ -71,7 +77,7 @@ class Server:
             that this package brings, or the one on the PATH.
 
     Raises:
-        InvalidArgument: an argument is wrong.
+        InvalidArgumentError: an argument is wrong.
 
     Thread-safe.
     """
@@ -98,7 +104,9 @@ class Server:
         self._shared = bool(shared)
         self._options = (*_credential_flags(tls, _checked_path("tokens_file", tokens_file)), *_checked_options(options))
         if self._shared and (tls is not None or tokens_file is not None):
-            raise InvalidArgument("a shared server takes neither tls nor tokens_file: start one that is not shared")
+            raise InvalidArgumentError(
+                "a shared server takes neither tls nor tokens_file: start one that is not shared"
+            )
         self._start_timeout = checked_seconds("start_timeout", start_timeout)
         self._stop_timeout = checked_seconds("stop_timeout", stop_timeout)
         self._lock = threading.Lock()
@@ -109,10 +117,10 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The server's address, "host:port". ``FailedPrecondition`` before ``start`` and after ``stop``."""
+        """The server's address, "host:port". ``FailedPreconditionError`` before ``start`` and after ``stop``."""
         address = self._address
         if address is None:
-            raise FailedPrecondition("the server has no address, for it is not running: start() it")
+            raise FailedPreconditionError("the server has no address, for it is not running: start() it")
         return address
 
     @property
@@ -124,11 +132,11 @@ class Server:
         """Starts the server, and returns this object when the server listens. A running server is left as it is.
 
         Raises:
-            ProgramMissing: there is no sparseagg-server; the message says what to install.
-            Unavailable: the server ends instead. The message has the end of its log.
-            DeadlineExceeded: it does not listen within ``start_timeout``.
-            FailedPrecondition: another server, which is not shared, uses ``data_dir``.
-            PermissionDenied: other users may enter the directory of a shared server.
+            ProgramMissingError: there is no sparseagg-server; the message says what to install.
+            UnavailableError: the server ends instead. The message has the end of its log.
+            DeadlineExceededError: it does not listen within ``start_timeout``.
+            FailedPreconditionError: another server, which is not shared, uses ``data_dir``.
+            PermissionDeniedError: other users may enter the directory of a shared server.
             OSError: the directory cannot be made, or the program cannot be run.
         """
         with self._lock:
@@ -146,9 +154,9 @@ class Server:
         happens.
 
         Raises:
-            Unavailable: the server had ended before.
-            DeadlineExceeded: the server did not stop within ``stop_timeout``.
-            Internal: the server did not stop in order.
+            UnavailableError: the server had ended before.
+            DeadlineExceededError: the server did not stop within ``stop_timeout``.
+            InternalError: the server did not stop in order.
 
             In each case, the message has the end of the server's log, and the server is not running any more for this
             object.
@@ -210,10 +218,10 @@ class Server:
                 alone = directory.is_sole_holder()
                 directory.release()
                 if not alone:
-                    raise FailedPrecondition(f"{directory.path} is in use: another server has its log there")
+                    raise FailedPreconditionError(f"{directory.path} is in use: another server has its log there")
             log = until(deadline, directory.claim_log)
             if log is None:
-                raise directory.failure(DeadlineExceeded, "of an earlier process does not stop")
+                raise directory.failure(DeadlineExceededError, "of an earlier process does not stop")
         try:
             self._hold(directory, deadline)
         except BaseException:
@@ -233,13 +241,13 @@ class Server:
             return None
         log = until(deadline, directory.claim_log)  # after SIGTERM, it serves no more but has not ended
         if log is None:
-            raise directory.failure(DeadlineExceeded, "is running, but does not answer")
+            raise directory.failure(DeadlineExceededError, "is running, but does not answer")
         return log
 
     @staticmethod
     def _hold(directory: ServerDirectory, deadline: float) -> None:
         if not until(deadline, lambda: directory.hold() or None):
-            raise directory.failure(DeadlineExceeded, "of earlier processes does not stop")
+            raise directory.failure(DeadlineExceededError, "of earlier processes does not stop")
 
     def _launch(self, directory: ServerDirectory, program: str, log: int, deadline: float) -> None:
         """Starts the server. Requires: this process holds the directory, and ``log`` is from ``claim_log``."""
@@ -264,9 +272,9 @@ class Server:
             directory.write_pid(process.pid)
             address = until(deadline, lambda: directory.read_address() or ("" if process.poll() is not None else None))
             if address is None:
-                raise directory.failure(DeadlineExceeded, f"did not start within {self._start_timeout:g} s")
+                raise directory.failure(DeadlineExceededError, f"did not start within {self._start_timeout:g} s")
             if not address:
-                raise directory.failure(Unavailable, f"did not start, but ended with status {process.returncode}")
+                raise directory.failure(UnavailableError, f"did not start, but ended with status {process.returncode}")
             directory.write_address(address)
         except BaseException:
             process.kill()
@@ -284,11 +292,11 @@ class Server:
             process.kill()
             process.wait()
             what = f"did not stop within {self._stop_timeout:g} s, and was killed"
-            raise directory.failure(DeadlineExceeded, what) from None
+            raise directory.failure(DeadlineExceededError, what) from None
         if early:
-            raise directory.failure(Unavailable, f"ended before it was stopped, with status {status}")
+            raise directory.failure(UnavailableError, f"ended before it was stopped, with status {status}")
         if status != 0:
-            raise directory.failure(Internal, f"did not stop in order, but ended with status {status}")
+            raise directory.failure(InternalError, f"did not stop in order, but ended with status {status}")
         with directory.start_lock(_deadline(self._stop_timeout)):
             if directory.has_ended():  # else another process has started a server there since
                 directory.remove()
@@ -298,12 +306,12 @@ class Server:
         deadline = _deadline(self._stop_timeout)
         with directory.start_lock(deadline):
             if directory.has_ended():
-                raise directory.failure(Unavailable, "ended before it was stopped")
+                raise directory.failure(UnavailableError, "ended before it was stopped")
             alone = directory.is_sole_holder()
             directory.release()
             if alone:
                 if not until(deadline, directory.has_ended):
-                    raise directory.failure(DeadlineExceeded, f"did not stop within {self._stop_timeout:g} s")
+                    raise directory.failure(DeadlineExceededError, f"did not stop within {self._stop_timeout:g} s")
                 directory.remove()
                 if process is not None:
                     process.wait()  # no time: the system has closed the files of the process, so that it has ended
@@ -322,14 +330,14 @@ def _checked_path(what: str, path: Any) -> str | None:
     except TypeError:
         text = ""
     if text == "":
-        raise InvalidArgument(f"{what} is a path or None, not {shown(path)}")
+        raise InvalidArgumentError(f"{what} is a path or None, not {shown(path)}")
     return text
 
 
 def _checked_options(options: Any) -> tuple[str, ...]:
     if isinstance(options, (list, tuple)) and all(isinstance(option, str) for option in options):
         return tuple(options)
-    raise InvalidArgument(f'options is a list of flags, as ["--threads", "2"], not {shown(options)}')
+    raise InvalidArgumentError(f'options is a list of flags, as ["--threads", "2"], not {shown(options)}')
 
 
 def _credential_flags(tls: Any, tokens_file: str | None) -> list[str]:
@@ -338,7 +346,7 @@ def _credential_flags(tls: Any, tokens_file: str | None) -> list[str]:
     if tls is None:
         return flags
     if not isinstance(tls, TLS) or tls.certificate is None or tls.key is None:
-        raise InvalidArgument(f"tls is a TLS with certificate and key, or None, not {shown(tls)}")
+        raise InvalidArgumentError(f"tls is a TLS with certificate and key, or None, not {shown(tls)}")
     flags += ["--tls-certificate", os.fspath(tls.certificate), "--tls-key", os.fspath(tls.key)]
     return flags if tls.ca is None else [*flags, "--tls-client-ca", os.fspath(tls.ca)]
 

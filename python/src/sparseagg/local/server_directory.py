@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from sparseagg.errors import DeadlineExceeded, PermissionDenied, SparseaggError
+from sparseagg.errors import DeadlineExceededError, PermissionDeniedError, SparseaggError
 
 if sys.platform != "win32":  # where the client runs, but no server
     import fcntl
@@ -103,7 +103,7 @@ class ServerDirectory:
             shared: whether other processes may use the server. Then nobody else may enter the directory.
 
         Raises:
-            PermissionDenied: a shared directory belongs to another user, or other users may enter it.
+            PermissionDeniedError: a shared directory belongs to another user, or other users may enter it.
             OSError: the directory cannot be made.
         """
         if path is None and not shared:
@@ -118,11 +118,13 @@ class ServerDirectory:
 
     @contextlib.contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:
-        """Excludes all others who start or stop the server; ``DeadlineExceeded`` if they take too long."""
+        """Excludes all others who start or stop the server; ``DeadlineExceededError`` if they take too long."""
         descriptor = _open_to_flock(self.path / "start.lock")
         try:
             if not until(deadline, lambda: _flock(descriptor) or None):
-                raise DeadlineExceeded(f"another process starts or stops the server of {self.path}, and does not end")
+                raise DeadlineExceededError(
+                    f"another process starts or stops the server of {self.path}, and does not end"
+                )
             yield
         finally:
             _close_flocked(descriptor)
@@ -246,7 +248,7 @@ def _path_of_user() -> pathlib.Path:
 def _check_private(folder: pathlib.Path) -> None:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionDenied(
+        raise PermissionDeniedError(
             f"{folder} is no directory that this user (id {os.geteuid()}) owns and nobody else may enter: "
             f"its owner has id {found.st_uid}, its mode is {stat.filemode(found.st_mode)}"
         )

@@ -147,8 +147,8 @@ class SparseAggregator(ModelAggregator):
         """Adds a client's result; returns False, with a line in the log, if it is late, or the client's second one.
 
         Raises:
-            InvalidArgument: the result is wrong, and nothing of it counts; the message names client, tensor and value.
-            NVFlare's FedAvg logs it as one line, and does not count the client.
+            InvalidArgumentError: the result is wrong, and nothing of it counts; the message names client, tensor and
+            value. NVFlare's FedAvg logs it as one line, and does not count the client.
         """
         meta = model.meta or {}
         client = meta.get("client_name") or AppConstants.CLIENT_UNKNOWN
@@ -164,7 +164,7 @@ class SparseAggregator(ModelAggregator):
                 params_type, update = self._read(model)
             try:
                 self._merge_of(params_type).add(client, update, weight, model.metrics)
-            except (sa.AlreadyExists, sa.RoundClosed) as error:  # on a server, by somebody else
+            except (sa.errors.AlreadyExistsError, sa.RoundClosedError) as error:  # on a server, by somebody else
                 self.warning(f"the result of client {client!r} does not count: {error}")
                 return False
             return True
@@ -199,13 +199,13 @@ class SparseAggregator(ModelAggregator):
     def _read(self, model: FLModel) -> tuple[ParamsType, dict[str, Any]]:
         """Returns what a client has sent: its kind, and the update."""
         if not model.params:
-            raise sa.InvalidArgument("the result has no params")
+            raise sa.InvalidArgumentError("the result has no params")
         if not isinstance(model.metrics, (Mapping, type(None))):
-            raise sa.InvalidArgument(f"metrics are a mapping, not {type(model.metrics).__name__}")
+            raise sa.InvalidArgumentError(f"metrics are a mapping, not {type(model.metrics).__name__}")
         try:
             params_type = ParamsType(model.params_type)
         except ValueError as error:
-            raise sa.InvalidArgument(str(error)) from error
+            raise sa.InvalidArgumentError(str(error)) from error
         return params_type, self._known().update(model.params, params_type)
 
     def _merge_of(self, params_type: ParamsType) -> RoundMerge:
@@ -231,7 +231,7 @@ class SparseAggregator(ModelAggregator):
 
     def _known(self) -> ModelForm:
         if self._model is None:
-            raise sa.FailedPrecondition(
+            raise sa.errors.FailedPreconditionError(
                 "the model is not known: the controller has fired no BEFORE_TRAIN_TASK; call set_model(params)"
             )
         return self._model

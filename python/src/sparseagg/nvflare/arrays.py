@@ -57,8 +57,8 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
         An FLModel of params_type DIFF with the metrics and meta of ``after``, if that is one; else the params alone.
 
     Raises:
-        InvalidArgument: a sparse tensor is missing, or without an axis of rows; a tensor has another shape than the
-        received one, or bools that have changed. The message names the tensor.
+        InvalidArgumentError: a sparse tensor is missing, or without an axis of rows; a tensor has another shape than
+        the received one, or bools that have changed. The message names the tensor.
     """
     before = before.params if isinstance(before, FLModel) else before
     if isinstance(after, FLModel):
@@ -68,7 +68,7 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
     sparse, elements = checked_names(sparse, elements)
     missing = [name for name in [*sparse, *elements] if name not in before or name not in after]
     if missing:
-        raise sa.InvalidArgument(f"sparse tensor {missing[0]!r} is not in both models")
+        raise sa.InvalidArgumentError(f"sparse tensor {missing[0]!r} is not in both models")
     params: dict[str, Any] = {}
     for name in before:
         if name in after:
@@ -81,7 +81,7 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
 
 def _difference(name: str, before: Any, after: Any) -> Any:
     if not shapes.is_like(after.shape, before.shape):
-        raise sa.InvalidArgument(
+        raise sa.InvalidArgumentError(
             f"tensor {name!r} has shape {tuple(after.shape)} after training; the received model's has "
             f"{tuple(before.shape)}. Rows of a smaller tensor are sent as name:keys and name:rows"
         )
@@ -89,7 +89,9 @@ def _difference(name: str, before: Any, after: Any) -> Any:
     dtype = str(before.dtype).rpartition(".")[2]
     if dtype == "bool":
         if bool((before != after).any()):
-            raise sa.InvalidArgument(f"tensor {name!r} of bool has changed: there are differences of numbers alone")
+            raise sa.InvalidArgumentError(
+                f"tensor {name!r} of bool has changed: there are differences of numbers alone"
+            )
         return before ^ after
     if isinstance(before, np.ndarray):
         after = numpy_of(after)
@@ -179,14 +181,16 @@ class ArrayForm:
 
 
 def checked_names(sparse: Any, elements: Any = None) -> tuple[list[str], list[str]]:
-    """Returns the two lists of names of sparse tensors; ``InvalidArgument`` if they are none, or share a name."""
+    """Returns the two lists of names of sparse tensors; ``InvalidArgumentError`` if they are none, or share a name."""
     elements = [] if elements is None else elements
     for what, names in (("sparse", sparse), ("elements", elements)):
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise sa.InvalidArgument(f"{what} is a list of names of tensors, not {names!r}")
+            raise sa.InvalidArgumentError(f"{what} is a list of names of tensors, not {names!r}")
     both = sorted(set(sparse) & set(elements))
     if both:
-        raise sa.InvalidArgument(f"{both[0]!r} is among sparse and among elements: keys are of rows, or of elements")
+        raise sa.InvalidArgumentError(
+            f"{both[0]!r} is among sparse and among elements: keys are of rows, or of elements"
+        )
     return list(sparse), list(elements)
 
 
@@ -195,10 +199,10 @@ def naming_tensor(name: str) -> Iterator[None]:
     """Turns any error of reading what a client has sent for a tensor into one that names the tensor."""
     try:
         yield
-    except (sa.InvalidArgument, MemoryError):
+    except (sa.InvalidArgumentError, MemoryError):
         raise
     except Exception as error:  # any kind of error that the array's library raises
-        raise sa.InvalidArgument(f"tensor {name!r}: {type(error).__name__}: {error}") from error
+        raise sa.InvalidArgumentError(f"tensor {name!r}: {type(error).__name__}: {error}") from error
 
 
 def to_array(value: Any) -> Any:
@@ -227,7 +231,7 @@ def changed_rows(name: str, delta: Any, by_element: bool) -> dict[str, Any]:
     if by_element:
         delta = delta.reshape(-1)
     if not delta.ndim:
-        raise sa.InvalidArgument(f"tensor {name!r} is a scalar, which has no rows")
+        raise sa.InvalidArgumentError(f"tensor {name!r} is a scalar, which has no rows")
     changed = (delta != 0).reshape(len(delta), -1).any(1)
     keys = np.flatnonzero(changed) if isinstance(delta, np.ndarray) else changed.nonzero().reshape(-1)
     return {name + KEYS: keys, name + ROWS: delta[keys]}

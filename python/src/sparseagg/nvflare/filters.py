@@ -79,7 +79,7 @@ class SendSparseDiff(DXOFilter):
         if not names:
             return None
         if dxo.data_kind != DataKind.WEIGHT_DIFF:
-            raise sa.InvalidArgument(
+            raise sa.InvalidArgumentError(
                 f"tensor {names[0]!r} came as weights, not as a difference: use params_transfer_type=TransferType.DIFF "
                 "in the recipe, or params_type DIFF in the script"
             )
@@ -186,7 +186,7 @@ class ReceiveChangedRows(DXOFilter):
                 self._model[name] = copy_of(data[name])
             elif name + KEYS in data:
                 if since != mine:
-                    raise sa.FailedPrecondition(
+                    raise sa.errors.FailedPreconditionError(
                         f"the task has rows since version {since!r}, but this client has {mine!r}"
                     )
                 keys, rows = data.pop(name + KEYS), data.pop(name + ROWS)

@@ -44,7 +44,7 @@ class ModelForm:
         return [name for name, _ in self._aggregated() if not self._is_sparse(name)]
 
     def spec(self, params_type: ParamsType) -> sa.RoundSpec:
-        """Returns the spec of a round. Raises ``InvalidArgument`` if the options make no sense."""
+        """Returns the spec of a round. Raises ``InvalidArgumentError`` if the options make no sense."""
         on_nonfinite, options = self._options()
         tracked = self._tracked()
         tensors = []
@@ -67,20 +67,20 @@ class ModelForm:
         """Returns the update of a client's params; lazy references become arrays.
 
         Raises:
-            InvalidArgument: the params do not fit the model; the message names the tensor.
+            InvalidArgumentError: the params do not fit the model; the message names the tensor.
         """
         update: dict[str, Any] = {}
         known, tracked = dict(self._aggregated()), self._tracked()
         for name, value in params.items():
             if not isinstance(name, str):
-                raise sa.InvalidArgument(f"a tensor's name is text, not {name!r}")
+                raise sa.InvalidArgumentError(f"a tensor's name is text, not {name!r}")
             tensor = name.rpartition(":")[0]
             if name.endswith(KEYS) and tensor + ROWS in params:
                 if params_type != ParamsType.DIFF:
-                    raise sa.InvalidArgument(f"tensor {tensor!r}: rows are differences, but params_type is FULL")
+                    raise sa.InvalidArgumentError(f"tensor {tensor!r}: rows are differences, but params_type is FULL")
                 if not self._is_sparse(tensor):
                     names = f"sparse={self._sparse}, nor in elements={self._elements}"
-                    raise sa.InvalidArgument(f"tensor {tensor!r} came as rows, but is not in {names}")
+                    raise sa.InvalidArgumentError(f"tensor {tensor!r} came as rows, but is not in {names}")
                 with naming_tensor(tensor):
                     keys, rows = to_array(value), to_array(params[tensor + ROWS])
                     odd = tracked.get(tensor)
@@ -89,7 +89,7 @@ class ModelForm:
                 if name not in known:
                     if name in self._forms:  # excluded, or without values
                         continue
-                    raise sa.InvalidArgument(f"unknown tensor {name!r}; the model has {', '.join(self._forms)}")
+                    raise sa.InvalidArgumentError(f"unknown tensor {name!r}; the model has {', '.join(self._forms)}")
                 with naming_tensor(name):
                     update.update(self._whole(name, to_array(value), known[name], params_type, tracked.get(name)))
         return update
@@ -139,9 +139,9 @@ class ModelForm:
         """Returns the tensors of the update for an array that came whole."""
         shape = tuple(array.shape)
         if not shapes.is_like(shape, form.shape):
-            raise sa.InvalidArgument(f"tensor {name!r} has shape {shape}, but the model's has {form.shape}")
+            raise sa.InvalidArgumentError(f"tensor {name!r} has shape {shape}, but the model's has {form.shape}")
         if params_type == ParamsType.FULL and self._is_sparse(name) and self._op != "mean":
-            raise sa.InvalidArgument(
+            raise sa.InvalidArgumentError(
                 f"tensor {name!r}: op={self._op!r} is of differences, and params_type is FULL: use sparse_diff in the "
                 "script, or params_transfer_type=TransferType.DIFF in the recipe"
             )

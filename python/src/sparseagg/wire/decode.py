@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg.arrays import Array
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.keys import decode_bitmap, decode_delta
 from sparseagg.wire.values import decode_values
@@ -21,11 +21,11 @@ def decode_keys(piece: pb.TensorSlice, key_type: np.dtype[Any]) -> Array:
     """Returns the keys of a slice, shape (n,), as ``key_type``, uint32 or uint64.
 
     Raises:
-        InvalidArgument: the encoding is unknown, or the bytes are no encoding of num_keys keys.
+        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of num_keys keys.
     """
     keys = _decode(piece)
     if piece.num_keys not in (0, len(keys)):
-        raise InvalidArgument(f"num_keys {piece.num_keys}, but {len(keys)} keys")
+        raise InvalidArgumentError(f"num_keys {piece.num_keys}, but {len(keys)} keys")
     return keys.astype(key_type, copy=False)
 
 
@@ -33,7 +33,7 @@ def decode_rows(piece: pb.TensorSlice, dtype: str, num_values: int) -> Array:
     """Returns the values of a slice, shape (num_values,), as ``dtype``; bfloat16 as uint16 bits.
 
     Raises:
-        InvalidArgument: the encoding is unknown, or the bytes are no encoding of ``num_values`` values.
+        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of ``num_values`` values.
     """
     if piece.value_encoding == pb.VALUE_ENCODING_UNSPECIFIED:
         return decode_values(piece.values, dtype, dtype, num_values)
@@ -46,7 +46,7 @@ def _decode(piece: pb.TensorSlice) -> Array:
     if piece.key_encoding in _PLAIN_KEYS:
         wire = np.dtype(_PLAIN_KEYS[piece.key_encoding])
         if len(piece.keys) % wire.itemsize:
-            raise InvalidArgument(f"{len(piece.keys)} bytes of keys are no multiple of {wire.itemsize}")
+            raise InvalidArgumentError(f"{len(piece.keys)} bytes of keys are no multiple of {wire.itemsize}")
         return np.frombuffer(piece.keys, dtype=wire)
     if piece.key_encoding == pb.KEY_ENCODING_IMPLICIT:
         return np.arange(piece.num_keys, dtype=np.uint64) + np.uint64(piece.first_key)
@@ -56,4 +56,4 @@ def _decode(piece: pb.TensorSlice) -> Array:
         return decode_bitmap(piece.keys, piece.first_key)
     if piece.key_encoding == pb.KEY_ENCODING_UNSPECIFIED and not piece.keys:  # a page without keys
         return np.empty(0, dtype=np.uint64)
-    raise InvalidArgument(f"key_encoding {piece.key_encoding} is unknown here")
+    raise InvalidArgumentError(f"key_encoding {piece.key_encoding} is unknown here")

@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from sparseagg.arguments import checked_integer, shown
 from sparseagg.arrays import Array, TensorData, misfit
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.info import ServerInfo
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.wire.keys import Gaps, bitmap_bytes, encode_bitmap, strictly_ascends
@@ -63,7 +63,7 @@ class WireFormat:
         return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
 
     def check_values(self, tensors: Iterable[TensorData]) -> None:
-        """Raises ``InvalidArgument`` if a value is beyond its encoding's range; names tensor, key and value."""
+        """Raises ``InvalidArgumentError`` if a value is beyond its encoding's range; names tensor, key and value."""
         for data in tensors:
             encoding = self.value_encoding(data.spec)
             if data.values is None or encoding == data.spec.dtype:
@@ -141,7 +141,7 @@ class ServerWire:
                 to such names; or None: values are not rounded.
 
         Raises:
-            InvalidArgument: the client or the server does not know an encoding, or it is not narrower than its
+            InvalidArgumentError: the client or the server does not know an encoding, or it is not narrower than its
                 tensor's dtype.
         """
         check_encoding(encoding)
@@ -149,15 +149,15 @@ class ServerWire:
         for name in by_tensor.values():
             if name not in self.value_encodings:
                 known = ", ".join(sorted(self.value_encodings))
-                raise InvalidArgument(f"values {name!r} are not known to the server, which knows {known}")
+                raise InvalidArgumentError(f"values {name!r} are not known to the server, which knows {known}")
         keys = self.key_encodings.intersection(_PACKED_KEYS) if encoding == "auto" else frozenset()
         return WireFormat(frozenset(keys), by_tensor)
 
 
 def check_encoding(encoding: str) -> None:
-    """Raises ``InvalidArgument`` if ``encoding`` is none of ``ENCODINGS``."""
+    """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``ENCODINGS``."""
     if encoding not in ENCODINGS:
-        raise InvalidArgument(f"unknown encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+        raise InvalidArgumentError(f"unknown encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
 
 
 def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
@@ -168,16 +168,16 @@ def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
         check_narrow(values)
         return {tensor.name: values for tensor in spec.tensors if widens(values, tensor.dtype)}
     if not isinstance(values, Mapping):
-        raise InvalidArgument(f"values is a name, a mapping from tensors to names, or None, not {shown(values)}")
+        raise InvalidArgumentError(f"values is a name, a mapping from tensors to names, or None, not {shown(values)}")
     for name, encoding in values.items():
         check_narrow(encoding)
         dtype = spec.tensor(name).dtype
         if not widens(encoding, dtype):
-            raise InvalidArgument(f"tensor {name!r}: values of {dtype} are not sent as {encoding}")
+            raise InvalidArgumentError(f"tensor {name!r}: values of {dtype} are not sent as {encoding}")
     return dict(values)
 
 
 def check_narrow(encoding: str) -> None:
-    """Raises ``InvalidArgument`` if ``encoding`` is none of ``NARROW``."""
+    """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``NARROW``."""
     if not isinstance(encoding, str) or encoding not in NARROW:
-        raise InvalidArgument(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")
+        raise InvalidArgumentError(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")

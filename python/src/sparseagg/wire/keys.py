@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparseagg.arrays import Array
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["Gaps", "bitmap_bytes", "decode_bitmap", "decode_delta", "encode_bitmap", "strictly_ascends"]
 
@@ -63,20 +63,20 @@ def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:
     """Returns the keys of DELTA_BITPACKED bytes, uint64, shape (num_keys,).
 
     Raises:
-        InvalidArgument: the bytes are not the encoding of ``num_keys`` keys from ``first_key`` on.
+        InvalidArgumentError: the bytes are not the encoding of ``num_keys`` keys from ``first_key`` on.
     """
     num_blocks = -(-num_keys // BLOCK_KEYS)
     widths = np.frombuffer(data, dtype=np.uint8, count=num_blocks) if num_blocks <= len(data) else None
     if widths is None or (num_blocks and int(widths.max()) > _MAX_WIDTH):
-        raise InvalidArgument(f"{len(data)} bytes of keys are no encoding of {num_keys}")
+        raise InvalidArgumentError(f"{len(data)} bytes of keys are no encoding of {num_keys}")
     sizes = _block_sizes(widths, num_keys)
     ends = num_blocks + np.cumsum(sizes)
     total = int(ends[-1]) if num_blocks else 0
     if len(data) != total:
-        raise InvalidArgument(f"{len(data)} bytes of keys, where {num_keys} keys of these widths make {total}")
+        raise InvalidArgumentError(f"{len(data)} bytes of keys, where {num_keys} keys of these widths make {total}")
     bits_of_last_byte = num_keys % BLOCK_KEYS * int(widths[-1]) % 8 if num_blocks else 0
     if bits_of_last_byte and data[-1] >> bits_of_last_byte:
-        raise InvalidArgument("the bits behind the last key are not zero")
+        raise InvalidArgumentError("the bits behind the last key are not zero")
     gaps = np.zeros((num_blocks, BLOCK_KEYS), dtype=np.uint64)
     begins = (ends - sizes).tolist()
     for width in np.unique(widths).tolist():
@@ -93,7 +93,7 @@ def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:
         steps[0] += np.uint64(first_key)
     keys = np.cumsum(steps, dtype=np.uint64)
     if wraps or not strictly_ascends(keys):
-        raise InvalidArgument("the keys pass 2^64-1")
+        raise InvalidArgumentError("the keys pass 2^64-1")
     return keys
 
 
@@ -115,13 +115,13 @@ def decode_bitmap(data: bytes, first_key: int) -> Array:
     """Returns the keys of BITMAP bytes, uint64, shape (n,).
 
     Raises:
-        InvalidArgument: the last byte is zero, or the keys pass 2^64-1.
+        InvalidArgumentError: the last byte is zero, or the keys pass 2^64-1.
     """
     if data and data[-1] == 0:
-        raise InvalidArgument(f"the last of {len(data)} bytes of a bitmap is zero")
+        raise InvalidArgumentError(f"the last of {len(data)} bytes of a bitmap is zero")
     places = np.flatnonzero(np.unpackbits(np.frombuffer(data, dtype=np.uint8), bitorder="little"))
     if data and first_key + int(places[-1]) >= 1 << 64:
-        raise InvalidArgument("the keys pass 2^64-1")
+        raise InvalidArgumentError("the keys pass 2^64-1")
     return places.astype(np.uint64) + np.uint64(first_key)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sparseagg import bfloat16
 from sparseagg.arrays import Array
-from sparseagg.errors import InvalidArgument
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.float_environment import default_float_environment
 from sparseagg.spec import DTYPES
 
@@ -86,12 +86,12 @@ def decode_values(data: bytes, encoding: str, dtype: str, num_values: int) -> Ar
     """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
 
     Raises:
-        InvalidArgument: ``data`` has the wrong length, or ``dtype`` is not wider than ``encoding``.
+        InvalidArgumentError: ``data`` has the wrong length, or ``dtype`` is not wider than ``encoding``.
     """
     if encoding != dtype and not widens(encoding, dtype):
-        raise InvalidArgument(f"values of {dtype} do not come as {encoding}")
+        raise InvalidArgumentError(f"values of {dtype} do not come as {encoding}")
     if len(data) != encoded_bytes(encoding, num_values):
-        raise InvalidArgument(f"{len(data)} bytes are not those of {num_values} values as {encoding}")
+        raise InvalidArgumentError(f"{len(data)} bytes are not those of {num_values} values as {encoding}")
     if encoding == dtype:
         return np.frombuffer(data, dtype=_wire_type(dtype))
     if encoding == "bfloat16":

@@ -18,7 +18,7 @@ from sparseagg.commands.demo.model import ClientData, HeldOut, Model
 from sparseagg.commands.demo.pull import PullCoordinator
 from sparseagg.commands.demo.vocabulary import learn_vocabulary
 from sparseagg.commands.output import put
-from sparseagg.errors import InvalidArgument, SparseaggError
+from sparseagg.errors import InvalidArgumentError, SparseaggError
 from sparseagg.local.server import Server
 
 __all__ = ["Options", "add_arguments", "main", "run"]
@@ -98,7 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
 def run(options: Options) -> int:
     """Runs the demo; returns 0 if everything agrees, else 1. The last line printed is a JSON object."""
     if options.rounds < 1:
-        raise InvalidArgument(f"rounds is a number from 1 on, not {options.rounds}")
+        raise InvalidArgumentError(f"rounds is a number from 1 on, not {options.rounds}")
     start = time.perf_counter()
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
