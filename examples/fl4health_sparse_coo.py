@@ -147,7 +147,7 @@ def merge(
 
 def new_aggregator(name: str, shape: tuple[int, ...], dtype: str, op: str) -> sa.Aggregator:
     """Returns the aggregator of one tensor: a round of its own, since each has other clients."""
-    tensor = sa.TensorSpec(name, dtype, int(np.prod(shape)))
+    tensor = sa.TensorSpec(name, dtype, num_rows=int(np.prod(shape)))
     return sa.Aggregator(sa.RoundSpec([tensor], op=op, weighting="by_weight", prune_zeros=True))
 
 

@@ -84,7 +84,7 @@ def train(optimizer: Any, seed: int = 1, address: str = ":memory:") -> dict[str,
                 update = sparse_keras.update(tape.gradient(loss, model.trainable_variables), model)
                 opened.submit(f"client-{number:02}", update, weight=len(clients[number][1]))
                 figures["rows_sent"] += len(np.unique(update["emb/embeddings"].indices))
-            result = opened.close()
+            result = opened.finish()
             before = table.numpy().copy()
             if isinstance(optimizer, keras.optimizers.Optimizer):
                 optimizer.apply_gradients(sparse_keras.gradients(result, model))

@@ -68,7 +68,7 @@ def check_round(folder: Path) -> None:
             opened = client.create_round(spec)
             opened.submit("a", {"t": (np.array([7, 9]), np.array([[1, 2], [3, 4]], np.float32))})
             opened.submit("b", {"t": (np.array([9]), np.array([[5, 8]], np.float32))})
-            result = opened.close()["t"]
+            result = opened.finish()["t"]
         values = result.values
         if result.keys.tolist() != [7, 9] or values is None or values.tolist() != [[1, 2], [8, 12]]:
             fail(f"the round gave {result.keys} and {values}")

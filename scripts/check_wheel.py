@@ -40,7 +40,7 @@ def check(address):
         opened = client.create_round(spec)
         for name, update in updates.items():
             opened.submit(name, {"t": update})
-        result = opened.close()["t"]
+        result = opened.finish()["t"]
     assert result.keys.tolist() == [7, 9] and result.values.tolist() == wanted, (address, result)
 
 with sa.Server() as server:

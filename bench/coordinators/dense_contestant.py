@@ -130,7 +130,7 @@ def _spec(sizes: argparse.Namespace, numerics: str) -> Any:
     if numerics == "fixed_point":
         most = float(sizes.clients)
         options.update(value_bound=8 * most, weight_bound=most, max_submissions=sizes.clients)
-    tensor = sa.TensorSpec(NAME, "float32", sizes.elements, layout="dense")
+    tensor = sa.TensorSpec(NAME, "float32", num_rows=sizes.elements, layout="dense")
     return sa.RoundSpec([tensor], op="mean", weighting="by_weight", **options)
 
 
@@ -160,7 +160,7 @@ def server(clients: Clients, timed: Timed, sizes: argparse.Namespace) -> np.ndar
             opened = client.create_round(_spec(sizes, "fixed_point"))
             for number, array, weight in clients:
                 timed(lambda n=number, a=array, w=weight: opened.submit(f"{n:08}", {NAME: a}, weight=w))
-            values = timed(opened.close)[NAME].values
+            values = timed(opened.finish)[NAME].values
         sizes.server_bytes = _memory("VmHWM", process.pid)
     return values
 

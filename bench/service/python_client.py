@@ -56,13 +56,13 @@ def send(client: sa.Client, updates: list[Update], threads: int) -> tuple[float,
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         begin = time.perf_counter()
         submissions = [
-            pool.submit(current.submit, f"c{k:08}", {"tensor": update}, encoding="plain")
+            pool.submit(current.submit, f"c{k:08}", {"tensor": update}, key_encoding="plain")
             for k, update in enumerate(updates)
         ]
         for submission in submissions:
             submission.result()
         seconds = time.perf_counter() - begin
-    result = current.close()["tensor"]
+    result = current.finish()["tensor"]
     current.delete()
     return seconds, result
 

@@ -45,7 +45,7 @@ async def all_of(generator) -> list:
 
 def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 ONE = one()
@@ -84,10 +84,14 @@ SPECS = {
     "union": one("float32", 500, op="union"),
     "min": one("float16", 500, 2, op="min"),
     "max": one("int32", 500, op="max", min_contributors=3),
-    "dense result": one("float32", 500, 2, result="dense", fill=-1.0),
-    "auto result": one("float32", 500, result="auto", prune_zeros=True),
+    "dense result": one("float32", 500, 2, result_layout="dense", fill=-1.0),
+    "auto result": one("float32", 500, result_layout="auto", prune_zeros=True),
     "dense tensor": sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", 500, 2, layout="dense"), sa.TensorSpec("w", "float32", 500)], op="mean"
+        [
+            sa.TensorSpec("v", "float32", num_rows=500, row_width=2, layout="dense"),
+            sa.TensorSpec("w", "float32", num_rows=500),
+        ],
+        op="mean",
     ),
 }
 
@@ -116,4 +120,4 @@ def merged(at, spec: sa.RoundSpec, **options) -> sa.Result:
     opened = at.create_round(spec)
     for client_id, (update, weight) in updates_of(spec).items():
         opened.submit(client_id, update, weight, **options)
-    return opened.close()
+    return opened.finish()

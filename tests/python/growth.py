@@ -63,7 +63,7 @@ KEYS, ROWS = np.array([1, 3]), np.ones(2, np.float32)
 
 
 def spec_of(num_tensors: int) -> sa.RoundSpec:
-    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", 10) for i in range(num_tensors)])
+    return sa.RoundSpec([sa.TensorSpec(f"t{i}", "float32", num_rows=10) for i in range(num_tensors)])
 
 
 def update_of(num_tensors: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def round_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
     def run() -> None:
         opened = client.create_round(spec)
         opened.submit("a", update)
-        opened.close()
+        opened.finish()
         opened.delete()
 
     return run

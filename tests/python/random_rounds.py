@@ -16,19 +16,19 @@ FLOATS = ["float32", "float16", "bfloat16", "float64"]
 def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
     dtype = str(rng.choice([*FLOATS, "int32", "int64", "uint32", "uint64"]))
     num_rows = int(rng.choice([1, 7, 50, 2**32, 2**40, 0]))
-    options: dict[str, Any] = {"op": str(rng.choice(OPS)), "result": "sparse"}
+    options: dict[str, Any] = {"op": str(rng.choice(OPS)), "result_layout": "sparse"}
     if dtype.startswith("uint"):
         options.update(op=str(rng.choice(["sum", "union"])), weighting="uniform", modular=True)
     elif options["op"] != "union" and rng.random() < 0.3:
         options["result_dtype"] = str(rng.choice(["float32", "float64"]))
     if 0 < num_rows <= 50:
-        options["result"] = str(rng.choice(["sparse", "dense", "auto"]))
+        options["result_layout"] = str(rng.choice(["sparse", "dense", "auto"]))
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
-        options["fill"] = float(rng.integers(0, 3)) if options["result"] != "sparse" else 0.0
+        options["fill"] = float(rng.integers(0, 3)) if options["result_layout"] != "sparse" else 0.0
         options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
-    if options["result"] == "auto" and rng.random() < 0.5:
+    if options["result_layout"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
-    return sa.TensorSpec(name, dtype, num_rows, int(rng.choice([1, 1, 2, 5])), **options)
+    return sa.TensorSpec(name, dtype, num_rows=num_rows, row_width=int(rng.choice([1, 1, 2, 5])), **options)
 
 
 def random_spec(rng: np.random.Generator) -> sa.RoundSpec:

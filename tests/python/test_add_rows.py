@@ -178,6 +178,6 @@ def test_arrays_that_overlap_are_refused_and_those_that_only_lie_between_each_ot
 
 
 def test_integer_sum_that_does_not_fit_names_the_key() -> None:
-    merged = sa.aggregate([([0, 3], np.array([1, 100]))], sa.RoundSpec([sa.TensorSpec("v", "int64", 4)]))["v"]
+    merged = sa.aggregate([([0, 3], np.array([1, 100]))], sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=4)]))["v"]
     with pytest.raises(sa.errors.OutOfRangeError, match="tensor 'v', key 3: a sum does not fit int32"):
         merged.add_to(np.full(4, 2**31 - 50, np.int32))

@@ -15,7 +15,7 @@ import scipy.sparse
 import sparseagg as sa
 from fake_libraries import FakeTorch
 
-TENSOR = sa.TensorSpec("v", "float32", 10)
+TENSOR = sa.TensorSpec("v", "float32", num_rows=10)
 SPEC = sa.RoundSpec([TENSOR], weighting="by_weight")
 UPDATE = {"v": ([1], [1.0])}
 SURROGATE = "\udcff"  # as in the name of a file that is not in UTF-8
@@ -74,7 +74,7 @@ def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: di
 
 def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': fill cannot be 1000"):
-        sa.TensorSpec("v", "float32", 10, fill=10**400).to_proto()
+        sa.TensorSpec("v", "float32", num_rows=10, fill=10**400).to_proto()
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,13 @@ def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value(
     [{"value_bound": 1.0}, {"weight_bound": 1.0}, {"value_bound": 0.0}, {"weight_bound": 0}, {"on_bound": "clip"}],
 )
 def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict[str, Any]) -> None:
-    fixed = sa.TensorSpec("w", "float32", 10, numerics="fixed_point", value_bound=1.0)
+    fixed = sa.TensorSpec("w", "float32", num_rows=10, numerics="fixed_point", value_bound=1.0)
     for spec, text in [
         (sa.RoundSpec([TENSOR], **bound), f"^{next(iter(bound))}.* is for fixed_point"),
-        (sa.RoundSpec([sa.TensorSpec("v", "float32", 10, **bound), fixed], max_submissions=3), "^tensor 'v': "),
+        (
+            sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10, **bound), fixed], max_submissions=3),
+            "^tensor 'v': ",
+        ),
     ]:
         with pytest.raises(sa.InvalidArgumentError, match=text):
             sa.Aggregator(spec)
@@ -108,7 +111,7 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
     [
         ("op", "avg", "sum, mean, coordinate_mean"),
         ("weighting", "weighted", "uniform, by_weight"),
-        ("result", 5, "sparse, dense, auto"),
+        ("result_layout", 5, "sparse, dense, auto"),
         ("numerics", "float", "canonical, fixed_point"),
         ("on_bound", "", "reject, clip"),
         ("on_nonfinite", "op_7", "reject, propagate"),
@@ -119,7 +122,7 @@ def test_spec_of_an_unknown_word_is_refused_when_it_is_made(field: str, value: A
     with pytest.raises(sa.InvalidArgumentError, match=f"^unknown {field} {value!r}; known: {known}"):
         sa.RoundSpec([TENSOR], **{field: value})
     with pytest.raises(sa.InvalidArgumentError, match=f"^tensor 'v': unknown {field} {value!r}; known: {known}"):
-        sa.TensorSpec("v", "float32", 10, **{field: value})
+        sa.TensorSpec("v", "float32", num_rows=10, **{field: value})
 
 
 def test_spec_takes_tensors_of_an_iterator() -> None:
@@ -173,7 +176,7 @@ def test_client_id_that_is_no_text_is_refused(client: sa.Client, client_id: Any,
 def test_client_id_that_is_an_integer_is_its_decimal_text(client: sa.Client, seven: Any) -> None:
     """Sums are folded in the order of the text: 10 comes before 7."""
     keys, rows = [1], np.array([[1e16], [1.0], [-1e16]])
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", 10)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=10)])
     by_id = dict(zip((seven, 10, 1), rows))
     expected = sa.aggregate({"7": (keys, rows[0]), "10": (keys, rows[1]), "1": (keys, rows[2])}, spec)["v"].values
     updates = {client_id: (keys, row) for client_id, row in by_id.items()}
@@ -186,7 +189,7 @@ def test_client_id_that_is_an_integer_is_its_decimal_text(client: sa.Client, sev
     for client_id, update in updates.items():
         aggregator.add(client_id, update)
         assert opened.submit(client_id, update).client_id == str(int(client_id))
-    for result in (*results, aggregator.finish(), opened.close()):
+    for result in (*results, aggregator.finish(), opened.finish()):
         assert result["v"].values.tobytes() == expected.tobytes()
     with pytest.raises(sa.errors.AlreadyExistsError, match="client '7'"):
         sa.aggregate({seven: (keys, rows[0]), "7": (keys, rows[1])}, spec)
@@ -281,7 +284,7 @@ def test_weight_may_be_an_array_without_axes(client: sa.Client, update: Any, wei
     aggregator = sa.Aggregator(SPEC)
     aggregator.add("a", update, weight)
     for result in (
-        opened.close(),
+        opened.finish(),
         client.aggregate([(update, weight)], SPEC),
         sa.aggregate([(update, weight)], SPEC),
         aggregator.finish(),
@@ -301,7 +304,7 @@ def test_row_of_one_key_may_be_an_array_without_axes(client: sa.Client, key: Any
 def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) -> None:
     opened = client.create_round(SPEC)
     with pytest.raises(sa.InvalidArgumentError, match="values"):
-        opened.submit("a", UPDATE, 1.0, values=values)
+        opened.submit("a", UPDATE, 1.0, value_encoding=values)
 
 
 @pytest.mark.parametrize("timeout", ["5", math.nan, True, -1, -(10**400), np.timedelta64(5, "s")], ids=range(6))
@@ -310,7 +313,7 @@ def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Cl
     for use in (
         lambda: sa.Client("localhost:1", timeout=timeout),
         lambda: opened.wait(timeout),
-        lambda: opened.close(timeout=timeout),
+        lambda: opened.finish(timeout=timeout),
     ):
         with pytest.raises(
             sa.InvalidArgumentError, match="timeout is a number of seconds, a timedelta, or None for ever"
@@ -342,17 +345,17 @@ def test_seconds_may_be_numbers_of_any_type(deadline: Any) -> None:
 
 
 def test_numbers_and_dtypes_of_numpy_will_do() -> None:
-    one = sa.RoundSpec([sa.TensorSpec("v", np.float32, 10)], result_dtype=np.dtype("float64"))
+    one = sa.RoundSpec([sa.TensorSpec("v", np.float32, num_rows=10)], result_dtype=np.dtype("float64"))
     assert (one.tensors[0].dtype, one.result_dtype) == ("float32", "float64")
     assert sa.aggregate([UPDATE], one, threads=np.int64(2), memory_limit=np.int32(1 << 20))["v"].keys.tolist() == [1]
     sa.Client("localhost:1", connections=np.int64(2), timeout=np.float32(1.5), chunk_bytes=np.int64(1000)).close()
 
 
 def test_sizes_of_numpy_do_not_overflow() -> None:
-    tensor = sa.TensorSpec("v", "float32", np.int32(50_000_000), np.int8(64))
+    tensor = sa.TensorSpec("v", "float32", num_rows=np.int32(50_000_000), row_width=np.int8(64))
     merged = sa.aggregate([scipy.sparse.csr_matrix((50_000_000, 64), dtype=np.float32)], sa.RoundSpec([tensor]))["v"]
     assert (len(merged), merged.num_rows, merged.row_width) == (0, 50_000_000, 64)
-    assert sa.TensorSpec("v", "float32", 50_000_000, 64) == tensor
+    assert sa.TensorSpec("v", "float32", num_rows=50_000_000, row_width=64) == tensor
 
 
 def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None:
@@ -380,7 +383,7 @@ def test_former_names_of_sizes_raise_errors_that_have_the_present_ones(former, p
 
 
 def test_times_of_stages_are_in_the_stages_alone():
-    timeline = sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])).info.timeline
+    timeline = sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])).info.timeline
     assert [each.stage for each in timeline.stages] == ["prepare", "merge"]
     with pytest.raises(AttributeError, match="'prepare' is called 'stages' now"):
         timeline.prepare  # noqa: B018

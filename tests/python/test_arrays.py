@@ -17,7 +17,7 @@ from sparseagg.bfloat16 import bits_from_float, bits_from_integer
 
 
 def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:
-    return sa.TensorSpec("v", dtype, num_rows, row_width, **options)
+    return sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **options)
 
 
 def rows_of(data) -> dict[int, list]:
@@ -202,7 +202,7 @@ def test_update_data_one_tensor_needs_no_mapping():
 
 
 def test_update_data_two_tensors_come_in_the_specs_order():
-    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 4), sa.TensorSpec("b", "float32", 4)])
+    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", num_rows=4), sa.TensorSpec("b", "float32", num_rows=4)])
     assert [data.spec.name for data in update_data(spec, {"b": ([1], [1.0]), "a": ([1], [1.0])})] == ["a", "b"]
     with pytest.raises(sa.InvalidArgumentError, match="mapping"):
         update_data(spec, ([1], [1.0]))
@@ -242,13 +242,15 @@ def test_tensor_data_union_without_values_has_none():
 def test_spec_round_trip_is_the_same():
     spec = sa.RoundSpec(
         [
-            sa.TensorSpec("a", np.float32, 10, 4, op="coordinate_mean", return_counts=False, fill=0.5),
-            sa.TensorSpec("b", "uint64", 0, modular=True),
+            sa.TensorSpec(
+                "a", np.float32, num_rows=10, row_width=4, op="coordinate_mean", return_counts=False, fill=0.5
+            ),
+            sa.TensorSpec("b", "uint64", num_rows=0, modular=True),
             sa.TensorSpec("c", "bfloat16", shape=(3, 1), layout="dense", result_dtype="float64", on_empty="fail"),
         ],
         op="mean",
         weighting="by_weight",
-        result="auto",
+        result_layout="auto",
         numerics="fixed_point",
         value_bound=2.0,
         weight_bound=3.0,
@@ -283,26 +285,26 @@ def test_spec_unknown_words_are_refused_with_the_known_ones():
 @pytest.mark.parametrize("pair", [[np.array([1, 2]), np.array([3.0, 4.0])], [[1, 2], [3.0, 4.0]], [[1, 2, 3], [[1.0]]]])
 def test_update_data_list_for_a_pair_says_what_it_is(pair):
     # Of four values, which a list of two by two has, too.
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])
     for update in (pair, {"v": pair}):
         with pytest.raises(sa.InvalidArgumentError, match=r"'v': a list is a dense array; .* a tuple \(keys, rows\)"):
             update_data(spec, update)
 
 
 def test_update_data_list_of_rows_is_dense():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2, 3)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2, row_width=3)])
     (data,) = update_data(spec, [[1, 2, 3], [4, 5, 6]])
     assert data.values.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_update_data_keys_in_a_list_may_be_any_of_64_bits():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 0)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=0)])
     (data,) = update_data(spec, ([0, 2**64 - 1], [1.0, 2.0]))
     assert data.keys.tolist() == [0, 2**64 - 1]
 
 
 def test_update_data_masked_entries_are_refused():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)])
     values = np.ma.masked_array([1.0, 2.0], [True, False])
     for update in (values, ([0, 1], values), (np.ma.masked_array([0, 1], [True, False]), [1.0, 2.0])):
         with pytest.raises(

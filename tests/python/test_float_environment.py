@@ -70,22 +70,22 @@ def bits_of(result: Any) -> bytes:
 def aggregate(dtype: str, values: Any, **options: Any) -> Callable[[], bytes]:
     """Merges updates whose values may have to be converted, with weights that have to be, on several threads."""
     spec = sa.RoundSpec(
-        [sa.TensorSpec("v", dtype, SIZE)], op="mean", weighting="by_weight", return_weights=True, **options
+        [sa.TensorSpec("v", dtype, num_rows=SIZE)], op="mean", weighting="by_weight", return_weights=True, **options
     )
     weights = [0.1, np.float32(0.7), np.longdouble(1) / 3]
     return lambda: bits_of(sa.aggregate([((KEYS, values), weight) for weight in weights], spec, threads=3)["v"])
 
 
 def submit(values: str) -> Callable[[], bytes]:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", SIZE)], return_weights=True)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=SIZE)], return_weights=True)
 
     def run() -> bytes:
         with sa.Client(":memory:") as client:
             opened = client.create_round(spec)
             for client_id in "abc":
-                opened.submit(client_id, (KEYS, VALUES), values=values)
-            opened.close()
-            return bits_of(opened.result()["v"]) + bits_of(opened.result(values=values)["v"])
+                opened.submit(client_id, (KEYS, VALUES), value_encoding=values)
+            opened.finish()
+            return bits_of(opened.result()["v"]) + bits_of(opened.result(value_encoding=values)["v"])
 
     return run
 
@@ -107,7 +107,7 @@ def misfits() -> str:
 
 
 def add_to(dtype: Any) -> Callable[[], bytes]:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", SIZE)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=SIZE)])
     result, before = sa.aggregate([(KEYS, VALUES)], spec), TARGET.astype(dtype)
 
     def run() -> bytes:
@@ -119,7 +119,7 @@ def add_to(dtype: Any) -> Callable[[], bytes]:
 
 
 def fill() -> bytes:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", SIZE)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=SIZE)])
     return bytes(sa.aggregate([([1], [1.0])], spec)["v"].dense(fill=0.1).tobytes())
 
 
@@ -148,11 +148,11 @@ CASES: dict[str, Callable[[], Any]] = {
     "aggregate a list": aggregate("float32", VALUES.tolist()),
     "aggregate longdoubles": aggregate("float16", np.longdouble(VALUES) / 3),
     "aggregate integers": aggregate("float32", np.arange(SIZE) + (1 << 40)),
-    "aggregate to dense": aggregate("float16", VALUES, result="dense", fill=0.1),
+    "aggregate to dense": aggregate("float16", VALUES, result_layout="dense", fill=0.1),
     "aggregate in fixed point": aggregate(
         "float32", VALUES, numerics="fixed_point", value_bound=100, weight_bound=1, max_submissions=3
     ),
-    "convert to bfloat16": lambda: tensor_data(sa.TensorSpec("v", "bfloat16", SIZE), VALUES).values.tobytes(),
+    "convert to bfloat16": lambda: tensor_data(sa.TensorSpec("v", "bfloat16", num_rows=SIZE), VALUES).values.tobytes(),
     **{f"submit {values}": submit(values) for values in ("float16", "bfloat16", "int8_scaled")},
     **{f"round trip of {encoding}": round_trip(encoding) for encoding in NARROW},
     "misfits": misfits,
@@ -199,7 +199,7 @@ def test_environments_of_these_tests_show():
 
 
 def test_rounding_to_nearest_of_the_sum_in_the_report():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
     with odd_environment(ROUNDINGS["upward"]):
         merged = sa.aggregate([([1], [0.1]), ([1], [0.7])], spec)["v"].values
     assert merged.tolist() == [np.float32(np.float64(np.float32(0.1)) + np.float64(np.float32(0.7)))]

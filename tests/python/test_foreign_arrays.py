@@ -23,7 +23,10 @@ def test_update_data_torch_module_gives_its_gradients():
         named_parameters=lambda: ((name, types.SimpleNamespace(grad=grad)) for name, grad in parameters.items())
     )
     spec = sa.RoundSpec(
-        [sa.TensorSpec("emb.weight", "float32", 10, 2), sa.TensorSpec("bias", "float32", 3, layout="dense")]
+        [
+            sa.TensorSpec("emb.weight", "float32", num_rows=10, row_width=2),
+            sa.TensorSpec("bias", "float32", num_rows=3, layout="dense"),
+        ]
     )
     embedding, bias = update_data(spec, module)
     assert embedding.keys.tolist() == [4, 4, 1]  # uncoalesced: the sums are the server's
@@ -45,7 +48,7 @@ def test_update_data_module_sends_a_gradient_by_each_of_its_names_that_the_round
 
     module = types.SimpleNamespace(named_parameters=named_parameters)
     for names in (["wte"], ["head"], ["wte", "head"]):
-        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 2) for name in names])
+        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", num_rows=2) for name in names])
         assert [data.spec.name for data in update_data(spec, module)] == names
     with pytest.raises(sa.InvalidArgumentError, match="unknown tensor 'wte'"):
         update_data(sa.RoundSpec([tensor()]), module)
@@ -162,7 +165,7 @@ class Unreadable(FakeTorch):
 
 
 def test_update_data_what_its_library_cannot_convert_is_refused():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)])
     for update in (Unreadable(), ([0, 1], Unreadable()), ([0, 1], [[1.0, 2.0], [3.0]])):
         with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read"):
             update_data(spec, update)
@@ -179,13 +182,13 @@ class Negated(FakeTorch):
 
 
 def test_update_data_torch_views_that_are_negated_are_read():
-    (data,) = update_data(sa.RoundSpec([sa.TensorSpec("v", "float32", 2)]), Negated(np.array([1.0, -2.0])))
+    (data,) = update_data(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)]), Negated(np.array([1.0, -2.0])))
     assert data.values.tolist() == [[-1.0], [2.0]]
 
 
 @pytest.mark.parametrize("make", [scipy.sparse.dok_matrix, scipy.sparse.dok_array])
 def test_dictionary_of_keys_is_a_tensor_and_no_mapping_of_tensors(client, make):
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3, 2)], weighting="by_weight")
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3, row_width=2)], weighting="by_weight")
     update = make(np.array([[0, 1], [0, 0], [2, 0]], np.float32))
     for aggregate in (client.aggregate, sa.aggregate):
         for pair in ((update, 2.0), ({"v": update}, 2.0)):

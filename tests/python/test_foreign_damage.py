@@ -45,9 +45,11 @@ def test_inconsistent_pointers_are_refused(pointers, indices, words):
     given = [csr(pointers, indices, [5.0]), FakeTorch(csr=(pointers, indices, [5.0]), shape=(3, 2))]
     for matrix in given:
         with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read .*{words}"):
-            tensor_data(sa.TensorSpec("v", "float32", 3, 2), matrix)
+            tensor_data(sa.TensorSpec("v", "float32", num_rows=3, row_width=2), matrix)
 
 
 def test_scipy_room_behind_the_last_entry_is_not_read():
-    data = tensor_data(sa.TensorSpec("v", "float32", 3, 2), csr([0, 1, 1, 2], [1, 0, 7], [5.0, 6.0, 7.0]))
+    data = tensor_data(
+        sa.TensorSpec("v", "float32", num_rows=3, row_width=2), csr([0, 1, 1, 2], [1, 0, 7], [5.0, 6.0, 7.0])
+    )
     assert (data.keys.tolist(), data.values.tolist()) == ([0, 2], [[0.0, 5.0], [6.0, 0.0]])

@@ -8,7 +8,7 @@ import sparseagg as sa
 from sparseagg.arrays import tensor_data
 from sparseagg.history import RowHistory
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 0)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=0)])
 IDS = np.array([-1, 5, np.iinfo(np.int64).min, np.iinfo(np.int64).max], np.int64)
 WORDS = (
     r"tensor 'v': key -1 at position {} is negative; keys are unsigned, and signed 64-bit ids keep their bits as "

@@ -19,13 +19,13 @@ def empty_round(request: pytest.FixtureRequest, server: Any) -> Any:
         if request.param == "aggregate":
             return sa.aggregate([], spec)
         with sa.Client(server.address if request.param == "server" else request.param) as client:
-            return client.create_round(spec).close()
+            return client.create_round(spec).finish()
 
     return run
 
 
 def test_dense_tensor_without_submissions_fails_by_name(empty_round: Any) -> None:
-    for spec in (sa.RoundSpec(TENSORS, op="mean"), sa.RoundSpec(TENSORS, result="sparse", on_empty="fail")):
+    for spec in (sa.RoundSpec(TENSORS, op="mean"), sa.RoundSpec(TENSORS, result_layout="sparse", on_empty="fail")):
         with pytest.raises(sa.errors.FailedPreconditionError, match="tensor 'w': there are no submissions"):
             empty_round(spec)
 
@@ -41,4 +41,7 @@ def test_dense_tensor_without_submissions_may_keep_what_there_was(empty_round: A
 
 def test_sparse_tensor_without_submissions_has_no_rows(empty_round: Any) -> None:
     assert len(empty_round(sa.RoundSpec(TENSORS[:1]))["e"]) == 0
-    assert empty_round(sa.RoundSpec(TENSORS[:1], result="dense", fill=3.0))["e"].dense().tolist() == [[3.0, 3.0]] * 5
+    assert (
+        empty_round(sa.RoundSpec(TENSORS[:1], result_layout="dense", fill=3.0))["e"].dense().tolist()
+        == [[3.0, 3.0]] * 5
+    )

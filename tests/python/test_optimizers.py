@@ -53,7 +53,7 @@ class Reference:
 
 
 def merged(keys, rows, dtype="float64", **options) -> TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, NUM_ROWS, WIDTH)], **options)
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=NUM_ROWS, row_width=WIDTH)], **options)
     return sa.aggregate([(np.asarray(keys), np.asarray(rows, dtype))], spec)["v"]
 
 
@@ -146,7 +146,7 @@ def test_every_form_of_a_delta_is_taken() -> None:
         "pair": (keys, rows),
         "unordered pair": (keys[::-1], rows[::-1]),
         "array": whole,  # Adagrad leaves rows of zeros alone
-        "dense result": merged(keys, rows, result="dense"),
+        "dense result": merged(keys, rows, result_layout="dense"),
         "gradients": (keys, -rows),
     }
     for form, delta in forms.items():
@@ -160,7 +160,7 @@ def test_a_dense_result_with_counts_knows_the_rows_that_nobody_touched() -> None
         optimizer, table = FedAvgM(), np.zeros((NUM_ROWS, WIDTH))
         optimizer.step("v", table, merged([2], np.ones((1, WIDTH))))
         before = table.copy()
-        optimizer.step("v", table, merged([3], np.ones((1, WIDTH)), result="dense", return_counts=counts))
+        optimizer.step("v", table, merged([3], np.ones((1, WIDTH)), result_layout="dense", return_counts=counts))
         assert np.flatnonzero((table != before).any(axis=1)).tolist() == ([3] if counts else [2, 3])
 
 
@@ -170,7 +170,7 @@ def test_targets_of_any_shape_are_stepped(shape: tuple[int, ...]) -> None:
     FedAvgM().step("v", table, np.ones(shape))
     assert table.shape == shape
     assert (table == 1).all()
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", table.size)])  # element by element
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=table.size)])  # element by element
     FedAvgM().step("v", table, sa.aggregate([([0], [2.0])], spec)["v"])
     assert table.reshape(-1)[0] == 3
 

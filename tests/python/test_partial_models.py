@@ -76,7 +76,7 @@ def test_smaller_models_are_averaged_cell_by_cell() -> None:
     shape, weights = (8, 6), [5.0, 2.0, 3.0]
     parts = [rng.standard_normal(size) for size in ((8, 6), (4, 3), (2, 5))]
     cells = np.arange(48).reshape(shape)
-    spec = sa.RoundSpec([sa.TensorSpec("w", "float64", 48)], op="coordinate_mean", weighting="by_weight")
+    spec = sa.RoundSpec([sa.TensorSpec("w", "float64", num_rows=48)], op="coordinate_mean", weighting="by_weight")
     updates = []
     for part, weight in zip(parts, weights):
         keys = cells[: part.shape[0], : part.shape[1]].reshape(-1)
@@ -86,7 +86,7 @@ def test_smaller_models_are_averaged_cell_by_cell() -> None:
 
 
 def test_layers_that_a_client_lacks_are_averaged_over_the_others() -> None:
-    tensors = [sa.TensorSpec("shared", "float32", 2, op="mean"), sa.TensorSpec("head", "float32", 3)]
+    tensors = [sa.TensorSpec("shared", "float32", num_rows=2, op="mean"), sa.TensorSpec("head", "float32", num_rows=3)]
     spec = sa.RoundSpec(tensors, op="coordinate_mean", weighting="by_weight", return_counts=True)
     updates = {
         "with head": ({"shared": [1.0, 2.0], "head": [4.0, 8.0, 0.0]}, 1.0),

@@ -14,7 +14,7 @@ from reference import Update, merge, numbers, round_to_dtype
 
 def one(dtype: str = "float64", num_rows: int = 10, row_width: int = 1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 def v(keys, rows, weight=None) -> Update:
@@ -170,7 +170,7 @@ def test_merge_prune_and_min_contributors_apply_in_order():
 
 
 def test_merge_dense_result_fills():
-    spec = one(num_rows=4, result="dense", fill=-1.5, min_contributors=2)
+    spec = one(num_rows=4, result_layout="dense", fill=-1.5, min_contributors=2)
     result = merge(spec, {"a": v([1, 2], [1.0, 2.0]), "b": v([1], [1.0])})["v"]
     assert (result.layout, result.rows) == ("dense", [[-1.5], [2.0], [-1.5], [-1.5]])
     assert (result.counts, result.weights) == ([0, 2, 0, 0], [0.0, 2.0, 0.0, 0.0])
@@ -188,7 +188,7 @@ def test_merge_dense_result_fills():
     ],
 )
 def test_merge_auto_chooses_the_smaller(keys, options, layout):
-    spec = one("float32", result="auto", **options)
+    spec = one("float32", result_layout="auto", **options)
     assert merge(spec, {"a": v(range(keys), [1.0] * keys)})["v"].layout == layout
 
 
@@ -281,7 +281,7 @@ def test_check_update_bad_one_is_refused(update, spec, error, text):
         (one("float32", modular=True), "modular"),
         (one(numerics="fixed_point", max_submissions=2), "value_bound"),
         (one(numerics="fixed_point", value_bound=1.0), "max_submissions"),
-        (one(num_rows=0, result="dense"), "num_rows"),
+        (one(num_rows=0, result_layout="dense"), "num_rows"),
         (one(result_dtype="float16"), "result_dtype"),
         (one(fill=math.inf), "fill"),
         (one("int32", fill=0.5), "fill"),
@@ -295,7 +295,7 @@ def test_check_spec_bad_one_is_refused(spec, text):
 
 
 def test_differences_finds_every_kind():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True, return_weights=True)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], return_counts=True, return_weights=True)
     updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
 
     def result(**changes):

@@ -177,7 +177,9 @@ def test_float_from_bits_with_and_without_the_package_is_exact(monkeypatch):
 
 
 def test_results_are_equal_to_themselves_alone() -> None:
-    one, other = (sa.aggregate([([1, 2], [1.0, 2.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])) for _ in "ab")
+    one, other = (
+        sa.aggregate([([1, 2], [1.0, 2.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])) for _ in "ab"
+    )
     assert one["v"] == one["v"]
     assert one["v"] != other["v"]
     assert len({one["v"], other["v"]}) == 2

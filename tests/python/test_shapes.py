@@ -155,7 +155,7 @@ def test_round_gives_back_the_shapes_that_went_in(server: Any, address: str) -> 
         opened = client.create_round(spec)
         opened.submit("a", {"w": model["w"], "b": 4.0, "e": ([3], model["e"][3:4])})
         opened.submit("b", {"w": 3 * model["w"], "b": np.float32(0), "e": ([3], model["e"][3:4])})
-        result = opened.close()
+        result = opened.finish()
         assert {name: tensor.dense().shape for name, tensor in result.items()} == {
             "w": (10, 1),
             "b": (),

@@ -10,7 +10,7 @@ import pytest
 import sparseagg as sa
 
 UPDATE = (np.array([1], np.uint32), np.ones(1, np.float32))
-ONE = sa.TensorSpec("v", "float32", 4)
+ONE = sa.TensorSpec("v", "float32", num_rows=4)
 WORDS = r"weight 3 has no effect: no tensor is weighted by_weight"
 
 
@@ -39,11 +39,11 @@ def test_weight_that_no_tensor_uses_is_refused(op: str) -> None:
             opened.submit("a", UPDATE, weight=0)
         for weight in (None, 1, 1.0):
             opened.submit(f"of {weight!r}", UPDATE, weight=weight)
-        assert opened.close().info.num_submissions == 3
+        assert opened.finish().info.num_submissions == 3
 
 
 def test_weight_that_one_of_several_tensors_uses_is_taken() -> None:
-    spec = spec_of(ONE, sa.TensorSpec("w", "float32", 4, weighting="by_weight"))
+    spec = spec_of(ONE, sa.TensorSpec("w", "float32", num_rows=4, weighting="by_weight"))
     merged = sa.aggregate([({"v": UPDATE, "w": UPDATE}, 3)], spec)
     assert (merged["v"].values.tolist(), merged["w"].values.tolist()) == ([1.0], [3.0])
 
@@ -53,8 +53,8 @@ UNUSED = {
     "weight_bound": ({"weight_bound": 1.0}, "is for fixed_point numerics"),
     "on_bound clip": ({"on_bound": "clip"}, "is for fixed_point numerics"),
     "weighting by_weight": ({"op": "min", "weighting": "by_weight"}, "is for sums and means, and for return_weights"),
-    "fill": ({"fill": 1.0}, 'is for the results "dense" and "auto"'),
-    "dense_threshold": ({"result": "dense", "dense_threshold": 0.5}, 'is for the result "auto"'),
+    "fill": ({"fill": 1.0}, 'is for the result layouts "dense" and "auto"'),
+    "dense_threshold": ({"result_layout": "dense", "dense_threshold": 0.5}, 'is for the result_layout "auto"'),
     "prune_zeros": ({"op": "union", "prune_zeros": True}, "is for ops with values"),
     "result_dtype": ({"op": "union", "result_dtype": "float64"}, "is for ops with values"),
     "on_empty fail": ({"on_empty": "fail"}, 'is for tensors of layout "dense"'),
@@ -67,7 +67,7 @@ def test_option_that_no_tensor_uses_is_refused(option: str) -> None:
     options, text = UNUSED[option]
     words = f"{option} {text}"
     specs = [(spec_of(**options), f"^{words}")]
-    of_tensor = sa.TensorSpec("w", "float32", 4, **options)
+    of_tensor = sa.TensorSpec("w", "float32", num_rows=4, **options)
     specs.append((spec_of(ONE, of_tensor), f"^tensor 'w': {words}"))
     for spec, pattern in specs:
         with sa.Client(":memory:") as client:
@@ -77,7 +77,7 @@ def test_option_that_no_tensor_uses_is_refused(option: str) -> None:
 
 
 def test_bounds_are_for_floats_and_weights_that_are_there() -> None:
-    integers = sa.TensorSpec("n", "int32", 4)
+    integers = sa.TensorSpec("n", "int32", num_rows=4)
     with pytest.raises(sa.InvalidArgumentError, match=r"^value_bound is for sums and means of floats"):
         sa.Aggregator(spec_of(integers, **FIXED))
     with pytest.raises(sa.InvalidArgumentError, match=r"^weight_bound is for the weighting by_weight"):
@@ -87,9 +87,9 @@ def test_bounds_are_for_floats_and_weights_that_are_there() -> None:
 
 
 def test_option_of_the_round_that_some_tensor_uses_is_taken() -> None:
-    dense = sa.TensorSpec("d", "float32", 4, layout="dense")
+    dense = sa.TensorSpec("d", "float32", num_rows=4, layout="dense")
     sa.Aggregator(spec_of(ONE, dense, fill=2.0, on_empty="fail", prune_zeros=True, result_dtype="float64"))
-    sa.Aggregator(spec_of(sa.TensorSpec("m", "float32", 4, op="min"), ONE, weighting="by_weight"))
+    sa.Aggregator(spec_of(sa.TensorSpec("m", "float32", num_rows=4, op="min"), ONE, weighting="by_weight"))
     sa.Aggregator(spec_of(op="max", weighting="by_weight", return_weights=True))
     sa.Aggregator(spec_of(on_empty="keep", fill=0.0, prune_zeros=False))  # nothing is promised that does not hold
 

@@ -84,6 +84,6 @@ def test_drain_delay_serves_on_but_is_not_ready(start_server) -> None:
         server.process.send_signal(signal.SIGTERM)
         poll(server, lambda: status(server, "/readyz") == 503)
         poll(server, lambda: health(b"") == b"\x08\x02")  # NOT_SERVING
-        client.create_round(SPEC).close()
+        client.create_round(SPEC).finish()
         assert status(server, "/metrics") == 200
     assert server.process.poll() is None

@@ -49,10 +49,12 @@ def contestants(data: Data, threads: int) -> list[Contestant]:
 
 
 def spec_of(workload: native.Workload, mode: int, is_dense: bool) -> sa.RoundSpec:
-    options: dict[str, Any] = {"return_counts": mode == 1, "result": "dense" if is_dense else "sparse"}
+    options: dict[str, Any] = {"return_counts": mode == 1, "result_layout": "dense" if is_dense else "sparse"}
     if mode == 2:
         options.update(numerics="fixed_point", value_bound=1.0, max_submissions=len(workload.clients))
-    return sa.RoundSpec([sa.TensorSpec("tensor", "float32", workload.num_rows, workload.row_width)], **options)
+    return sa.RoundSpec(
+        [sa.TensorSpec("tensor", "float32", num_rows=workload.num_rows, row_width=workload.row_width)], **options
+    )
 
 
 def _label(mode: int, how: str) -> str:

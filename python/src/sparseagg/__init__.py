@@ -6,7 +6,7 @@
         spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", shape=(50_000, 16))], op="mean")
         rnd = client.create_round(spec)
         rnd.submit("client-7", {"embedding": (keys, rows)})
-        result = rnd.close()
+        result = rnd.finish()
         result["embedding"].keys, result["embedding"].values
 
 ``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
@@ -31,12 +31,14 @@ from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.tasks import NewTask, Outcome, Task
 from sparseagg.top_k import TopK
+from sparseagg.types import DTypeLike, Update
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
     "TLS",
     "Aggregator",
     "Client",
+    "DTypeLike",
     "InvalidArgumentError",
     "NewTask",
     "Outcome",
@@ -60,6 +62,7 @@ __all__ = [
     "TensorSpec",
     "Timeline",
     "TopK",
+    "Update",
     "aggregate",
     "aio",
     "errors",

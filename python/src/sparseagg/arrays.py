@@ -22,6 +22,7 @@ from sparseagg.foreign.tables import is_table, read_columns
 from sparseagg.spec import RoundSpec, TensorSpec
 from sparseagg.spec_options import outside_key_space
 from sparseagg.tied import every_name
+from sparseagg.types import Update
 
 __all__ = [
     "Array",
@@ -64,7 +65,7 @@ def is_module(update: Any) -> bool:
     return callable(getattr(update, "named_parameters", None))
 
 
-def update_data(spec: RoundSpec, update: Any) -> list[TensorData]:
+def update_data(spec: RoundSpec, update: Update) -> list[TensorData]:
     """Converts one client's update. Arrays that have the wire's type are not copied.
 
     Args:

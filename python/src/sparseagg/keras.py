@@ -4,7 +4,7 @@
 
     spec = sa.RoundSpec.like(sparse_keras.variables(model), sparse=["emb/embeddings"], op="mean")
     rnd.submit(client, sparse_keras.update(tape.gradient(loss, model.trainable_variables), model))  # on each client
-    model.optimizer.apply_gradients(sparse_keras.gradients(rnd.close(), model))  # on the coordinator
+    model.optimizer.apply_gradients(sparse_keras.gradients(rnd.finish(), model))  # on the coordinator
 
 An embedding's gradient is a ``tf.IndexedSlices``: only the rows of the batch travel, and only merged rows come back.
 

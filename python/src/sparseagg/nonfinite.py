@@ -66,7 +66,9 @@ class Nonfinite:
 
     def spec(self, name: str) -> TensorSpec:
         """Returns the spec of NAME:kept, the positions of a tensor's values that any client has kept."""
-        return TensorSpec(name + KEPT, "float32", self.size, op="union", result="sparse", min_contributors=1)
+        return TensorSpec(
+            name + KEPT, "float32", num_rows=self.size, op="union", result_layout="sparse", min_contributors=1
+        )
 
     def update(self, name: str, after: Any) -> dict[str, Any]:
         """Returns the tensors of an update for a client's array of the same size: the array itself, and NAME:kept."""

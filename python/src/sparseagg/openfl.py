@@ -89,7 +89,10 @@ def _mean(tensor: str, arrays: dict[str, tuple[Any, Any]], refused: list[str]) -
         return None
     dtype = first.dtype if first.dtype.kind == "f" else np.dtype(np.float64)
     usual = _usual_nonfinite([array for array, _ in arrays.values()])
-    specs = [sa.TensorSpec(tensor, dtype, first.size, layout="dense"), *([] if usual is None else [usual.spec(tensor)])]
+    specs = [
+        sa.TensorSpec(tensor, dtype, num_rows=first.size, layout="dense"),
+        *([] if usual is None else [usual.spec(tensor)]),
+    ]
     aggregator = sa.Aggregator(sa.RoundSpec(specs, op="mean", weighting="by_weight"))
     for name, (array, weight) in arrays.items():
         try:

@@ -6,12 +6,13 @@ import functools
 import inspect
 from typing import Any, Callable, TypeVar
 
-__all__ = ["ENCODINGS", "SIZES", "refuse_module_name", "renamed"]
+__all__ = ["ENCODINGS", "ROUND", "SIZES", "refuse_module_name", "renamed"]
 
 _Class = TypeVar("_Class", bound=type)
 
 SIZES = {"dimension": "num_rows", "width": "row_width"}
 ENCODINGS = {"encoding": "key_encoding", "values": "value_encoding"}
+ROUND = {"round": "in_round"}
 
 
 def renamed(names: dict[str, str]) -> Callable[[_Class], _Class]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
@@ -16,6 +16,7 @@ from sparseagg.spec_of_model import Names, tensor_fields
 from sparseagg.spec_options import (
     DTYPES,
     Aggregation,
+    OptionArguments,
     Options,
     dtype_name,
     enum_name,
@@ -24,7 +25,11 @@ from sparseagg.spec_options import (
     set_fields,
     words_of,
 )
+from sparseagg.types import DTypeLike
 from sparseagg.v1 import aggregation_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "DTYPES",
@@ -38,89 +43,69 @@ __all__ = [
     "words_of",
 ]
 
-# Fields of TensorSpec that are integers: name, description, bounds. On the wire, a row_width of 0 means 1.
-_SIZES = (
-    ("num_rows", "a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1),
-    ("row_width", "a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1),
-)
+# Sizes of a TensorSpec: name, description, bounds. On the wire, a row_width of 0 means 1.
+_NUM_ROWS = ("num_rows is a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1)
+_ROW_WIDTH = ("row_width is a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1)
 
 # Fields of RoundSpec that are numbers.
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
 
-@renamed(SIZES)
-@dataclasses.dataclass(frozen=True, repr=False)
+@renamed({**SIZES, "result": "result_layout"})
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
 class TensorSpec(Options):
     """One tensor of a round.
+
+        sa.TensorSpec("embedding", "float32", shape=(50_000, 16))  # an update has some of the 50,000 rows
+        sa.TensorSpec("bias", "float32", shape=(16,), layout="dense")  # an update has all values
+        sa.TensorSpec("hashed", "float32", num_rows=0, row_width=16)  # keys are any 64-bit numbers
 
     Args:
         name: 1–256 bytes in UTF-8 without control characters, unique in the round.
         dtype: of the values in updates: one of ``DTYPES``, or a NumPy or torch dtype of that name.
-        num_rows: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
-            ``ids.view(np.uint64)``). None: as ``shape`` says.
-        row_width: values per key. None: as ``shape`` says, and 1 without a shape.
         shape: of the caller's array; () for a scalar. The result's ``dense()`` has it. Alone, it makes the keys of a
             sparse tensor those of the first axis, and each value of a dense tensor a row. ``row_width=1`` gives a
             sparse tensor of several axes a key for each element: the element's position, row after row.
+        num_rows: number of rows; keys are below it. 0: keys are any uint64 (hashed keys; of signed ids
+            ``ids.view(np.uint64)``). None: as ``shape`` says.
+        row_width: values per key. None: as ``shape`` says, and 1 without a shape.
         layout: "sparse", or "dense" when every update carries all ``num_rows`` rows.
         modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
-        op: this and the following arguments override those of ``RoundSpec`` for this tensor. None: the round's.
+        options: ``op``, ``weighting`` and the other options of ``RoundSpec``, for this tensor. None: the round's.
+
+    Raises:
+        InvalidArgumentError: a size or a word is wrong; the message names the tensor and the argument.
     """
 
     name: str
-    dtype: Any  # its name, once __post_init__ has run
-    num_rows: int = None  # type: ignore[assignment]  # an integer, once __post_init__ has run; row_width likewise
-    row_width: int = None  # type: ignore[assignment]
-    shape: Any = None  # a tuple of integers or None, once __post_init__ has run
+    dtype: str
+    num_rows: int
+    row_width: int
+    shape: tuple[int, ...] | None = None
     layout: str = "sparse"
     modular: bool = False
-    op: str | None = None
-    weighting: str | None = None
-    result: str | None = None
-    numerics: str | None = None
-    return_counts: bool | None = None
-    return_weights: bool | None = None
-    min_contributors: int | None = None
-    prune_zeros: bool | None = None
-    fill: float | None = None
-    dense_threshold: float | None = None
-    result_dtype: Any = None
-    on_nonfinite: str | None = None
-    on_bound: str | None = None
-    on_empty: str | None = None
-    value_bound: float | None = None
-    weight_bound: float | None = None
 
-    def __post_init__(self) -> None:
-        checked_text("a tensor's name", self.name)
-        if self.layout not in ("sparse", "dense"):
-            raise InvalidArgumentError(
-                f"tensor {shown(self.name)}: unknown layout {self.layout!r}; known: sparse, dense"
-            )
+    def __init__(
+        self,
+        name: str,
+        dtype: DTypeLike,
+        *,
+        shape: Iterable[SupportsIndex] | None = None,
+        num_rows: SupportsIndex | None = None,
+        row_width: SupportsIndex | None = None,
+        layout: str = "sparse",
+        modular: bool = False,
+        **options: Unpack[OptionArguments],
+    ) -> None:
+        checked_text("a tensor's name", name)
+        if layout not in ("sparse", "dense"):
+            raise InvalidArgumentError(f"tensor {shown(name)}: unknown layout {layout!r}; known: sparse, dense")
         try:
-            object.__setattr__(self, "dtype", dtype_name(self.dtype))
-            for field, size in self._sizes().items():
-                object.__setattr__(self, field, size)
-            if self.result_dtype is not None:
-                object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
-            self._check_words()
+            super().__init__(**options)
+            self._set(name=name, dtype=dtype_name(dtype), layout=layout, modular=modular)
+            self._set(**_sizes(layout, shape, num_rows, row_width))
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"tensor {shown(self.name)}: {error}") from error
-
-    def _sizes(self) -> dict[str, Any]:
-        """Returns shape, num_rows and row_width, in Python's integers: NumPy's overflow in products."""
-        given: dict[str, Any] = {}
-        for field, what, least, most in _SIZES:
-            size = getattr(self, field)
-            given[field] = None if size is None else checked_integer(f"{field} is {what}", size, least, most)
-        if self.shape is None:
-            if given["num_rows"] is None:
-                raise InvalidArgumentError("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
-            return {**given, "row_width": 1 if given["row_width"] is None else given["row_width"]}
-        shape = checked_shape(self.shape)
-        num_rows, row_width = sizes_of(shape, self.layout, given["num_rows"], given["row_width"])
-        checked_integer(f"row_width is {_SIZES[1][1]}", row_width, *_SIZES[1][2:])
-        return {"shape": shape, "num_rows": num_rows, "row_width": row_width}
+            raise InvalidArgumentError(f"tensor {shown(name)}: {error}") from error
 
     def __repr__(self) -> str:
         return self._shown(
@@ -172,7 +157,8 @@ class TensorSpec(Options):
         )
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@renamed({"result": "result_layout"})
+@dataclasses.dataclass(frozen=True, repr=False, init=False)
 class RoundSpec(Options):
     """The tensors of a round, how they are aggregated, and when the round ends.
 
@@ -189,7 +175,7 @@ class RoundSpec(Options):
             "union": keys and counts, without values. "min", "max": element-wise over C(i), unweighted.
         weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
             without, a submission with another weight than 1 is refused.
-        result: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
+        result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
         numerics: by default "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples
             of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. With either one, the same
             submissions give the same bits in any order of arrival.
@@ -216,23 +202,7 @@ class RoundSpec(Options):
         max_bytes_per_submission: limit of keys and values. None: the server's limit.
     """
 
-    tensors: Sequence[TensorSpec]
-    op: str | None = None
-    weighting: str | None = None
-    result: str | None = None
-    numerics: str | None = None
-    return_counts: bool | None = None
-    return_weights: bool | None = None
-    min_contributors: int | None = None
-    prune_zeros: bool | None = None
-    fill: float | None = None
-    dense_threshold: float | None = None
-    result_dtype: Any = None
-    on_nonfinite: str | None = None
-    on_bound: str | None = None
-    on_empty: str | None = None
-    value_bound: float | None = None
-    weight_bound: float | None = None
+    tensors: tuple[TensorSpec, ...] = ()
     min_submissions: int = 0
     max_submissions: int | None = None
     deadline: Seconds | None = None
@@ -240,14 +210,31 @@ class RoundSpec(Options):
     max_tuples_per_submission: int | None = None
     max_bytes_per_submission: int | None = None
 
-    def __post_init__(self) -> None:
-        tensors = tuple(self.tensors) if isinstance(self.tensors, Iterable) else None
-        if tensors is None or not all(isinstance(tensor, TensorSpec) for tensor in tensors):
-            raise InvalidArgumentError(f"tensors is a list of TensorSpec, not {shown(self.tensors)}")
-        object.__setattr__(self, "tensors", tensors)
-        if self.result_dtype is not None:
-            object.__setattr__(self, "result_dtype", dtype_name(self.result_dtype))
-        self._check_words()
+    def __init__(
+        self,
+        tensors: Iterable[TensorSpec],
+        *,
+        min_submissions: int = 0,
+        max_submissions: int | None = None,
+        deadline: Seconds | None = None,
+        result_ttl: Seconds | None = None,
+        max_tuples_per_submission: int | None = None,
+        max_bytes_per_submission: int | None = None,
+        **options: Unpack[OptionArguments],
+    ) -> None:
+        made = tuple(tensors) if isinstance(tensors, Iterable) else None
+        if made is None or not all(isinstance(tensor, TensorSpec) for tensor in made):
+            raise InvalidArgumentError(f"tensors is a list of TensorSpec, not {shown(tensors)}")
+        super().__init__(**options)
+        self._set(
+            tensors=made,
+            min_submissions=min_submissions,
+            max_submissions=max_submissions,
+            deadline=deadline,
+            result_ttl=result_ttl,
+            max_tuples_per_submission=max_tuples_per_submission,
+            max_bytes_per_submission=max_bytes_per_submission,
+        )
 
     def __repr__(self) -> str:
         default = Aggregation()
@@ -310,7 +297,7 @@ class RoundSpec(Options):
 
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
-        defaults = {"result": tensor.layout}
+        defaults = {"result_layout": tensor.layout}
         return Aggregation(**{**defaults, **self._options(), **tensor._options()})
 
     def to_proto(self) -> pb.RoundSpec:
@@ -348,3 +335,19 @@ def checked_spec(spec: Any) -> RoundSpec:
     if not isinstance(spec, RoundSpec):
         raise InvalidArgumentError(f"spec is a RoundSpec, not {shown(spec)}")
     return spec
+
+
+def _sizes(
+    layout: str, shape: Iterable[SupportsIndex] | None, num_rows: SupportsIndex | None, row_width: SupportsIndex | None
+) -> dict[str, Any]:
+    """Returns shape, num_rows and row_width, in Python's integers: NumPy's overflow in products."""
+    rows = None if num_rows is None else checked_integer(_NUM_ROWS[0], num_rows, *_NUM_ROWS[1:])
+    width = None if row_width is None else checked_integer(_ROW_WIDTH[0], row_width, *_ROW_WIDTH[1:])
+    if shape is None:
+        if rows is None:
+            raise InvalidArgumentError("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
+        return {"num_rows": rows, "row_width": 1 if width is None else width}
+    sizes = checked_shape(shape)
+    rows, width = sizes_of(sizes, layout, rows, width)
+    checked_integer(_ROW_WIDTH[0], width, *_ROW_WIDTH[1:])
+    return {"shape": sizes, "num_rows": rows, "row_width": width}

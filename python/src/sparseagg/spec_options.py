@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from sparseagg.arguments import shown
 from sparseagg.errors import InvalidArgumentError
+from sparseagg.types import DTypeLike
 from sparseagg.v1 import aggregation_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "DTYPES",
     "Aggregation",
+    "OptionArguments",
     "Options",
     "dtype_name",
     "enum_name",
@@ -36,16 +41,16 @@ DTYPES: dict[str, int] = {
     "uint64": 8,
 }
 
-# Fields of AggregationSpec in the proto that are enums: our name, its name, and the prefix of its values.
+# Fields of AggregationSpec in the proto that are enums, and the prefix of the values.
 _ENUMS = {
-    "op": ("op", pb.Op, "OP_"),
-    "weighting": ("weighting", pb.Weighting, "WEIGHTING_"),
-    "result": ("result_layout", pb.ResultLayout, "RESULT_LAYOUT_"),
-    "numerics": ("numerics", pb.Numerics, "NUMERICS_"),
-    "on_nonfinite": ("on_nonfinite", pb.NonfinitePolicy, "NONFINITE_POLICY_"),
-    "on_bound": ("on_bound", pb.BoundPolicy, "BOUND_POLICY_"),
-    "on_empty": ("on_empty", pb.EmptyPolicy, "EMPTY_POLICY_"),
-    "result_dtype": ("result_dtype", pb.DType, "DTYPE_"),
+    "op": (pb.Op, "OP_"),
+    "weighting": (pb.Weighting, "WEIGHTING_"),
+    "result_layout": (pb.ResultLayout, "RESULT_LAYOUT_"),
+    "numerics": (pb.Numerics, "NUMERICS_"),
+    "on_nonfinite": (pb.NonfinitePolicy, "NONFINITE_POLICY_"),
+    "on_bound": (pb.BoundPolicy, "BOUND_POLICY_"),
+    "on_empty": (pb.EmptyPolicy, "EMPTY_POLICY_"),
+    "result_dtype": (pb.DType, "DTYPE_"),
 }
 _SCALARS = (
     "return_counts",
@@ -59,7 +64,7 @@ _SCALARS = (
 )
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: DTypeLike) -> str:
     """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
 
     Raises:
@@ -86,7 +91,7 @@ def outside_key_space(num_rows: int) -> str:
 
 def words_of(field: str) -> list[str]:
     """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
-    _, enum, prefix = _ENUMS[field]
+    enum, prefix = _ENUMS[field]
     return [name[len(prefix) :].lower() for name, number in enum.items() if number]
 
 
@@ -96,7 +101,7 @@ def _enum_value(field: str, value: str | None) -> int:
     known = words_of(field)
     if value not in known:
         raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(known)}")
-    _, enum, prefix = _ENUMS[field]
+    enum, prefix = _ENUMS[field]
     return int(enum.Value(prefix + value.upper()))
 
 
@@ -107,7 +112,7 @@ def enum_name(enum: Any, prefix: str, number: int) -> str:
 
 
 def _enum_name(field: str, number: int) -> str | None:
-    _, enum, prefix = _ENUMS[field]
+    enum, prefix = _ENUMS[field]
     return None if number == 0 else enum_name(enum, prefix, number)
 
 
@@ -129,7 +134,7 @@ class Aggregation:
 
     op: str = "sum"
     weighting: str = "uniform"
-    result: str = "sparse"
+    result_layout: str = "sparse"
     numerics: str = "canonical"
     return_counts: bool = False
     return_weights: bool = False
@@ -145,28 +150,81 @@ class Aggregation:
     weight_bound: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+class OptionArguments(TypedDict, total=False):
+    """The options as arguments of ``TensorSpec`` and ``RoundSpec``, which ``RoundSpec`` documents."""
+
+    op: str | None
+    weighting: str | None
+    result_layout: str | None
+    numerics: str | None
+    return_counts: bool | None
+    return_weights: bool | None
+    min_contributors: int | None
+    prune_zeros: bool | None
+    fill: float | None
+    dense_threshold: float | None
+    result_dtype: DTypeLike | None
+    on_nonfinite: str | None
+    on_bound: str | None
+    on_empty: str | None
+    value_bound: float | None
+    weight_bound: float | None
+
+
+@dataclasses.dataclass(frozen=True, init=False)
 class Options:
     """The options that a round sets and a tensor may override. None: not set."""
 
+    op: str | None
+    weighting: str | None
+    result_layout: str | None
+    numerics: str | None
+    return_counts: bool | None
+    return_weights: bool | None
+    min_contributors: int | None
+    prune_zeros: bool | None
+    fill: float | None
+    dense_threshold: float | None
+    result_dtype: str | None
+    on_nonfinite: str | None
+    on_bound: str | None
+    on_empty: str | None
+    value_bound: float | None
+    weight_bound: float | None
+
+    def __init__(self, **options: Unpack[OptionArguments]) -> None:
+        names = OptionArguments.__annotations__
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}")
+        self._set(**{name: options.get(name) for name in names})
+        if self.result_dtype is not None:
+            self._set(result_dtype=dtype_name(self.result_dtype))
+        self._check_words()
+
+    def _set(self, **fields: Any) -> None:
+        """Sets fields of a new object. Dataclasses that are frozen refuse assignments."""
+        vars(self).update(fields)
+
     def _check_words(self) -> None:
         """Raises ``InvalidArgumentError`` for an unknown word, unless ``enum_name`` made it of an unknown number."""
-        for field, (_, _, prefix) in _ENUMS.items():
+        for field, (_, prefix) in _ENUMS.items():
             value = getattr(self, field)
             if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
                 _enum_value(field, value)
 
     def _options_to_proto(self) -> pb.AggregationSpec:
         proto = pb.AggregationSpec()
-        for field, (name, _, _) in _ENUMS.items():
-            setattr(proto, name, _enum_value(field, getattr(self, field)))
+        for field in _ENUMS:
+            setattr(proto, field, _enum_value(field, getattr(self, field)))
         set_fields(proto, self, _SCALARS)
         return proto
 
     def _shown(self, always: dict[str, Any]) -> str:
         """Returns the text of ``__repr__``: these fields, and those that are not as they are by default."""
-        fields = {field.name: field.default for field in dataclasses.fields(self) if field.name not in always}
-        given = {name: getattr(self, name) for name, default in fields.items() if getattr(self, name) != default}
+        defaults = {field.name: field.default for field in dataclasses.fields(self) if field.name not in always}
+        defaults = {name: None if value is dataclasses.MISSING else value for name, value in defaults.items()}
+        given = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
         shown = {**always, **given}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -177,8 +235,8 @@ class Options:
 
 def options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for field, (name, _, _) in _ENUMS.items():
-        options[field] = _enum_name(field, getattr(proto, name))
+    for field in _ENUMS:
+        options[field] = _enum_name(field, getattr(proto, field))
     for field in _SCALARS:
         options[field] = getattr(proto, field) if proto.HasField(field) else None
     return options

@@ -13,6 +13,7 @@ from sparseagg.arguments import checked_integer, checked_text, shown
 from sparseagg.durations import Seconds, duration, seconds_of
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.spec import enum_name
+from sparseagg.types import Update
 from sparseagg.v1 import tasks_pb2 as pb
 
 __all__ = ["NewTask", "Outcome", "Task", "checked_bytes", "checked_labels"]
@@ -142,7 +143,7 @@ class Outcome:
         result: small, for the coordinator; at most the server's max_task_bytes.
     """
 
-    update: Any = None
+    update: Update | None = None
     weight: float | None = None
     result: bytes = b""
 

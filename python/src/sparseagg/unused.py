@@ -44,12 +44,17 @@ _RULES: list[_Rule] = [
         lambda _, how: how.op in _SUMS or how.return_weights,
         "is for sums and means, and for return_weights",
     ),
-    ("fill", lambda of: bool(of.fill), lambda _, how: how.result != "sparse", 'is for the results "dense" and "auto"'),
+    (
+        "fill",
+        lambda of: bool(of.fill),
+        lambda _, how: how.result_layout != "sparse",
+        'is for the result layouts "dense" and "auto"',
+    ),
     (
         "dense_threshold",
         lambda of: of.dense_threshold is not None,
-        lambda _, how: how.result == "auto",
-        'is for the result "auto"',
+        lambda _, how: how.result_layout == "auto",
+        'is for the result_layout "auto"',
     ),
     ("prune_zeros", lambda of: bool(of.prune_zeros), lambda _, how: how.op != "union", "is for ops with values"),
     (

@@ -47,7 +47,7 @@ class Case:
 def one(dtype: str = "float32", num_rows: int = 10, row_width: int = 1, **options: Any) -> sa.RoundSpec:
     """A round of one tensor; options of the tensor and of the round are told apart by name."""
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 def v(client_id: str, keys: Any, rows: Any, weight: float | None = None, spoil: Any = None) -> Client:

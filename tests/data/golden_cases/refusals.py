@@ -175,7 +175,7 @@ def refusals() -> list[Case]:
         Case(
             "dense_needs_num_rows",
             "Hashed keys have no dense result.",
-            one(num_rows=0, result="dense"),
+            one(num_rows=0, result_layout="dense"),
             [],
             "",
             INVALID_ARGUMENT,
@@ -184,7 +184,7 @@ def refusals() -> list[Case]:
         Case(
             "two_tensors_of_one_name",
             "Names are unique.",
-            sa.RoundSpec([sa.TensorSpec("v", "float32", 3), sa.TensorSpec("v", "float64", 3)]),
+            sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3), sa.TensorSpec("v", "float64", num_rows=3)]),
             [],
             "",
             INVALID_ARGUMENT,

@@ -106,7 +106,14 @@ def keys() -> list[Case]:
         Case(
             "min_contributors_in_a_dense_result",
             "Removed keys hold the fill and count 0.",
-            one(num_rows=5, result="dense", fill=-1.5, min_contributors=2, return_counts=True, return_weights=True),
+            one(
+                num_rows=5,
+                result_layout="dense",
+                fill=-1.5,
+                min_contributors=2,
+                return_counts=True,
+                return_weights=True,
+            ),
             [v("a", [1, 2], [1.0, 1.0]), v("b", [1, 3], [1.0, 1.0])],
         ),
         Case(
@@ -134,7 +141,7 @@ def keys() -> list[Case]:
 
 
 def layouts() -> list[Case]:
-    bias = sa.TensorSpec("bias", "float32", 4, layout="dense", op="mean")
+    bias = sa.TensorSpec("bias", "float32", num_rows=4, layout="dense", op="mean")
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     return [
         Case(
@@ -152,31 +159,31 @@ def layouts() -> list[Case]:
         Case(
             "dense_result",
             "Untouched keys hold the fill.",
-            one(num_rows=6, result="dense", fill=0.5),
+            one(num_rows=6, result_layout="dense", fill=0.5),
             [v("a", [4, 1], [1.0, 2.0])],
         ),
         Case(
             "auto_stays_sparse",
             "4 of 10 keys: 4·(4 + 4) < 10·4.",
-            one(result="auto"),
+            one(result_layout="auto"),
             [v("a", [1, 2, 3, 4], [1.0] * 4)],
         ),
         Case(
             "auto_goes_dense",
             "5 of 10 keys: 5·(4 + 4) ≥ 10·4.",
-            one(result="auto", return_counts=True),
+            one(result_layout="auto", return_counts=True),
             [v("a", [1, 2, 3, 4], [1.0] * 4), v("b", [9], [1.0])],
         ),
         Case(
             "auto_dense_threshold",
             "Dense from the given density on.",
-            one(result="auto", dense_threshold=0.1),
+            one(result_layout="auto", dense_threshold=0.1),
             [v("a", [3], [1.0])],
         ),
         Case(
             "auto_union",
             "A union's rows are its counts, of 4 bytes.",
-            one("float64", num_rows=4, op="union", result="auto"),
+            one("float64", num_rows=4, op="union", result_layout="auto"),
             [v("a", [0, 3], None)],
         ),
         Case(
@@ -189,7 +196,11 @@ def layouts() -> list[Case]:
         Case(
             "interleaved_clients_and_tensors",
             "Chunks of several clients and tensors, mixed.",
-            sa.RoundSpec([sa.TensorSpec("emb", "float32", 100, 2), bias], op="coordinate_mean", weighting="by_weight"),
+            sa.RoundSpec(
+                [sa.TensorSpec("emb", "float32", num_rows=100, row_width=2), bias],
+                op="coordinate_mean",
+                weighting="by_weight",
+            ),
             [
                 Client(
                     name,
@@ -206,9 +217,9 @@ def layouts() -> list[Case]:
             "Op, counts and result dtype of one tensor.",
             sa.RoundSpec(
                 [
-                    sa.TensorSpec("u", "float32", 10, op="union"),
-                    sa.TensorSpec("m", "float32", 10, op="max", return_counts=False, result_dtype="float64"),
-                    sa.TensorSpec("s", "float32", 10),
+                    sa.TensorSpec("u", "float32", num_rows=10, op="union"),
+                    sa.TensorSpec("m", "float32", num_rows=10, op="max", return_counts=False, result_dtype="float64"),
+                    sa.TensorSpec("s", "float32", num_rows=10),
                 ],
                 return_counts=True,
                 op="sum",

@@ -113,7 +113,7 @@ def packed() -> list[Case]:
         Case(
             "dense_result_in_float16",
             "Implicit keys, rows rounded.",
-            one(num_rows=5, result="dense", fill=0.1),
+            one(num_rows=5, result_layout="dense", fill=0.1),
             [v("a", [1], [0.3])],
             result=values_as("float16"),
         ),

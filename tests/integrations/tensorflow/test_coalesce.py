@@ -17,7 +17,7 @@ def coalesced(case: Case) -> torch.Tensor:
 
 
 def summed(case: Case, **options) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.num_rows, case.row_width)], **options)
+    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, num_rows=case.num_rows, row_width=case.row_width)], **options)
     updates = []
     for keys, rows in case.updates:
         shape = (case.num_rows, case.row_width)
@@ -56,7 +56,7 @@ def test_bfloat16_stops_growing_there_and_is_exact_here() -> None:
         torch.zeros((1, 4096), dtype=torch.int64), torch.ones(4096, dtype=torch.bfloat16), (1,)
     )
     assert ones.coalesce().values().tolist() == [256.0]
-    spec = sa.RoundSpec([sa.TensorSpec("v", "bfloat16", 1)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "bfloat16", num_rows=1)])
     assert np.asarray(sa.aggregate([ones], spec)["v"].values, np.float64).tolist() == [4096.0]
 
 

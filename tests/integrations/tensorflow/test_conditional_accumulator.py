@@ -81,7 +81,9 @@ def expected_means(case: Case) -> dict[int, np.ndarray]:
 
 
 def our_means(case: Case) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", case.dtype, case.num_rows, case.row_width)], op="coordinate_mean")
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", case.dtype, num_rows=case.num_rows, row_width=case.row_width)], op="coordinate_mean"
+    )
     return sa.aggregate([{"v": update} for update in case.updates], spec)["v"]
 
 

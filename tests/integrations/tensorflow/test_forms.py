@@ -14,7 +14,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
 
 
 def merge(tensor, dtype="float32", num_rows=NUM_ROWS, row_width=WIDTH, **options) -> sa.TensorResult:
-    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width)], **options)
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width)], **options)
     return sa.aggregate([{"v": tensor}], spec)["v"]
 
 
@@ -86,7 +86,7 @@ def test_sparse_tensor_of_single_elements_goes_in_and_comes_out() -> None:
 def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
     values = np.arange(NUM_ROWS * WIDTH).reshape(NUM_ROWS, WIDTH) - 20
     given = make(values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype=dtype)
-    result = merge(given, dtype, result="dense")
+    result = merge(given, dtype, result_layout="dense")
     assert as_dense(result) == values.tolist()
     out = result.to_tf()
     assert isinstance(out, tf.Tensor)

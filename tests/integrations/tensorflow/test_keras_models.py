@@ -28,9 +28,9 @@ def make_model(seed: int = 1) -> keras.Model:
 
 SPEC = sa.RoundSpec(
     [
-        sa.TensorSpec("emb/embeddings", "float32", VOCABULARY, WIDTH),
-        sa.TensorSpec("out/kernel", "float32", WIDTH, layout="dense"),
-        sa.TensorSpec("out/bias", "float32", 1, layout="dense"),
+        sa.TensorSpec("emb/embeddings", "float32", num_rows=VOCABULARY, row_width=WIDTH),
+        sa.TensorSpec("out/kernel", "float32", num_rows=WIDTH, layout="dense"),
+        sa.TensorSpec("out/bias", "float32", num_rows=1, layout="dense"),
     ],
     op="mean",
     weighting="by_weight",
@@ -79,7 +79,7 @@ def test_merged_gradients_are_those_of_all_examples_together(address: str | None
             opened = client.create_round(SPEC)
             for number, (update, shard) in enumerate(zip(updates, shards)):
                 opened.submit(f"client-{number}", update, weight=len(shard[1]))
-            result = opened.close()
+            result = opened.finish()
     pairs = sparse_keras.gradients(result, model)
     assert [variable.path for _, variable in pairs] == [variable.path for variable in model.trainable_variables]
     together = gradients_of(model, *(np.concatenate(parts) for parts in zip(*shards)))
@@ -126,7 +126,7 @@ def test_rounds_may_have_some_of_the_variables(make) -> None:
 @pytest.mark.parametrize("keys", [[], [0], [7, 8, 30]])
 def test_single_elements_of_a_variable_move_alone(keys: list[int]) -> None:
     variable = tf.Variable(np.ones((5, 2, 4), np.float32))
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 40)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=40)])
     result = sa.aggregate([{"v": (keys, np.ones(len(keys)))}], spec)
     ((gradient, _),) = sparse_keras.gradients(result, {"v": variable})
     assert np.flatnonzero(tf.convert_to_tensor(gradient)).tolist() == keys
@@ -136,7 +136,7 @@ def test_single_elements_of_a_variable_move_alone(keys: list[int]) -> None:
 
 def test_hashed_keys_find_their_rows() -> None:
     variable = tf.Variable(np.ones((5, 2), np.float32))
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 0, 2)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=0, row_width=2)])
     inside, outside = (sa.aggregate([{"v": ([key], np.ones((1, 2)))}], spec) for key in (4, 2**64 - 1))
     sparse_keras.apply_rows(FedAvgM(), inside, {"v": variable}, -1.0)
     assert variable.numpy()[4].tolist() == [0, 0]
@@ -148,7 +148,9 @@ def test_hashed_keys_find_their_rows() -> None:
 @pytest.mark.parametrize("layout", ["sparse", "dense"])
 def test_scalars_are_stepped(layout: str) -> None:
     variable = tf.Variable(1.0)
-    result = sa.aggregate([{"v": np.array([0.5])}], sa.RoundSpec([sa.TensorSpec("v", "float32", 1, layout=layout)]))
+    result = sa.aggregate(
+        [{"v": np.array([0.5])}], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1, layout=layout)])
+    )
     keras_variable = keras.Variable(1.0)
     keras.optimizers.SGD(1.0).apply_gradients(sparse_keras.gradients(result, {"v": keras_variable}))
     sparse_keras.apply_rows(FedAvgM(), result, {"v": variable}, -1.0)
@@ -156,8 +158,12 @@ def test_scalars_are_stepped(layout: str) -> None:
 
 
 def test_results_that_do_not_fit_are_refused() -> None:
-    result = sa.aggregate([([1], np.ones((1, WIDTH)))], sa.RoundSpec([sa.TensorSpec("v", "float32", 9, WIDTH)]))
-    union = sa.aggregate([([1], None)], sa.RoundSpec([sa.TensorSpec("v", "float32", 9, WIDTH)], op="union"))
+    result = sa.aggregate(
+        [([1], np.ones((1, WIDTH)))], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, row_width=WIDTH)])
+    )
+    union = sa.aggregate(
+        [([1], None)], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, row_width=WIDTH)], op="union")
+    )
     for call in (sparse_keras.gradients, lambda *given: sparse_keras.apply_rows(FedAvgM(), *given, -1.0)):
         for given, variables, text in (
             (result, make_model(), "no variable 'v'; it has 'emb/embeddings'"),

@@ -11,7 +11,7 @@ from sparseagg import keras as sparse_keras
 from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 NUM_ROWS, WIDTH = 10, 3
-SPEC = sa.RoundSpec([sa.TensorSpec("emb", "float32", NUM_ROWS, WIDTH)], op="mean")
+SPEC = sa.RoundSpec([sa.TensorSpec("emb", "float32", num_rows=NUM_ROWS, row_width=WIDTH)], op="mean")
 # As docs/integrations.md and sparseagg.keras say.
 KERAS = keras.optimizers
 MOVE_OTHERS = {

@@ -25,7 +25,7 @@ def merged(shape: tuple, row_width: int | None, dtype: str = "float32", layout: 
         keys = np.flatnonzero(rng.random(spec.num_rows) < 0.5)
     rows = rng.integers(1, 100, (len(keys), spec.row_width)).astype(np.float32)
     update = bfloat16.bits_from_float(rows) if dtype == "bfloat16" else rows.astype(dtype)
-    return sa.aggregate([(keys, update)], sa.RoundSpec([spec], result=layout))["v"]
+    return sa.aggregate([(keys, update)], sa.RoundSpec([spec], result_layout=layout))["v"]
 
 
 def wide(array: Any) -> np.ndarray:

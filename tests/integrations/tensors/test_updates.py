@@ -74,7 +74,7 @@ def test_torch_stored_zeros_are_kept() -> None:
     torch = pytest.importorskip("torch")
     csr = torch.sparse_csr_tensor([0, 1, 1, 2], [1, 0], torch.tensor([0.0, 5.0]), (3, 2))
     for layout in (csr, csr.to_sparse_csc(), csr.to_sparse()):
-        assert tensor_data(sa.TensorSpec("v", "float32", 3, 2), layout).keys.tolist() == [0, 2]
+        assert tensor_data(sa.TensorSpec("v", "float32", num_rows=3, row_width=2), layout).keys.tolist() == [0, 2]
 
 
 def test_torch_module_sends_its_gradients_where_like_made_the_spec() -> None:
@@ -182,13 +182,13 @@ def test_pandas() -> None:
         data = tensor_data(by_element(), made)
         assert np.array_equal(dense(data), array)
         assert data.num_keys == len(series)
-    keys = tensor_data(sa.TensorSpec("v", "float32", 9), pandas.DataFrame({"key": [3, 1]}))
+    keys = tensor_data(sa.TensorSpec("v", "float32", num_rows=9), pandas.DataFrame({"key": [3, 1]}))
     assert (keys.keys.tolist(), keys.values) == ([3, 1], None)
 
 
 def test_pandas_that_makes_no_sense_says_where() -> None:
     pandas = pytest.importorskip("pandas")
-    spec = sa.TensorSpec("v", "float32", 9, 2)
+    spec = sa.TensorSpec("v", "float32", num_rows=9, row_width=2)
     for made, text in [
         (pandas.DataFrame({"key": [1], "a": [1.0]}), r"tensor 'v': values of shape \(1, 1\) do not go with 1 keys"),
         (pandas.DataFrame({"key": [1.5], "a": [1.0], "b": [1.0]}), "tensor 'v': keys must be integers, not float64"),
@@ -220,13 +220,13 @@ def test_arrow() -> None:
     for made in (wide, fixed, variable, chunked, variable[:0], fixed.to_batches()[0], chunked[:0]):
         expected = array if len(made) else np.zeros(SHAPE)
         assert np.array_equal(dense(tensor_data(by_row(), made)), expected), f"seed {SEED}"
-    keys_alone = tensor_data(sa.TensorSpec("v", "float32", 20), fixed.select(["key"]))
+    keys_alone = tensor_data(sa.TensorSpec("v", "float32", num_rows=20), fixed.select(["key"]))
     assert (keys_alone.keys.tolist(), keys_alone.values) == (keys.tolist(), None)
 
 
 def test_arrow_that_makes_no_sense_says_where() -> None:
     arrow = pytest.importorskip("pyarrow")
-    spec = sa.TensorSpec("v", "float32", 9, 2)
+    spec = sa.TensorSpec("v", "float32", num_rows=9, row_width=2)
     ragged = arrow.array([[1.0, 2.0], [3.0]])
     for made, text in [
         (arrow.table({"k": [1]}), "tensor 'v': cannot read pyarrow.*: one of its columns must be 'key'; it has 'k'"),
@@ -253,7 +253,7 @@ def test_arrow_lists_with_wild_offsets_are_refused() -> None:
     offsets = arrow.py_buffer(np.array([0, 1 << 30, 4], np.int32))
     lists = arrow.Array.from_buffers(arrow.list_(arrow.float32()), 2, [None, offsets], children=[values])
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read pyarrow"):
-        tensor_data(sa.TensorSpec("v", "float32", 9, 2), arrow.table({"key": [1, 2], "a": lists}))
+        tensor_data(sa.TensorSpec("v", "float32", num_rows=9, row_width=2), arrow.table({"key": [1, 2], "a": lists}))
 
 
 KEYS, VALUES = [8, 1, 3, 2, 5], [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -265,20 +265,22 @@ def test_polars_frames_are_tables_of_keys_and_values() -> None:
     frame = polars.DataFrame({"v": VALUES, "key": KEYS})
     lists = polars.DataFrame({"key": KEYS, "row": [[value, 0.0] for value in VALUES]})
     # Of ten values, as many as a dense array of this tensor has.
-    data = tensor_data(sa.TensorSpec("v", "float32", 10), frame)
+    data = tensor_data(sa.TensorSpec("v", "float32", num_rows=10), frame)
     assert (data.keys.tolist(), data.values.reshape(-1).tolist()) == (KEYS, VALUES)
-    assert tensor_data(sa.TensorSpec("v", "float32", 10, 2), lists).values.tolist() == [[v, 0.0] for v in VALUES]
+    assert tensor_data(sa.TensorSpec("v", "float32", num_rows=10, row_width=2), lists).values.tolist() == [
+        [v, 0.0] for v in VALUES
+    ]
     for pair in ((frame["key"], frame["v"]), (frame["key"], frame.select("v")), (KEYS, frame["v"])):
-        data = tensor_data(sa.TensorSpec("v", "float32", 10), pair)
+        data = tensor_data(sa.TensorSpec("v", "float32", num_rows=10), pair)
         assert (data.keys.tolist(), data.values.reshape(-1).tolist()) == (KEYS, VALUES)
-    assert tensor_data(sa.TensorSpec("v", "float32", 5), frame["v"]).keys is None
+    assert tensor_data(sa.TensorSpec("v", "float32", num_rows=5), frame["v"]).keys is None
 
 
 def test_polars_that_makes_no_sense_says_why() -> None:
     polars = pytest.importorskip("polars")
     pytest.importorskip("pyarrow")
     frame = polars.DataFrame({"key": KEYS, "v": VALUES})
-    spec = sa.TensorSpec("v", "float32", 10)
+    spec = sa.TensorSpec("v", "float32", num_rows=10)
     for given, text in [
         (frame.lazy(), "a table without __arrow_c_stream__"),
         (frame.select("v"), "one of its columns must be 'key'; it has 'v'"),
@@ -299,7 +301,7 @@ def test_polars_that_makes_no_sense_says_why() -> None:
 def test_pandas_and_arrow_columns_in_a_pair() -> None:
     pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     frame = pandas.DataFrame({"key": KEYS, "a": VALUES, "b": VALUES})
-    spec = sa.TensorSpec("v", "float32", 10, 2)
+    spec = sa.TensorSpec("v", "float32", num_rows=10, row_width=2)
     table = arrow.Table.from_pandas(frame)
     for pair in (
         (frame["key"], frame[["a", "b"]]),
@@ -323,7 +325,7 @@ def test_pandas_and_arrow_columns_in_a_pair() -> None:
 
 def test_xarray_with_labels_is_refused() -> None:
     xarray = pytest.importorskip("xarray")
-    spec = sa.TensorSpec("v", "float32", 5)
+    spec = sa.TensorSpec("v", "float32", num_rows=5)
     assert tensor_data(spec, xarray.DataArray(VALUES)).values.reshape(-1).tolist() == VALUES
     labelled = xarray.DataArray(VALUES, coords={"key": KEYS}, dims="key")
     for given, text in [(labelled, "its axes have labels"), (xarray.Dataset({"v": labelled}), "it is a mapping")]:

@@ -13,7 +13,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from test_client import fail_after
 from test_retry import FAST, SPEC, Scripted, serving, update
 
-ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], return_counts=True)
+ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], return_counts=True)
 
 
 def run(coroutine):
@@ -28,7 +28,7 @@ def test_aio_round_from_open_to_delete(server):
             await asyncio.gather(*(opened.submit(f"c{i}", {"v": ([i % 3, 9], [1.0, 2.0])}) for i in range(20)))
             assert (await opened.refresh()).num_submissions == 20
             assert (await opened.submit("c0", ([0, 9], [1.0, 2.0]))).duplicate
-            result = await opened.close()
+            result = await opened.finish()
             assert (await opened.wait()).state == "done"
             part = await opened.result(["v"], keys=(1, 3))
             listed = [found.id async for found in client.list_rounds()]
@@ -51,10 +51,9 @@ def test_aio_errors_are_typed(server):
             opened = await client.create_round(ONE)
             with pytest.raises(sa.InvalidArgumentError, match="key 10"):
                 await opened.submit("a", ([10], [1.0]))
-            with pytest.raises(sa.errors.FailedPreconditionError):
-                await opened.result()
-            with pytest.raises(TimeoutError):
-                await opened.wait(timeout=0.01)
+            for call in (opened.wait, opened.result):
+                with pytest.raises(TimeoutError):
+                    await call(timeout=0.01)
             await opened.cancel("enough")
             with pytest.raises(sa.RoundFailedError, match="enough"):
                 await opened.result()
@@ -80,7 +79,7 @@ def test_aio_client_of_another_loop_says_so(server):
         client.aggregate([([1], [1.0])], ONE),
         opened.submit("a", ([1], [1.0])),
         opened.result(),
-        client.disconnect(),
+        client.close(),
     ):
         with pytest.raises(sa.errors.FailedPreconditionError, match="this client is in use in another event loop"):
             run(call)
@@ -90,7 +89,7 @@ def test_aio_disconnect_of_a_client_that_never_called():
     async def job():
         client = sa.aio.Client("127.0.0.1:1")
         await client.close()
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             await client.server_info()
 
     run(job())
@@ -114,17 +113,17 @@ def test_aio_after_disconnect_says_so(server):
         client = sa.aio.Client(server.address)
         opened = await client.create_round(ONE)
         await opened.submit("a", ([1], [1.0]))
-        await client.disconnect()
+        await client.close()
         await client.close()
         for call in (
             client.server_info(),
             client.aggregate([([1], [1.0])], ONE),
             opened.submit("b", ([1], [1.0])),
             opened.submit("b", ([1], [1.0]), resumable=True),
-            opened.close(),
+            opened.finish(),
             opened.result(),
         ):
-            with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+            with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
                 await call
 
     run(job())
@@ -167,8 +166,8 @@ def test_aio_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
         client = sa.aio.Client(address)
         under_way = asyncio.ensure_future(CALLS[call](await client.get_round("r")))
         await asyncio.get_running_loop().run_in_executor(None, servicer.entered.wait)
-        await client.disconnect()
-        with pytest.raises(sa.errors.CancelledError, match="disconnected"):
+        await client.close()
+        with pytest.raises(sa.errors.CancelledError, match="closed"):
             await under_way
         assert not under_way.cancelled()
 
@@ -184,7 +183,7 @@ def test_aio_cancelled_task_stays_cancelled(waiting, call):
         under_way = asyncio.ensure_future(CALLS[call](await client.get_round("r")))
         await asyncio.get_running_loop().run_in_executor(None, servicer.entered.wait)
         under_way.cancel()
-        await client.disconnect()
+        await client.close()
         with pytest.raises(asyncio.CancelledError):
             await under_way
         assert under_way.cancelled()
@@ -199,7 +198,7 @@ def test_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
     with futures.ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(CALLS[call], client.get_round("r"))
         assert servicer.entered.wait(60)
-        client.disconnect()
+        client.close()
         with pytest.raises(sa.errors.CancelledError):
             under_way.result(timeout=60)
 
@@ -210,10 +209,10 @@ def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
 
         async def call_too_late():
             with client._connection._channels.least_busy() as stub:
-                await client.disconnect()
+                await client.close()
                 await stub.GetServerInfo(pb.GetServerInfoRequest())
 
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             await call_too_late()
 
     run(job())
@@ -224,7 +223,7 @@ def test_aio_result_ranges_end_where_they_say(server):
         async with sa.aio.Client(server.address) as client:
             opened = await client.create_round(ONE)
             await opened.submit("a", ([0, 9], [1.0, 2.0]))
-            await opened.close()
+            await opened.finish()
             assert len((await opened.result(keys=(0, 0)))["v"]) == 0
             assert (await opened.result(keys=(0, None)))["v"].keys.tolist() == [0, 9]
             with pytest.raises(sa.InvalidArgumentError, match="ends at 0, before it begins at 5"):
@@ -251,7 +250,7 @@ def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resuma
             async with sa.aio.Client(proxy.address, retry=FAST, chunk_bytes=50_000) as unlucky:
                 found = await unlucky.get_round(opened.id)
                 await found.submit("a", update(), resumable=resumable, progress=True)
-            return await opened.close()
+            return await opened.finish()
 
     merged = run(job())["v"]
     assert np.array_equal(merged.values, np.arange(100_000))
@@ -262,7 +261,7 @@ def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resuma
 def test_aio_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
     async def job():
         failing = fail_after(monkeypatch, 2)
-        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000)])
+        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1000)])
         async with sa.aio.Client(server.address, chunk_bytes=1000) as client:
             opened = await client.create_round(spec)
             with pytest.raises(MemoryError, match="no room for this chunk"):

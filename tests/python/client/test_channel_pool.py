@@ -68,7 +68,7 @@ def test_channels_once_closed_lend_nothing(lend: str) -> None:
     with channels.least_busy():
         assert channels.close() == opener.opened
         with (
-            pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"),
+            pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"),
             getattr(channels, lend)(),
         ):
             pass
@@ -85,7 +85,7 @@ def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
                 channel.close()
             stub.GetServerInfo(pb.GetServerInfoRequest())
 
-    with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
         call_too_late()
 
 
@@ -106,7 +106,7 @@ def test_client_after_disconnect_says_so(server: Any) -> None:
     spec = sa.RoundSpec(tensors=[sa.TensorSpec("t", dtype="float32", num_rows=10)])
     opened = client.create_round(spec)
     opened.submit("a", ([1], [1.0]))
-    client.disconnect()
+    client.close()
     client.close()
     for call in (
         client.server_info,
@@ -118,7 +118,7 @@ def test_client_after_disconnect_says_so(server: Any) -> None:
         opened.close,
         opened.result,
     ):
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             call()
 
 
@@ -185,7 +185,7 @@ def submit_together(client: sa.Client, spec: sa.RoundSpec, updates: list[Any]) -
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(submit, range(len(updates))))
-    return rnd.close()["t"]
+    return rnd.finish()["t"]
 
 
 def test_submit_over_several_connections_gives_the_same_bits(server: Any) -> None:

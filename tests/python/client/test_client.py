@@ -10,12 +10,12 @@ import pytest
 import sparseagg as sa
 from sparseagg.wire import encode
 
-EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", 100, 4)], return_counts=True)
+EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", num_rows=100, row_width=4)], return_counts=True)
 
 
 def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 def test_server_info_names_engine_and_limits(client):
@@ -32,7 +32,7 @@ def test_round_submit_close_gives_the_merged_rows(client):
     submission = opened.submit("a", {"e": (np.array([7, 3]), rows)})
     assert (submission.num_tuples, submission.num_bytes, submission.duplicate) == (2, 2 * (4 + 16), False)
     opened.submit("b", {"e": (np.array([3, 3]), rows)})
-    result = opened.close()
+    result = opened.finish()
     assert list(result) == ["e"]
     merged = result["e"]
     assert merged.layout == "sparse"
@@ -43,7 +43,7 @@ def test_round_submit_close_gives_the_merged_rows(client):
     assert result.info.state == "done"
     assert (result.info.num_submissions, result.info.num_tuples) == (2, 4)
     assert result.info.spec.tensors == EMBEDDING.tensors
-    assert opened.close()["e"].keys.tolist() == [3, 7]  # closing again just reads
+    assert opened.finish()["e"].keys.tolist() == [3, 7]  # closing again just reads
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "coordinate_mean", "min", "max"])
@@ -51,7 +51,7 @@ def test_round_by_weight_follows_the_op(client, op):
     opened = client.create_round(one("float64", op=op, weighting="by_weight", return_weights=True))
     opened.submit("a", {"v": ([7, 1], [4.0, 1.0])}, weight=3.0)
     opened.submit("b", {"v": ([9, 1], [2.0, 5.0])}, weight=1.0)
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     expected = {
         "sum": [8.0, 12.0, 2.0],
         "mean": [2.0, 3.0, 0.5],
@@ -81,7 +81,7 @@ def test_round_every_dtype_comes_back(client, dtype, modular, given, result_dtyp
     values = [given] if dtype.startswith(("f", "b")) else np.array([given], dtype)
     for name in ("a", "b"):
         opened.submit(name, {"v": ([4], values)})
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert merged.dtype == result_dtype
     total = 2 * given if not modular else (2 * given) % 2 ** (8 * merged.values.itemsize)
     assert merged.values.astype(np.float64 if result_dtype == "bfloat16" else merged.values.dtype).tolist() == [total]
@@ -91,18 +91,22 @@ def test_round_union_has_keys_and_counts(client):
     opened = client.create_round(one(op="union"))
     opened.submit("a", {"v": ([3, 1], None)})
     opened.submit("b", {"v": ([3], None)})
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert (merged.keys.tolist(), merged.values, merged.counts.tolist()) == ([1, 3], None, [1, 2])
 
 
 def test_round_dense_tensor_and_overrides(client):
     spec = sa.RoundSpec(
-        [sa.TensorSpec("e", "float32", 10), sa.TensorSpec("b", "float32", 3, layout="dense", op="mean")], op="sum"
+        [
+            sa.TensorSpec("e", "float32", num_rows=10),
+            sa.TensorSpec("b", "float32", num_rows=3, layout="dense", op="mean"),
+        ],
+        op="sum",
     )
     opened = client.create_round(spec)
     opened.submit("a", {"e": ([1], [1.0]), "b": [3.0, 6.0, 9.0]})
     opened.submit("b", {"e": ([1], [1.0]), "b": [1.0, 2.0, 3.0]})
-    result = opened.close()
+    result = opened.finish()
     assert list(result) == ["e", "b"]
     assert result["e"].values.tolist() == [2.0]
     assert (result["b"].layout, result["b"].dense().tolist()) == ("dense", [2.0, 4.0, 6.0])
@@ -119,18 +123,20 @@ def test_round_update_in_many_chunks_is_one_submission(server, resumable):
         opened = client.create_round(one(num_rows=5000, row_width=3))
         submission = opened.submit("a", {"v": (keys, rows)}, resumable=resumable, progress=True)
         assert submission.num_tuples == 20_000
-        merged = opened.close()["v"]
+        merged = opened.finish()["v"]
     assert merged.keys.tolist() == np.unique(keys).tolist()
     assert np.array_equal(merged.dense(), expected)
 
 
 def test_result_parts_are_as_the_whole(client):
     opened = client.create_round(
-        sa.RoundSpec([sa.TensorSpec("a", "float32", 0), sa.TensorSpec("b", "float32", 5, layout="dense")])
+        sa.RoundSpec(
+            [sa.TensorSpec("a", "float32", num_rows=0), sa.TensorSpec("b", "float32", num_rows=5, layout="dense")]
+        )
     )
     hashes = np.array([2**64 - 1, 10, 2**63, 11], np.uint64)
     opened.submit("x", {"a": (hashes, [1.0, 2.0, 3.0, 4.0]), "b": np.arange(5.0)})
-    opened.close()
+    opened.finish()
     assert opened.result(["b"])["b"].values.tolist() == [0, 1, 2, 3, 4]
     assert list(opened.result(["b"])) == ["b"]
     assert opened.result(["a"], keys=(11, 2**63))["a"].keys.tolist() == [11]
@@ -143,7 +149,7 @@ def test_result_parts_are_as_the_whole(client):
 
 
 def test_round_empty_is_an_empty_result(client):
-    merged = client.create_round(one(return_counts=True)).close()["v"]
+    merged = client.create_round(one(return_counts=True)).finish()["v"]
     assert (len(merged), merged.values.shape, merged.counts.shape) == (0, (0,), (0,))
 
 
@@ -151,7 +157,7 @@ def test_round_update_without_tuples_counts_in_the_mean(client):
     opened = client.create_round(one(op="mean"))
     opened.submit("a", {"v": ([1], [1.0])})
     assert opened.submit("b", {}).num_tuples == 0
-    assert opened.close()["v"].values.tolist() == [0.5]
+    assert opened.finish()["v"].values.tolist() == [0.5]
 
 
 def test_create_round_id_is_idempotent(client):
@@ -184,7 +190,7 @@ def test_submit_again_is_a_duplicate_or_refused(client):
     assert opened.submit("a", update).duplicate
     with pytest.raises(sa.errors.AlreadyExistsError, match="'a'"):
         opened.submit("a", {"v": ([1, 2], [1.0, 3.0])})
-    assert opened.close()["v"].values.tolist() == [1.0, 2.0]
+    assert opened.finish()["v"].values.tolist() == [1.0, 2.0]
     assert opened.submit("a", update).duplicate  # after the close as well
     assert opened.refresh().num_submissions == 1
 
@@ -212,7 +218,7 @@ def test_submit_bad_update_is_refused_and_the_round_unharmed(client, update, wei
             opened.submit("bad", update, weight=weight, resumable=resumable)
         assert refused.value.code.name == "INVALID_ARGUMENT"
         assert isinstance(refused.value, ValueError)
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert (merged.keys.tolist(), merged.values.tolist()) == ([3], [2.0])
 
 
@@ -223,7 +229,7 @@ def test_submit_beyond_limits_is_resource_exhausted(client):
         opened.submit("b", {"v": ([1, 2, 3, 4], [1.0] * 4)})
     with pytest.raises(sa.errors.ResourceExhaustedError, match="20"):
         opened.submit("b", {"v": ([1, 2, 3], [1.0] * 3)})
-    assert len(opened.close()["v"]) == 2
+    assert len(opened.finish()["v"]) == 2
 
 
 def test_create_round_bad_spec_is_refused(client):
@@ -238,12 +244,10 @@ def test_create_round_bad_spec_is_refused(client):
 
 def test_round_in_the_wrong_phase_says_so(client):
     opened = client.create_round(one())
-    with pytest.raises(sa.errors.FailedPreconditionError) as early:
-        opened.result()
-    assert not isinstance(early.value, sa.RoundFailedError)
-    with pytest.raises(TimeoutError, match="open"):
-        opened.wait(timeout=0.01)
-    opened.close()
+    for call in (opened.wait, opened.result):
+        with pytest.raises(TimeoutError, match="open"):
+            call(timeout=0.01)
+    opened.finish()
     with pytest.raises(sa.errors.FailedPreconditionError):
         opened.submit("late", {"v": ([1], [1.0])})
     with pytest.raises(sa.errors.FailedPreconditionError):
@@ -264,7 +268,7 @@ def test_round_below_its_minimum_fails(client):
     opened = client.create_round(one(min_submissions=2))
     opened.submit("a", {"v": ([1], [1.0])})
     with pytest.raises(sa.RoundFailedError) as failed:
-        opened.close()
+        opened.finish()
     assert failed.value.state == "failed"
     assert opened.info.state == "failed"
 
@@ -274,7 +278,7 @@ def test_round_overflow_fails_naming_the_key(client):
     for name in ("a", "b"):
         opened.submit(name, {"v": ([7, 5], np.array([2**63 - 1] * 2))})
     with pytest.raises(sa.RoundFailedError, match="key 5"):
-        opened.close()
+        opened.finish()
 
 
 def test_round_closes_itself_at_its_maximum(client):
@@ -293,7 +297,7 @@ def test_round_closes_itself_at_its_deadline(client):
 def test_round_fixed_point_reports_its_shift(client):
     opened = client.create_round(one(numerics="fixed_point", max_submissions=100, value_bound=1.0))
     opened.submit("a", {"v": ([1], [0.5])})
-    assert opened.close()["v"].fixed_point_shift == 62 - 7
+    assert opened.finish()["v"].fixed_point_shift == 62 - 7
 
 
 def test_aggregate_list_mapping_and_weights(client):
@@ -333,7 +337,7 @@ def test_aggregate_many_chunks_equals_a_round(server):
         opened = client.create_round(spec)
         for name in reversed(updates):
             opened.submit(name, updates[name])
-        merged = opened.close()["v"]
+        merged = opened.finish()["v"]
     assert at_once.keys.tobytes() == merged.keys.tobytes()
     assert at_once.values.tobytes() == merged.values.tobytes()
 
@@ -350,7 +354,7 @@ def test_client_many_threads_and_rounds_at_once(client):
         list(pool.map(submit, [(which, k) for k in range(50) for which in range(4)]))
     names = sorted(f"client-{k}" for k in range(50))
     for which, one_round in enumerate(opened):
-        merged = one_round.close()["v"]
+        merged = one_round.finish()["v"]
         assert merged.counts.tolist() == [min(key + 1, 50) for key in range(200)]
         total = 0.0
         for _ in names:
@@ -389,4 +393,4 @@ def test_client_two_of_them_share_rounds(server, client):
     opened = client.create_round(one())
     with sa.Client(server.address) as other:
         other.get_round(opened.id).submit("a", {"v": ([1], [1.0])})
-    assert opened.close()["v"].values.tolist() == [1.0]
+    assert opened.finish()["v"].values.tolist() == [1.0]

@@ -78,7 +78,7 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
             mine.close()
         assert mine.submit("", UPDATE).client_id == "site-1"  # the credential's name; the content counts once
         opened.submit("site-2", UPDATE)
-        assert opened.close()["v"].values.ravel().tolist() == [2.0, 4.0]
+        assert opened.finish()["v"].values.ravel().tolist() == [2.0, 4.0]
         with guarded.client("observer") as observer:
             assert observer.get_round("r").result()["v"].keys.tolist() == [1, 3]
 
@@ -163,7 +163,7 @@ def test_asyncio_client_takes_the_same(guarded: Guarded) -> None:
         ) as client:
             opened = await client.create_round(SPEC)
             await opened.submit("a", UPDATE)
-            assert (await opened.close())["v"].values.ravel().tolist() == [1.0, 2.0]
+            assert (await opened.finish())["v"].values.ravel().tolist() == [1.0, 2.0]
 
     asyncio.run(run())
 
@@ -196,7 +196,7 @@ def test_token_over_a_plain_connection_to_another_machine_is_refused(
 
 @pytest.mark.parametrize("address", ["localhost:1", "127.0.0.1:1", "[::1]:1", "ipv4:127.0.0.1:1", "unix:/tmp/s"])
 def test_token_over_a_plain_connection_within_the_machine_is_sent(address: str) -> None:
-    sa.Client(address, token="secret").disconnect()
+    sa.Client(address, token="secret").close()
 
 
 def test_server_says_at_its_start_whether_it_believes_everybody(

@@ -43,7 +43,7 @@ def aggregate_of_tensors(client: sa.Client, n: int) -> Callable[[], object]:
 
 
 def round_of_chunks(client: sa.Client, n: int) -> Callable[[], object]:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 20)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 20)])
     keys = np.random.default_rng(1).permutation(1 << 20)[: 100 * n]
     update = (keys, np.ones(len(keys), np.float32))
     cutting = sa.Client(client.address, chunk_bytes=900)
@@ -51,7 +51,7 @@ def round_of_chunks(client: sa.Client, n: int) -> Callable[[], object]:
     def run() -> None:
         opened = cutting.create_round(spec)
         opened.submit("a", update)
-        opened.close()
+        opened.finish()
         opened.delete()
 
     return run
@@ -63,7 +63,7 @@ def round_of_clients(client: sa.Client, n: int) -> Callable[[], object]:
         for i in range(n):
             opened.submit(i, UPDATE)
         assert len(list(opened.submissions())) == n
-        opened.close(only=[str(i) for i in range(0, n, 2)])
+        opened.finish(only=[str(i) for i in range(0, n, 2)])
         opened.delete()
 
     return run

@@ -17,7 +17,7 @@ import pytest
 import sparseagg as sa
 from sparseagg.client.endpoint import parsed_handle
 
-ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = ([1, 2], [1.0, 2.0])
 PATIENCE_S = 60
 
@@ -67,7 +67,7 @@ def submit_from_children(method: str, address: str, server_address: str) -> None
             assert [job.result(PATIENCE_S) for job in jobs].count(True) == 1
             twin = asyncio.run(_get(client.address, opened.name))
             assert not children.submit(submit_with_asyncio, twin, 3).result(PATIENCE_S)
-        assert opened.close()["v"].values.tolist() == [5.0, 10.0]
+        assert opened.finish()["v"].values.tolist() == [5.0, 10.0]
 
 
 async def _get(address: str, name: str) -> sa.aio.Round:
@@ -82,7 +82,7 @@ def test_forked_child_opens_connections_of_its_own(client):
 
     def child(pipe):
         opened.submit("child", UPDATE)
-        client.disconnect()
+        client.close()
         pipe.send(len(channels._channels))
 
     here, there = multiprocessing.Pipe(duplex=False)
@@ -92,7 +92,7 @@ def test_forked_child_opens_connections_of_its_own(client):
     assert here.recv() == 1
     process.join(PATIENCE_S)
     assert opened.submit("child", UPDATE).duplicate, "the parent's connections are as they were"
-    assert opened.close()["v"].values.tolist() == [2.0, 4.0]
+    assert opened.finish()["v"].values.tolist() == [2.0, 4.0]
 
 
 def test_memory_round_in_a_forked_child_says_so():
@@ -112,7 +112,7 @@ def test_memory_round_in_a_forked_child_says_so():
         process.join(PATIENCE_S)
         assert isinstance(error, sa.errors.FailedPreconditionError)
         assert 'rounds of ":memory:" are of the process that has made their client' in str(error)
-        assert len(opened.close()["v"]) == 0
+        assert len(opened.finish()["v"]) == 0
 
 
 @pytest.mark.parametrize("shell", [sa.Client, sa.aio.Client])
@@ -215,7 +215,7 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
         own.submit("a", UPDATE)
         own.release()
         own.release()
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             own.refresh()
 
 
@@ -223,7 +223,7 @@ def test_aio_open_round_releases(client):
     async def job() -> None:
         async with await sa.aio.open_round(client.create_round(ONE).handle) as opened:
             await opened.submit("a", UPDATE)
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is disconnected"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             await opened.refresh()
 
     asyncio.run(job())

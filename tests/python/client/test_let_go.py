@@ -16,7 +16,7 @@ import sparseagg as sa
 from real_server import ServerProcess
 
 NUM_ROWS = 100_000
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", NUM_ROWS, layout="dense")])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=NUM_ROWS, layout="dense")])
 WAIT_S = 20.0
 
 
@@ -110,12 +110,13 @@ def test_update_that_no_server_takes_is_let_go_of(start_server: Any, no_search: 
 def test_result_that_cannot_be_read_holds_no_frame(server: ServerProcess, no_search: None):
     with sa.Client(server.address) as client:
         opened = client.create_round(SPEC)
+        opened.cancel()
 
         def read() -> weakref.ref[Watched]:
             held = watched(1)  # by this frame, which an error's traceback would hold
-            with contextlib.suppress(sa.errors.FailedPreconditionError):
+            with contextlib.suppress(sa.RoundFailedError):
                 opened.result()
-                raise AssertionError("the round is open")
+                raise AssertionError("the round is cancelled")
             return weakref.ref(held)
 
         assert is_gone(read())

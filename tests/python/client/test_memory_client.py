@@ -15,7 +15,7 @@ from sparseagg.local import extension, memory_round
 from sparseagg.local.engine import Aggregator
 from sparseagg.local.memory_round import MemoryRound
 
-ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = ([1, 2], [1.0, 2.0])
 PATIENCE_S = 60
 
@@ -83,9 +83,9 @@ def test_memory_clients_have_rounds_of_their_own():
         assert first.address == ":memory:"
         opened = first.create_round(ONE, "r")
         assert list(second.list_rounds()) == []
-        second.create_round(sa.RoundSpec([sa.TensorSpec("w", "int32", 5)]), "r")
+        second.create_round(sa.RoundSpec([sa.TensorSpec("w", "int32", num_rows=5)]), "r")
         opened.submit("a", UPDATE)
-        assert opened.close()["v"].keys.tolist() == [1, 2]
+        assert opened.finish()["v"].keys.tolist() == [1, 2]
 
 
 def test_memory_round_has_copies_of_updates_and_gives_copies_of_results():
@@ -97,7 +97,7 @@ def test_memory_round_has_copies_of_updates_and_gives_copies_of_results():
         opened.submit("b", dense)
         for array in (keys, rows, dense):
             array[:] = 0
-        merged = opened.close()["v"]
+        merged = opened.finish()["v"]
         assert merged.values.tolist() == [1, 2, 3, 1, 1, 1, 1, 1, 1, 1]
         merged.values[:] = 0
         merged.keys[:] = 0
@@ -110,7 +110,7 @@ def test_memory_round_takes_one_submission_of_a_client_from_many_threads():
         opened = client.create_round(ONE)
         answers = list(threads.map(lambda i: opened.submit(f"c{i % 8}", ([i % 8], [1.0])), range(64)))
         assert sum(not answer.duplicate for answer in answers) == 8
-        assert opened.close()["v"].values.tolist() == [1.0] * 8
+        assert opened.finish()["v"].values.tolist() == [1.0] * 8
         assert opened.info.num_submissions == 8
 
         full = client.create_round(sa.RoundSpec(ONE.tensors, max_submissions=3))
@@ -163,7 +163,7 @@ def test_memory_waits_of_asyncio_leave_the_threads_to_others():
                 task.cancel()
             await asyncio.gather(*(each.submit("a", UPDATE) for each in rounds))
             assert not any(task.done() for task in waits)
-            await asyncio.gather(*(each.end() for each in rounds))
+            await asyncio.gather(*(each.close() for each in rounds))
             return [info.state for info in await asyncio.gather(*waits)]
 
     assert asyncio.run(asyncio.wait_for(job(), PATIENCE_S)) == ["done"] * 100
@@ -173,7 +173,7 @@ def test_memory_merge_goes_on_after_a_timeout(merge_gate):
     with sa.Client(":memory:") as client:
         opened = client.create_round(ONE)
         opened.submit("a", UPDATE)
-        for call in (opened.close, opened.end, opened.wait):
+        for call in (opened.finish, opened.result, opened.wait):
             with pytest.raises(TimeoutError, match=f"^{opened.name} is still finalizing$"):
                 call(timeout=0.02)
         with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is finalizing$"):
@@ -182,19 +182,19 @@ def test_memory_merge_goes_on_after_a_timeout(merge_gate):
         with pytest.raises(TimeoutError, match=r"^the aggregation has not ended: the merge was under way$"):
             client.aggregate([UPDATE], ONE, timeout=0.02)
         merge_gate.leave.set()
-        assert opened.close(timeout=PATIENCE_S)["v"].values.tolist() == [1.0, 2.0]
+        assert opened.finish(timeout=PATIENCE_S)["v"].values.tolist() == [1.0, 2.0]
 
 
 def test_memory_round_cancelled_during_its_merge_has_no_result(merge_gate):
     with sa.Client(":memory:") as client:
         opened = client.create_round(ONE)
         with pytest.raises(TimeoutError):
-            opened.end(timeout=0)
+            opened.finish(timeout=0)
         assert merge_gate.entered.wait(PATIENCE_S)
         assert opened.cancel("enough").state == "cancelled"
         merge_gate.leave.set()
         with pytest.raises(sa.RoundFailedError, match="cancelled: enough"):
-            opened.close()
+            opened.finish()
 
 
 def test_memory_submission_to_a_round_cancelled_meanwhile_does_not_count(monkeypatch):
@@ -217,7 +217,7 @@ def test_memory_round_fails_when_the_merge_has_a_fault(monkeypatch):
 
     monkeypatch.setattr(Aggregator, "finish", fault)
     with sa.Client(":memory:") as client, pytest.raises(sa.RoundFailedError, match="failed: INTERNAL: a fault"):
-        client.create_round(ONE).close(timeout=PATIENCE_S)
+        client.create_round(ONE).finish(timeout=PATIENCE_S)
 
 
 def test_memory_disconnect_ends_calls_under_way(monkeypatch):
@@ -234,8 +234,8 @@ def test_memory_disconnect_ends_calls_under_way(monkeypatch):
     with futures.ThreadPoolExecutor(1) as threads:
         call = threads.submit(opened.wait)
         assert waiting.wait(PATIENCE_S)
-        client.disconnect()
-        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
+        client.close()
+        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
             call.result(PATIENCE_S)
 
 
@@ -245,8 +245,8 @@ def test_memory_aio_disconnect_ends_calls_under_way():
         opened = await client.create_round(ONE)
         call = asyncio.create_task(opened.wait())
         await asyncio.sleep(0)
-        await client.disconnect()
-        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
+        await client.close()
+        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
             await call
 
     asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
@@ -291,7 +291,7 @@ def test_memory_round_that_has_no_use_is_freed(monkeypatch, end):
     if end == "drop":
         del client, opened
     elif end == "disconnect":
-        client.disconnect()
+        client.close()
     else:
         getattr(opened, end)()
     gc.collect()
@@ -307,7 +307,7 @@ def test_server_that_does_not_know_only_is_found_out(monkeypatch):
         with pytest.raises(
             sa.errors.UnimplementedError, match="counts 2 submissions instead of 1: the server is too old"
         ):
-            opened.close(only=["a"])
+            opened.finish(only=["a"])
 
 
 def test_local_client_has_a_server_of_its_own_until_it_disconnects():
@@ -316,7 +316,7 @@ def test_local_client_has_a_server_of_its_own_until_it_disconnects():
         opened = client.create_round(ONE)
         with sa.Client(client.address) as third:
             third.get_round(opened.id).submit("a", UPDATE)
-        assert opened.close()["v"].values.tolist() == [1.0, 2.0]
+        assert opened.finish()["v"].values.tolist() == [1.0, 2.0]
     with sa.Client(client.address, retry=sa.RetryPolicy(attempts=1)) as late, pytest.raises(sa.errors.UnavailableError):
         late.server_info()
 

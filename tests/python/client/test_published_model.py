@@ -24,7 +24,7 @@ def any_client(request, address):
     loop = asyncio.new_event_loop()
     client = Settled((sa.Client if request.param == "blocking" else sa.aio.Client)(address), loop)
     yield client
-    client.disconnect()
+    client.close()
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
 

@@ -42,8 +42,8 @@ def test_round_random_updates_equal_the_reference(server, seed):
         rng.shuffle(names)
         at_once = {name: (updates[name], weights[name]) for name in names if name in accepted}
         if failure is not None:
-            assert error_of(opened.close) is sa.RoundFailedError
+            assert error_of(opened.finish) is sa.RoundFailedError
             assert error_of(lambda: client.aggregate(at_once, spec)) is failure
             return
-        for result in (opened.close(), client.aggregate(at_once, spec)):
+        for result in (opened.finish(), client.aggregate(at_once, spec)):
             assert differences(spec, accepted, result) == []

@@ -9,7 +9,7 @@ import sparseagg as sa
 
 def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 @pytest.mark.parametrize("layout", ["sparse", "dense"])
@@ -17,7 +17,7 @@ def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
 def test_result_of_an_empty_range_is_empty(client, layout, keys):
     opened = client.create_round(one(row_width=2, layout=layout, return_counts=True))
     opened.submit("a", np.ones((10, 2)))
-    whole = opened.close()["v"]
+    whole = opened.finish()["v"]
     part = opened.result(keys=keys)["v"]
     assert (len(part), part.layout, part.values.shape, part.counts.shape) == (0, layout, (0, 2), (0,))
     assert (part.keys.dtype, part.values.dtype) == (whole.keys.dtype, whole.values.dtype)
@@ -27,7 +27,7 @@ def test_result_ranges_end_where_they_say(client):
     opened = client.create_round(one(num_rows=0))
     hashes = np.array([0, 5, 2**64 - 1], np.uint64)
     opened.submit("a", (hashes, [1.0, 2.0, 3.0]))
-    opened.close()
+    opened.finish()
     for keys, expected in (
         ((0, 5), [0]),
         ((0, np.uint64(6)), [0, 5]),
@@ -60,7 +60,7 @@ def test_result_ranges_end_where_they_say(client):
 )
 def test_result_of_what_is_no_range_says_so(client, keys, text):
     opened = client.create_round(one())
-    opened.close()
+    opened.finish()
     with pytest.raises(sa.InvalidArgumentError, match=text):
         opened.result(keys=keys)
 
@@ -68,21 +68,23 @@ def test_result_of_what_is_no_range_says_so(client, keys, text):
 @pytest.mark.parametrize("tensors", ["v", ["\udcff"], [5], [], ()])
 def test_result_of_what_are_no_names_says_so(client, tensors):
     opened = client.create_round(one())
-    opened.close()
+    opened.finish()
     with pytest.raises(sa.InvalidArgumentError, match="name"):
         opened.result(tensors)
 
 
 @pytest.mark.parametrize("fill", [None, 7.0])
 def test_part_of_a_dense_result_is_filled_as_the_whole_is(client, fill):
-    opened = client.create_round(one(result="dense", fill=fill))
+    opened = client.create_round(one(result_layout="dense", fill=fill))
     opened.submit("a", ([1, 5], [1.0, 2.0]))
-    whole, absent = opened.close()["v"], fill or 0.0
+    whole, absent = opened.finish()["v"], fill or 0.0
     assert whole.dense().tolist() == [absent, 1, absent, absent, absent, 2, absent, absent, absent, absent]
     part = opened.result(keys=(0, 3))["v"]
     assert part.dense().tolist() == [absent, 1, *[absent] * 8]
     assert part.dense(fill=-1).tolist() == [absent, 1, absent, *[-1] * 7]
-    other = sa.TensorSpec("w", "float32", 10, result="sparse")  # which has no use for the fill of the others
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10, result="dense"), other], fill=fill)
+    other = sa.TensorSpec(
+        "w", "float32", num_rows=10, result_layout="sparse"
+    )  # which has no use for the fill of the others
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10, result_layout="dense"), other], fill=fill)
     sparse = client.aggregate([{"w": ([1], [1.0])}], spec)["w"]
     assert sparse.dense().tolist() == [0, 1, *[0] * 8]

@@ -19,7 +19,7 @@ from sparseagg.client.upload import make_upload
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.formats import PLAIN, WireFormat
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)], weighting="by_weight", return_counts=True)
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)], weighting="by_weight", return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
 KEYS = np.arange(100_000) * 3
 VALUES = np.arange(100_000, dtype=np.float32) / 3  # 800 kB with the keys
@@ -58,7 +58,7 @@ SUBMITS = pytest.mark.parametrize("submits", [submit, submit_with_asyncio], ids=
 
 
 def assert_counts_once(opened: sa.Round, keys=KEYS, values=VALUES) -> None:
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert np.array_equal(merged.keys, keys)
     assert np.array_equal(merged.values, values)
     assert set(merged.counts.tolist()) == {1}
@@ -67,7 +67,7 @@ def assert_counts_once(opened: sa.Round, keys=KEYS, values=VALUES) -> None:
 def leave_half(flaky, opened: sa.Round, submits=submit, **more) -> None:
     """A worker that dies on its way."""
     with pytest.raises(sa.errors.UnavailableError):
-        submits(flaky(400_000).address, opened, encoding="plain", retry=sa.RetryPolicy(attempts=1), **more)
+        submits(flaky(400_000).address, opened, key_encoding="plain", retry=sa.RetryPolicy(attempts=1), **more)
     assert opened.refresh().num_uploads == 1
 
 
@@ -90,7 +90,7 @@ def test_submit_by_a_new_process_with_other_chunks_counts_all_rows_once(flaky, s
         ({"update": (KEYS[::-1], VALUES)}, KEYS, VALUES[::-1]),
         ({"update": (KEYS[:90_000], VALUES[:90_000])}, KEYS[:90_000], VALUES[:90_000]),
         ({"weight": 2.0}, KEYS, VALUES * 2),
-        ({"values": "float16"}, KEYS, VALUES.astype(np.float16).astype(np.float32)),
+        ({"value_encoding": "float16"}, KEYS, VALUES.astype(np.float16).astype(np.float32)),
     ],
     ids=["values", "keys", "order", "length", "weight", "encoding"],
 )
@@ -109,7 +109,7 @@ def test_submit_by_many_processes_resumes_where_the_last_one_died(flaky, client,
     opened = client.create_round(SPEC)
     for encoding in ["plain", "auto", "plain", "auto", "plain", "auto"]:
         try:
-            submits(flaky(350_000).address, opened, encoding=encoding, retry=sa.RetryPolicy(attempts=1))
+            submits(flaky(350_000).address, opened, key_encoding=encoding, retry=sa.RetryPolicy(attempts=1))
         except sa.errors.UnavailableError:
             continue
         break
@@ -213,7 +213,7 @@ def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts
     opened = client.create_round(SPEC)
     with futures.ThreadPoolExecutor(1) as pool:
         first, go_on = halts.start(pool, submits, server.address, opened)
-        opened.close()
+        opened.finish()
         go_on.set()
         with pytest.raises(sa.errors.FailedPreconditionError, match=r"^rounds/.* is done$"):
             first.result(timeout=60)
@@ -302,7 +302,7 @@ def test_submit_that_stalls_beyond_the_upload_timeout_goes_on(
 def test_submit_over_a_network_that_stalls_beyond_the_clients_timeout_goes_on(flaky, client, submits, resumable):
     opened = client.create_round(SPEC)
     proxy = flaky(400_000, pause_s=2.0)
-    submits(proxy.address, opened, encoding="plain", resumable=resumable, timeout=1.0)
+    submits(proxy.address, opened, key_encoding="plain", resumable=resumable, timeout=1.0)
     assert proxy.paused == 1
     assert_counts_once(opened)
 

@@ -18,9 +18,9 @@ SEED = 20261209
 PAGE_BYTES = 1 << 20  # by default
 SPEC = sa.RoundSpec(
     [
-        sa.TensorSpec("sparse", "float32", 1_000_000, 2),
-        sa.TensorSpec("dense", "float64", 300_000, layout="dense"),
-        sa.TensorSpec("small", "int64", 10),
+        sa.TensorSpec("sparse", "float32", num_rows=1_000_000, row_width=2),
+        sa.TensorSpec("dense", "float64", num_rows=300_000, layout="dense"),
+        sa.TensorSpec("small", "int64", num_rows=10),
     ],
     return_counts=True,
     return_weights=True,
@@ -39,7 +39,8 @@ def opened(client: sa.Client) -> Iterator[sa.Round]:
         keys = np.unique(rng.integers(0, 1_000_000, 250_000))
         rows = rng.normal(size=(len(keys), 2)).astype(np.float32)
         made.submit(name, {"sparse": (keys, rows), "dense": rng.normal(size=300_000), "small": ([3], [7])})
-    made.end()
+    made.close()
+    made.wait()
     yield made
     made.delete()
 
@@ -72,7 +73,7 @@ def assert_equal(one: sa.Result, other: sa.Result) -> None:
 @READS
 @pytest.mark.parametrize(
     "options",
-    [{}, {"values": "int8_scaled"}, {"keys": (1234, 900_000)}, {"tensors": ["dense"], "encoding": "plain"}],
+    [{}, {"value_encoding": "int8_scaled"}, {"keys": (1234, 900_000)}, {"tensors": ["dense"], "key_encoding": "plain"}],
     ids=["all", "rounded", "range", "one"],
 )
 def test_result_goes_on_where_the_connection_broke(

@@ -24,7 +24,7 @@ from sparseagg.client.retry import wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 100_000)], return_counts=True)
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=100_000)], return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
 
 
@@ -37,9 +37,9 @@ def update() -> dict:
 def test_submit_over_a_breaking_connection_counts_once(flaky, client, resumable, budgets):
     opened = client.create_round(SPEC)
     with sa.Client(flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
-        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable, encoding="plain")
+        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable, key_encoding="plain")
     assert submission.num_tuples == 100_000
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert merged.values.tolist() == list(range(100_000))
     assert set(merged.counts.tolist()) == {1}
 
@@ -51,9 +51,9 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
     opened = client.create_round(SPEC)
     patience = sa.RetryPolicy(attempts=4, initial=0.3, multiplier=3.0, maximum=3.0)
     with sa.Client(proxy.address, retry=patience, chunk_bytes=50_000) as unlucky:
-        unlucky.get_round(opened.id).submit("a", update(), encoding="plain")
+        unlucky.get_round(opened.id).submit("a", update(), key_encoding="plain")
     assert 5 <= proxy.broken <= 20
-    assert len(opened.close()["v"]) == 100_000
+    assert len(opened.finish()["v"]) == 100_000
 
 
 @pytest.mark.parametrize("resumable", [False, True])
@@ -89,13 +89,13 @@ def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
 def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
     first = start_server()
     with sa.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
-        client.create_round(SPEC).submit("a", update(), encoding="plain")
+        client.create_round(SPEC).submit("a", update(), key_encoding="plain")
         first.kill()
         start_server("--max-message-bytes", "64KiB", address=first.address)
         opened = client.create_round(SPEC)
         with contextlib.suppress(sa.errors.ResourceExhaustedError):  # where the client has not noticed
-            opened.submit("a", update(), encoding="plain")
-        assert opened.submit("b", update(), encoding="plain").num_tuples == 100_000
+            opened.submit("a", update(), key_encoding="plain")
+        assert opened.submit("b", update(), key_encoding="plain").num_tuples == 100_000
 
 
 def test_aio_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
@@ -103,13 +103,13 @@ def test_aio_client_learns_that_a_restarted_server_takes_smaller_messages(start_
 
     async def job():
         async with sa.aio.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
-            await (await client.create_round(SPEC)).submit("a", update(), encoding="plain")
+            await (await client.create_round(SPEC)).submit("a", update(), key_encoding="plain")
             first.kill()
             start_server("--max-message-bytes", "64KiB", address=first.address)
             opened = await client.create_round(SPEC)
             with contextlib.suppress(sa.errors.ResourceExhaustedError):
-                await opened.submit("a", update(), encoding="plain")
-            assert (await opened.submit("b", update(), encoding="plain")).num_tuples == 100_000
+                await opened.submit("a", update(), key_encoding="plain")
+            assert (await opened.submit("b", update(), key_encoding="plain")).num_tuples == 100_000
 
     asyncio.run(job())
 
@@ -166,8 +166,8 @@ def test_client_that_disconnects_is_cancelled_and_does_not_try_again():
     with serving(servicer) as address, sa.Client(address, retry=FAST) as client, futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.get_round, "r")
         assert servicer.called.wait(60)
-        client.disconnect()
-        with pytest.raises(sa.errors.CancelledError, match="this client is disconnected"):
+        client.close()
+        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
             waiting.result(timeout=60)
         servicer.end.set()
     assert servicer.calls == 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import sparseagg as sa
 
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 
 
 class Twin:
@@ -36,7 +38,7 @@ class Twin:
         return call
 
     def leave(self) -> None:
-        self._run(self._client.disconnect())
+        self._run(self._client.close())
         self._loop.close()
 
 
@@ -53,7 +55,7 @@ def open_round(request, server):
         twin.leave()
 
 
-def test_end_waits_for_the_merge_and_reads_nothing(open_round, monkeypatch):
+def test_close_and_wait_read_nothing(open_round, monkeypatch):
     opened = open_round()
     opened.submit("a", np.ones(10))
 
@@ -62,17 +64,44 @@ def test_end_waits_for_the_merge_and_reads_nothing(open_round, monkeypatch):
 
     monkeypatch.setattr(opened.connection, "read", read)
     for _ in range(2):
-        info = opened.end(timeout=60)
+        assert opened.close(timeout=60).state in ("finalizing", "done")
+        info = opened.wait(timeout=60)
         assert (info.state, info.num_submissions, info.results[0].num_keys) == ("done", 1, 10)
 
 
-def test_end_of_a_round_without_result_says_why(open_round):
+def test_result_of_a_round_without_one_says_why(open_round):
     opened = open_round()
     opened.cancel("for a test")
-    with pytest.raises(sa.RoundFailedError, match="cancelled: for a test"):
-        opened.end()
+    assert opened.close().state == "cancelled"
+    for call in (opened.result, opened.finish):
+        with pytest.raises(sa.RoundFailedError, match="cancelled: for a test"):
+            call()
     with pytest.raises(sa.InvalidArgumentError, match="timeout is a number"):
-        opened.end(timeout="soon")
+        opened.close(timeout="soon")
+
+
+def test_result_waits_until_the_round_is_closed(client):
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
+    opened.submit("a", ([1], [1.0]))
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(opened.result)
+        client.get_round(opened.name).close()
+        assert reading.result(timeout=60)["v"].keys.tolist() == [1]
+
+
+def test_former_names_tell_the_present_ones(client):
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
+    with pytest.raises(AttributeError, match=r"'end' is called 'close\(\) and wait\(\)' now"):
+        opened.end()
+    with pytest.raises(AttributeError, match="'disconnect' is called 'close' now"):
+        client.disconnect()
+    for options, text in (
+        ({"encoding": "plain"}, "'encoding' is called 'key_encoding' now"),
+        ({"values": "float16"}, "'values' is called 'value_encoding' now"),
+    ):
+        for call in (functools.partial(opened.submit, "a", ([1], [1.0])), opened.result):
+            with pytest.raises(TypeError, match=text):
+                call(**options)
 
 
 @pytest.mark.parametrize("attempts", [1, 5])
@@ -94,15 +123,14 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(
     with pytest.raises(TimeoutError, match="still open"):
         opened.wait(timeout=0.5)
     assert 1 <= calls <= 15
-    assert opened.end().state == "done"
+    opened.close()
+    assert opened.wait().state == "done"
 
 
 def test_round_errors_name_it_and_its_state(client):
-    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)], max_submissions=1))
-    with pytest.raises(
-        sa.errors.FailedPreconditionError, match=f"^{opened.name} is open, and has a result only when it has"
-    ):
-        opened.result()
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], max_submissions=1))
+    with pytest.raises(TimeoutError, match=f"^{opened.name} is still open"):
+        opened.result(timeout=0.02)
     opened.submit("a", ([1], [1.0]))
     opened.wait(60)
     with pytest.raises(
@@ -116,10 +144,11 @@ def test_round_errors_name_it_and_its_state(client):
 def test_aio_round_errors_name_it_and_its_state(server):
     async def job():
         async with sa.aio.Client(server.address) as client:
-            opened = await client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 9)]))
-            with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is open, and has"):
-                await opened.result()
-            await opened.end()
+            opened = await client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
+            with pytest.raises(TimeoutError, match=f"^{opened.name} is still open"):
+                await opened.result(timeout=0.02)
+            await opened.close()
+            await opened.wait()
             with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is done"):
                 await opened.submit("b", ([1], [1.0]))
 

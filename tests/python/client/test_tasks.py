@@ -66,10 +66,10 @@ def test_worker_submits_to_the_round_and_completes(at):
     for k in range(3):
         done = sa.worker(at, lambda _: sa.Outcome(ONE, result=b"r"), f"c{k}", labels=[f"client:{k}"], max_tasks=1)
         assert done == 1
-    listed = list(at.list_tasks(round=rnd))
+    listed = list(at.list_tasks(in_round=rnd))
     assert [task.state for task in listed] == ["completed"] * 3
     assert {each.submission_id for each in rnd.submissions()} == {task.submission_id for task in listed}
-    assert rnd.close()["v"].values.tolist() == [3.0]
+    assert rnd.finish()["v"].values.tolist() == [3.0]
 
 
 def test_worker_renews_its_lease_while_the_handler_works(at):
@@ -115,7 +115,7 @@ def test_a_killed_attempt_whose_update_was_committed_counts_once(at):
     rnd.submit("c", ONE, submission_id=killed.id)  # and no more
     assert sa.worker(at, lambda _: sa.Outcome({"v": ([1], [7.0])}), "c", max_tasks=1, idle_timeout=60) == 1
     assert at.get_task(name).attempts == 2
-    assert rnd.close()["v"].values.tolist() == [1.0]
+    assert rnd.finish()["v"].values.tolist() == [1.0]
 
 
 def test_worker_survives_a_restart_of_the_server(start_server, tmp_path):

@@ -55,7 +55,7 @@ def silence(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("call", ["wait", "end", "close"])
+@pytest.mark.parametrize("call", ["wait", "close", "finish"])
 def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
     server = start_server()
     with sa.Client(server.address, timeout=None) as client:
@@ -65,7 +65,7 @@ def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_serv
             getattr(opened, call)(timeout=0.1)
 
 
-@pytest.mark.parametrize("call", ["wait", "end", "close"])
+@pytest.mark.parametrize("call", ["wait", "close", "finish"])
 def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
     server = start_server()
 
@@ -84,6 +84,7 @@ TIMED = {
     "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
     "result": lambda opened, client: opened.result(timeout=0.1),
     "close": lambda opened, client: opened.close(0.1),
+    "finish": lambda opened, client: opened.finish(0.1),
     "aggregate": lambda opened, client: client.aggregate([update()], SPEC, timeout=0.1),
 }
 LATE = (
@@ -126,10 +127,10 @@ def test_calls_within_their_timeout_are_what_they_are_without(client):
     opened = client.create_round(SPEC)
     assert not opened.submit("a", update(), timeout=60).duplicate
     assert not opened.submit("b", update(), resumable=True, timeout=60).duplicate
-    expected = opened.close(60)["v"].values.tolist()
+    expected = opened.finish(60)["v"].values.tolist()
     assert opened.result(timeout=60)["v"].values.tolist() == expected
     assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
-    assert opened.end(60).state == opened.wait(60).state == "done"
+    assert opened.close(60).state == opened.wait(60).state == "done"
 
 
 @pytest.mark.parametrize("timeout", ["5", -1, True])

@@ -39,10 +39,10 @@ def test_run_of_an_operation_that_suspends_is_an_error():
 def test_blocking_client_works_in_a_thread_with_an_event_loop(server):
     async def job() -> list[float]:
         with sa.Client(server.address) as client:
-            rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+            rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
             rnd.submit("a", ([3], [1.5]))
             rnd.submit("b", {"v": (np.array([3]), np.array([2.0]))}, resumable=True)
-            return rnd.close()["v"].values.tolist()
+            return rnd.finish()["v"].values.tolist()
 
     assert asyncio.run(job()) == [3.5]
 

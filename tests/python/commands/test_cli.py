@@ -84,10 +84,13 @@ def test_cli_close_reads_no_result(run, tmp_path, monkeypatch):
 
 
 def test_cli_result_may_be_a_part(run, tmp_path, client):
-    tensors = [sparseagg.TensorSpec("emb", "float32", 10), sparseagg.TensorSpec("bias", "float64", 4, layout="dense")]
+    tensors = [
+        sparseagg.TensorSpec("emb", "float32", num_rows=10),
+        sparseagg.TensorSpec("bias", "float64", num_rows=4, layout="dense"),
+    ]
     opened = client.create_round(sparseagg.RoundSpec(tensors))
     opened.submit("a", {"emb": ([1, 3, 7], [1.0, 2.0, 3.0]), "bias": np.arange(4.0)})
-    opened.close()
+    opened.finish()
     file = tmp_path / "part.npz"
     for arguments, expected in (
         ([], {"emb.keys": [1, 3, 7], "emb.values": [1, 2, 3], "bias": [0, 1, 2, 3]}),
@@ -211,17 +214,17 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
     resumable = []
     submit = Connection.submit
     monkeypatch.setattr(Connection, "submit", lambda *given: resumable.append(given[2]) or submit(*given))
-    opened = client.create_round(sparseagg.RoundSpec([sparseagg.TensorSpec("emb", "float32", 10)]))
+    opened = client.create_round(sparseagg.RoundSpec([sparseagg.TensorSpec("emb", "float32", num_rows=10)]))
     update, merged = tmp_path / "update.npz", tmp_path / "merged.npz"
     np.savez(update, **{"emb.keys": np.array([1, 3]), "emb.values": np.array([1 + 2**-20, 3], np.float32)})
-    told = ["--values", "float16", "--encoding", "plain", "--submission-id", "mine", "--timeout", "60"]
+    told = ["--value-encoding", "float16", "--key-encoding", "plain", "--submission-id", "mine", "--timeout", "60"]
     run("submit", opened.id, "a", str(update), *told)
-    again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", values="float16")
+    again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", value_encoding="float16")
     assert again.duplicate, "of the same id and values"
     run("submit", opened.id, "b", str(update))
     assert resumable == [True, False, False], "of which the first has an id to go on under"
     run("rounds", "close", opened.id, "--timeout", "60")
-    run("result", opened.id, "-o", str(merged), "--values", "bfloat16", "--timeout", "60")
+    run("result", opened.id, "-o", str(merged), "--value-encoding", "bfloat16", "--timeout", "60")
     with np.load(merged) as arrays:
         assert arrays["emb.values"].tolist() == [2, 6]
 

@@ -169,7 +169,9 @@ def test_check_finds_every_kind_of_difference():
 
 def test_check_is_the_reference_of_the_demos_spec():
     rng = np.random.default_rng(5)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 20, 3)], op="mean", weighting="by_weight", return_counts=True)
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=20, row_width=3)], op="mean", weighting="by_weight", return_counts=True
+    )
     updates = {}
     for client_id, size in (("b", 1e17), ("c", -1e17), ("a", 1.0)):  # the sums depend on the order
         keys = rng.permutation(20)[:18]

@@ -74,7 +74,9 @@ def test_merge_of_what_it_has_written_goes_on(merge):
 
 def test_merge_takes_options(merge):
     # Of an update that is sparse the result keeps its keys: so it can be merged with others of that tensor.
-    merged = merge("a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--num-rows", "emb=10", "--result", "dense")
+    merged = merge(
+        "a.npz", "b.npz", "--op", "mean", "--weights", "1,3", "--num-rows", "emb=10", "--result-layout", "dense"
+    )
     assert merged["emb.keys"] == list(range(10))
     assert merged["emb.values"][1] == [(3 + 3 * 5) / 4, (4 + 3 * 6) / 4]
     assert merged["emb.values"][0] == [0, 0]
@@ -312,7 +314,10 @@ def test_guess_tensors_reads_headers_alone(merge, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(npz.NpzFile, "read", read)
-    expected = [sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"), sa.TensorSpec("emb", "float32", 7, 2)]
+    expected = [
+        sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"),
+        sa.TensorSpec("emb", "float32", num_rows=7, row_width=2),
+    ]
     assert guess_tensors(["a.npz", "b.npz"], {"emb": 7}) == expected
 
 
@@ -361,7 +366,10 @@ def test_merge_errors_name_files_that_are_not_in_utf8(merge):
 def test_merge_gives_what_a_server_gives(merge, client):
     np.savez("c.npz", **{"emb.keys": np.array([7, 7]), "emb.values": np.full((2, 2), 0.1, np.float32)})
     spec = sa.RoundSpec(
-        [sa.TensorSpec("emb", "float32", 0, 2), sa.TensorSpec("bias", "float64", shape=(3,), layout="dense")]
+        [
+            sa.TensorSpec("emb", "float32", num_rows=0, row_width=2),
+            sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"),
+        ]
     )
     rows = {
         name: {"emb": (arrays["emb.keys"], arrays["emb.values"]), "bias": arrays["bias"]}

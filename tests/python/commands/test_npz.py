@@ -16,7 +16,9 @@ from sparseagg.commands import npz
 from sparseagg.commands.cli import main
 from sparseagg.spec import DTYPES
 
-SPEC = sa.RoundSpec([sa.TensorSpec("x", "float32", 0), sa.TensorSpec("b", "float32", 2, layout="dense")])
+SPEC = sa.RoundSpec(
+    [sa.TensorSpec("x", "float32", num_rows=0), sa.TensorSpec("b", "float32", num_rows=2, layout="dense")]
+)
 ARRAYS = {"x.keys": np.arange(5), "x.values": np.ones(5, np.float32), "b": np.ones(2, np.float32)}
 
 
@@ -104,7 +106,9 @@ def test_merge_names_the_file_that_cannot_be_read(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_write_result_of_any_dtype_reads_back_as_numbers(update: pathlib.Path, dtype: str) -> None:
     keys, rows = np.array([1, 4]), np.array([[1, 2], [3, 96]], dtype if dtype != "bfloat16" else np.float32)
-    spec = sa.RoundSpec([sa.TensorSpec("x", dtype, 5, 2, modular=dtype.startswith("u"))], return_counts=True)
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("x", dtype, num_rows=5, row_width=2, modular=dtype.startswith("u"))], return_counts=True
+    )
     result = sa.aggregate([(keys, rows)], spec)
     npz.write_result(update, result)
     with np.load(update) as file:
@@ -154,7 +158,7 @@ def test_damaged_files_are_read_or_refused(update: pathlib.Path, save: Any) -> N
 
 
 def aggregated() -> sa.Result:
-    return sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("x", "float32", 10)]))
+    return sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("x", "float32", num_rows=10)]))
 
 
 def test_result_that_cannot_be_written_leaves_what_was_there(
@@ -198,7 +202,9 @@ def test_result_is_written_into_a_pipe(update: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", ["file", "allow_pickle", "args", "self", "arr_0", "a/b", "x.npy", "é"])
 def test_write_result_of_a_tensor_of_any_name_reads_back(update: pathlib.Path, name: str) -> None:
-    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 3, layout="dense"), sa.TensorSpec("u", "float32", 3)])
+    spec = sa.RoundSpec(
+        [sa.TensorSpec(name, "float32", num_rows=3, layout="dense"), sa.TensorSpec("u", "float32", num_rows=3)]
+    )
     npz.write_result(update, sa.aggregate([{name: [1.0, 2.0, 3.0], "u": ([1], [5.0])}], spec))
     back = npz.read_update(update, spec)
     assert back[name].tolist() == [1.0, 2.0, 3.0]

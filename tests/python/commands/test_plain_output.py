@@ -24,7 +24,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 # Sets the title, clears the screen, rings; C1's escape; the end of a line, and a line over the one before; reverses.
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31mb\r\nc\x08\u202ed"
 SHOWN = plain(EVIL)
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 
 
 class Hostile(Scripted):
@@ -138,7 +138,7 @@ def test_top_and_doctor_show_the_words_of_a_server_as_plain_text(hostile, capsys
 
 CALLS = {
     "refused": lambda client: client.get_round("refused"),
-    "failed": lambda client: client.get_round("failed").end(),
+    "failed": lambda client: client.get_round("failed").finish(),
     "closed": lambda client: client.get_round("r").cancel(),
     "result": lambda client: client.get_round("refuse").result(),
 }

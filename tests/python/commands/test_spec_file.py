@@ -26,7 +26,9 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_spec_takes_names_of_python_and_of_the_proto(path: pathlib.Path, dtype: Any, result: str, layout: str) -> None:
     tensor = {"name": "x", "dtype": dtype, "num_rows": "7", "aggregation": {result: layout}}
     path.write_text(json.dumps({"tensors": [tensor], "aggregation": None, "result_ttl": "1.5s"}))
-    assert read_spec(path) == sa.RoundSpec([sa.TensorSpec("x", "float64", 7, result="auto")], result_ttl=1.5)
+    assert read_spec(path) == sa.RoundSpec(
+        [sa.TensorSpec("x", "float64", num_rows=7, result_layout="auto")], result_ttl=1.5
+    )
 
 
 @pytest.mark.parametrize("shape", [[4, 3], {"sizes": ["4", "3"]}])

@@ -131,7 +131,7 @@ def test_top_shows_a_round_from_open_to_done_and_restores_the_terminal(start_top
         opened.submit("a", UPDATE)
         terminal.wait_for(r"uploads; [1-9][\d.]* k?B/s, [1-9][\d.]* k? ?tuples/s")
         terminal.wait_for(r"alpha +open +1 +0 +500 +[1-9][\d.]* k?B +[1-9][\d.]* k?B +[1-9][\d.]*( k)? +[a-z]+")
-        opened.close()
+        opened.finish()
         terminal.wait_for("alpha +done +1 ")
     assert terminal.written.count(ALTERNATE_SCREEN) == 1
     assert terminal.modes() != terminal.modes_before, "while it reads keys"

@@ -16,7 +16,7 @@ def address(request, server) -> str:
 
 @pytest.fixture(scope="module", params=["blocking", "asyncio"])
 def connect(request):
-    """Makes a client of either shell; those left are disconnected in the end."""
+    """Makes a client of either shell; the fixture closes them."""
     loop = asyncio.new_event_loop()
     made: list[Settled] = []
 
@@ -27,7 +27,7 @@ def connect(request):
 
     yield make
     for each in made:
-        each.disconnect()
+        each.close()
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
 

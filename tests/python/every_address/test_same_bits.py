@@ -20,16 +20,18 @@ def test_result_has_the_same_bits_at_every_address(any_client, client, name):
 @pytest.mark.parametrize("values", ["float16", "bfloat16", "int8_scaled", {"v": "float16"}])
 def test_submitted_values_are_rounded_alike(any_client, client, values):
     print(f"seed {SEED}")
-    expected = digest(merged(client, SPECS["float32 canonical"], values=values))
+    expected = digest(merged(client, SPECS["float32 canonical"], value_encoding=values))
     assert expected != digest(merged(client, SPECS["float32 canonical"]))
-    assert digest(merged(any_client, SPECS["float32 canonical"], values=values, encoding="plain")) == expected
+    assert (
+        digest(merged(any_client, SPECS["float32 canonical"], value_encoding=values, key_encoding="plain")) == expected
+    )
 
 
 def test_result_parts_and_rounded_values_are_alike(any_client, client):
     print(f"seed {SEED}")
     rng = np.random.default_rng(SEED)
-    dense = sa.TensorSpec("d", "float32", 150_000, layout="dense")
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", 1 << 20, 2), dense], return_counts=True)
+    dense = sa.TensorSpec("d", "float32", num_rows=150_000, layout="dense")
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=1 << 20, row_width=2), dense], return_counts=True)
     keys = rng.permutation(1 << 17)
     rows = rng.standard_normal((len(keys), 2))  # some pages of a result
     rows[keys < 1000] *= 1e300  # the first page alone is beyond the ranges of narrower types
@@ -38,15 +40,16 @@ def test_result_parts_and_rounded_values_are_alike(any_client, client):
     rounds = [at.create_round(spec) for at in (any_client, client)]
     for each in rounds:
         each.submit("a", {"v": (keys, rows), "d": dense_rows})
-        each.end()
+        each.close()
+        each.wait()
     for options in (
         {"tensors": ["d", "v"]},
         {"tensors": ["v"], "keys": (7, 20_000)},
-        {"keys": (3, None), "encoding": "plain"},
+        {"keys": (3, None), "key_encoding": "plain"},
         {"keys": (0, 0)},
         {"keys": (4, 1 << 64)},
-        *({"values": values} for values in ("float32", "float16", "bfloat16", "int8_scaled")),
-        {"values": "int8_scaled", "keys": (999, None)},
+        *({"value_encoding": values} for values in ("float32", "float16", "bfloat16", "int8_scaled")),
+        {"value_encoding": "int8_scaled", "keys": (999, None)},
     ):
         mine, theirs = (each.result(**options) for each in rounds)
         assert list(mine) == list(theirs), options

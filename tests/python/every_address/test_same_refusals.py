@@ -15,7 +15,7 @@ from every_client import ONE, UPDATE, one, refusal
 INVALID, RANGE, EXHAUSTED = "InvalidArgumentError", "OutOfRangeError", "ResourceExhaustedError"
 BAD_SPECS = {
     "no tensors": (sa.RoundSpec([]), "the spec has no tensors"),
-    "two of one name": (sa.RoundSpec([sa.TensorSpec("v", "int32", 1)] * 2), "tensor 'v' is given twice"),
+    "two of one name": (sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=1)] * 2), "tensor 'v' is given twice"),
     "modular": (one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
     "fixed point": (one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
     "bound": (one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
@@ -82,11 +82,11 @@ def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_clie
         ({"client_id": "a\x1b[2J"}, r"client 'a\x1b[2J': client_id has the control character U+001B at byte 1"),
         ({"client_id": "ä\x9b"}, r"client 'ä\x9b': client_id has the control character U+009B at byte 2"),
         ({"submission_id": "\0"}, "client 'a': submission_id has the control character U+0000 at byte 0"),
-        ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
-        ({"values": "int4"}, "unknown values 'int4'; known: float32, float16, bfloat16, int8_scaled"),
+        ({"key_encoding": "zip"}, "unknown key_encoding 'zip'; known: auto, plain"),
+        ({"value_encoding": "int4"}, "unknown value_encoding 'int4'; known: float32, float16, bfloat16, int8_scaled"),
         ({"update": {"w": UPDATE}}, "client 'a': unknown tensor 'w'; this round has 'v'"),
         (
-            {"update": ([1], [1e6]), "values": "float16"},
+            {"update": ([1], [1e6]), "value_encoding": "float16"},
             "client 'a': tensor 'v', key 1, position 0: value 1000000.0 does not fit float16",
         ),
     ],
@@ -101,7 +101,7 @@ def test_client_id_with_a_control_character_is_refused_in_the_same_words(any_cli
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
     text = "has the control character U+000A at byte 1"
-    assert refusal(lambda: opened.close(only=["a", "b\n"])) == (INVALID, f"only_client_ids {text}")
+    assert refusal(lambda: opened.finish(only=["a", "b\n"])) == (INVALID, f"only_client_ids {text}")
     assert refusal(lambda: opened.withdraw("b\n")) == (INVALID, f"client_id {text}")
     found, said = refusal(lambda: any_client.aggregate({"b\n": UPDATE}, ONE))
     assert found == INVALID
@@ -118,9 +118,9 @@ def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(
         ("x" * 257, "the name of a tensor has 257 bytes; 1 to 256 are allowed"),
         ("", "the name of a tensor has 0 bytes; 1 to 256 are allowed"),
     ]:
-        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 10)])
+        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", num_rows=10)])
         assert refusal(lambda spec=spec: any_client.create_round(spec)) == (INVALID, text)
-    any_client.create_round(sa.RoundSpec([sa.TensorSpec("model/dense/kernel:0 ä", "float32", 10)]))
+    any_client.create_round(sa.RoundSpec([sa.TensorSpec("model/dense/kernel:0 ä", "float32", num_rows=10)]))
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,12 @@ def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(
         ({"tensors": ["w"]}, "unknown tensor 'w'; this round has 'v'"),
         ({"tensors": []}, "tensors has no name; None is for all tensors"),
         ({"keys": (3, 1)}, "the key range ends at 1, before it begins at 3"),
-        ({"values": "int32"}, "unknown values 'int32'; known: float32, float16, bfloat16, int8_scaled"),
-        ({"encoding": "zip"}, "unknown encoding 'zip'; known: auto, plain"),
+        ({"value_encoding": "int32"}, "unknown value_encoding 'int32'; known: float32, float16, bfloat16, int8_scaled"),
+        ({"key_encoding": "zip"}, "unknown key_encoding 'zip'; known: auto, plain"),
     ],
 )
 def test_bad_argument_of_result_is_refused_in_the_same_words(any_client, options, text):
     opened = any_client.create_round(ONE)
-    opened.end()
+    opened.close()
+    opened.wait()
     assert refusal(lambda: opened.result(**options)) == (INVALID, text)

@@ -49,7 +49,7 @@ def test_rounds_are_listed_oldest_first_and_deleted(any_client):
     left = [rounds[0].name, rounds[2].name]
     assert [each.name for each in any_client.list_rounds() if each.name in names] == left
     gone = rounds[1]
-    calls = (gone.refresh, gone.delete, gone.close, gone.wait, gone.result, gone.cancel)
+    calls = (gone.refresh, gone.delete, gone.close, gone.wait, gone.result, gone.finish, gone.cancel)
     for call in (*calls, lambda: gone.submit("a", UPDATE), lambda: any_client.get_round(gone.id)):
         assert refusal(call) == ("NotFoundError", "no round 'ID'")
 
@@ -79,7 +79,8 @@ def test_round_at_its_deadline_closes_itself(any_client):
 
 def test_round_that_has_ended_is_removed_after_its_time(any_client):
     opened = any_client.create_round(one(result_ttl=0.2))
-    info = opened.end()
+    opened.close()
+    info = opened.wait()
     assert (info.expire_time - info.end_time).total_seconds() == pytest.approx(0.2)
     give_up = time.monotonic() + PATIENCE_S
     while opened.name in [each.name for each in any_client.list_rounds()]:
@@ -91,7 +92,8 @@ def test_round_below_its_minimum_fails(any_client):
     opened = any_client.create_round(one(min_submissions=2))
     opened.submit("a", UPDATE)
     reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
-    for call in (opened.close, opened.end, opened.result):
+    assert opened.close().state in ("finalizing", "failed")
+    for call in (opened.finish, opened.result):
         assert refusal(call) == ("RoundFailedError", f"rounds/ID failed: {reason}")
     assert opened.wait().state == "failed"
     assert opened.info.state_reason == reason
@@ -107,12 +109,12 @@ def test_round_whose_merge_fails_says_why(any_client):
     for client_id, update in updates.items():
         opened.submit(client_id, update)
     text = "tensor 'v', key 1: the sum overflows int64"
-    assert refusal(opened.close) == ("RoundFailedError", f"rounds/ID failed: OUT_OF_RANGE: {text}")
+    assert refusal(opened.finish) == ("RoundFailedError", f"rounds/ID failed: OUT_OF_RANGE: {text}")
     assert refusal(lambda: any_client.aggregate(updates, one("int64"))) == ("OutOfRangeError", text)
     unweighted = any_client.create_round(one(op="mean", weighting="by_weight"))
     unweighted.submit("a", UPDATE, 0.0)
     text = "tensor 'v', key 1: the weights of all submissions add up to 0, so there is no mean"
-    assert refusal(unweighted.close) == ("RoundFailedError", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
+    assert refusal(unweighted.finish) == ("RoundFailedError", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
 
 
 def test_round_that_is_cancelled_has_no_result(any_client):
@@ -123,7 +125,8 @@ def test_round_that_is_cancelled_has_no_result(any_client):
     assert opened.cancel("enough").state == "cancelled"
     assert opened.cancel("twice").state_reason == "enough"
     assert opened.wait().state == "cancelled"
-    for call in (opened.close, opened.end, opened.result):
+    assert opened.close().state == "cancelled"
+    for call in (opened.finish, opened.result):
         assert refusal(call) == ("RoundFailedError", "rounds/ID cancelled: enough")
     for client_id in ("a", "b"):
         expected = "RoundClosedError", "rounds/ID is cancelled: enough"
@@ -133,17 +136,18 @@ def test_round_that_is_cancelled_has_no_result(any_client):
 
 def test_round_that_is_open_has_no_result(any_client):
     opened = any_client.create_round(ONE)
-    text = "rounds/ID is open, and has a result only when it has ended"
-    assert refusal(opened.result) == ("FailedPreconditionError", text)
-    assert refusal(lambda: opened.wait(timeout=0.02)) == ("DeadlineExceededError", "rounds/ID is still open")
-    opened.close()
+    for call in (opened.wait, opened.result):
+        assert refusal(lambda call=call: call(timeout=0.02)) == ("DeadlineExceededError", "rounds/ID is still open")
+    opened.finish()
     assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
-    assert len(opened.close()["v"]) == 0
+    assert len(opened.finish()["v"]) == 0
 
 
 def test_round_info_tells_counts_times_and_results(any_client):
     spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "bfloat16", 10, 2), sa.TensorSpec("w", "int32", 5)], result="dense", deadline=1000
+        [sa.TensorSpec("v", "bfloat16", num_rows=10, row_width=2), sa.TensorSpec("w", "int32", num_rows=5)],
+        result_layout="dense",
+        deadline=1000,
     )
     opened = any_client.create_round(spec)
     assert opened.spec == opened.info.spec == sa.RoundSpec.from_proto(spec.to_proto())
@@ -153,7 +157,8 @@ def test_round_info_tells_counts_times_and_results(any_client):
     info = opened.refresh()
     assert (info.num_submissions, info.num_tuples, info.num_bytes) == (2, 8, 2 * (4 + 4) + (4 + 4) + 5 * 4)
     assert (info.num_refused, info.num_uploads, info.state_reason) == (0, 0, "")
-    before, info = info, opened.end()
+    opened.close()
+    before, info = info, opened.wait()
     assert info.create_time == before.create_time <= info.close_time <= info.end_time
     assert info.timeline.open >= before.timeline.open > 0
     assert info.timeline.finish > 0
@@ -178,11 +183,11 @@ def test_server_info_describes_engine_and_encodings(any_client, client):
     assert mine.engine_description
 
 
-def test_disconnected_client_says_so(connect, address):
+def test_closed_client_says_so(connect, address):
     left = connect(address)
     opened = left.create_round(ONE)
-    left.disconnect()
+    left.close()
     left.close()
     calls = (left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds)
-    for call in (*calls, lambda: opened.submit("a", UPDATE), opened.close, opened.result, opened.delete):
-        assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is disconnected")
+    for call in (*calls, lambda: opened.submit("a", UPDATE), opened.close, opened.result, opened.finish, opened.delete):
+        assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is closed")

@@ -18,7 +18,7 @@ def test_submissions_are_listed_in_the_order_of_the_fold(any_client):
     assert [each.client_id for each in listed] == ["10", "9", "a", "ö"]
     assert listed[2] == sa.Submission(opened.name, "a", "of a", duplicate=False, num_tuples=2, num_bytes=16)
     assert opened.withdraw(9)
-    opened.end()
+    opened.close()
     assert [each.client_id for each in opened.submissions()] == ["10", "a", "ö"]
     ended = any_client.create_round(ONE)
     ended.submit("a", UPDATE)
@@ -43,7 +43,7 @@ def test_withdrawn_submission_has_never_been(any_client):
     assert (opened.refresh().num_submissions, opened.info.num_tuples, opened.info.num_bytes) == (2, 4, 32)
     opened.submit("b", ([7], [1.0]), 1.0)  # other content than before
     opened.withdraw("c")
-    merged = opened.close()["v"]
+    merged = opened.finish()["v"]
     assert (merged.keys.tolist(), merged.values.tolist()) == ([1, 5, 7], [0.5, 0.5, 0.5])
     assert merged.counts.tolist() == [1, 1, 1]
 
@@ -57,9 +57,9 @@ def test_round_closed_with_only_some_clients_has_their_bits(any_client, client):
         opened = any_client.create_round(spec)
         for client_id, (update, weight) in updates.items():
             opened.submit(client_id, update, weight)
-        assert digest(opened.close(only=[*chosen, chosen[0]])) == expected, name
+        assert digest(opened.finish(only=[*chosen, chosen[0]])) == expected, name
         assert opened.info.num_submissions == len(chosen)
-        assert digest(opened.close(only=chosen)) == expected, "again"
+        assert digest(opened.finish(only=chosen)) == expected, "again"
         assert [each.client_id for each in opened.submissions()] == chosen
 
 
@@ -68,7 +68,7 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
     for client_id in "abc":
         opened.submit(client_id, UPDATE)
     text = "client 'd' has no committed submission in the round"
-    assert refusal(lambda: opened.close(only=["a", "d"])) == ("FailedPreconditionError", text)
+    assert refusal(lambda: opened.finish(only=["a", "d"])) == ("FailedPreconditionError", text)
     assert (opened.refresh().state, opened.info.num_submissions) == ("open", 3)
     for only, text in (
         ([], "only has no client id; None is for all clients, and Round.cancel for a round of none"),
@@ -76,25 +76,27 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
         (5, "only is a list of client ids, or None for all clients, not 5"),
         ([1.5], "a client id is a string or an integer, not 1.5"),
     ):
+        assert refusal(lambda only=only: opened.finish(only=only)) == ("InvalidArgumentError", text)
         assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgumentError", text)
-        assert refusal(lambda only=only: opened.end(only=only)) == ("InvalidArgumentError", text)
-    assert opened.end(only=["a", "b"]).num_submissions == 2
+    assert opened.close(only=["a", "b"]).num_submissions == 2
+    opened.wait()
     text = "the round is DONE and counts 2 submissions, not only the 1 of the list"
-    assert refusal(lambda: opened.close(only=["a"])) == ("FailedPreconditionError", text)
+    assert refusal(lambda: opened.finish(only=["a"])) == ("FailedPreconditionError", text)
     text = "client 'c' has no committed submission in the round, which is closed"
-    assert refusal(lambda: opened.close(only=["a", "c"])) == ("FailedPreconditionError", text)
-    assert opened.close()["v"].values.tolist() == [2.0, 4.0]
+    assert refusal(lambda: opened.finish(only=["a", "c"])) == ("FailedPreconditionError", text)
+    assert opened.finish()["v"].values.tolist() == [2.0, 4.0]
     too_few = any_client.create_round(one(min_submissions=2))
     for client_id in "ab":
         too_few.submit(client_id, UPDATE)
     reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
-    assert refusal(lambda: too_few.close(only=["a"])) == ("RoundFailedError", f"rounds/ID failed: {reason}")
+    assert refusal(lambda: too_few.finish(only=["a"])) == ("RoundFailedError", f"rounds/ID failed: {reason}")
 
 
 def test_withdrawal_after_the_close_is_too_late(any_client):
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
-    opened.end()
+    opened.close()
+    opened.wait()
     assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID is done")
     with pytest.raises(sa.RoundClosedError) as caught:
         opened.submit("b", UPDATE)
@@ -103,7 +105,7 @@ def test_withdrawal_after_the_close_is_too_late(any_client):
     cancelled.submit("a", UPDATE)
     cancelled.cancel("enough")
     assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosedError", "rounds/ID is cancelled: enough")
-    for call in (cancelled.close, cancelled.end):
+    for call in (cancelled.close, cancelled.finish):
         assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailedError", "rounds/ID cancelled: enough")
     cancelled.delete()
     for call in (cancelled.submissions, lambda: cancelled.withdraw("a")):
@@ -119,6 +121,7 @@ def test_submissions_that_were_merged_on_arrival_stay(any_client):
     assert found == "FailedPreconditionError"
     expected = "tensor 'v': its submissions have been merged as they arrived, since their order does not matter"
     assert text.startswith(expected), text
-    assert refusal(lambda: opened.close(only=["a"])) == (found, text)
+    assert refusal(lambda: opened.finish(only=["a"])) == (found, text)
     assert opened.refresh().num_submissions == 2
-    assert opened.end(only=["a", "b"]).state == "done"
+    opened.close(only=["a", "b"])
+    assert opened.wait().state == "done"

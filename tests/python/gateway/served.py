@@ -46,14 +46,16 @@ def submit_some(round_: sa.Round, rng: np.random.Generator, clients: range) -> N
 def fill_status(server) -> None:
     rng = np.random.default_rng(3)
     with sa.Client(server.address) as client:
-        spec = sa.RoundSpec([sa.TensorSpec("embedding", "float32", 100_000, 16)], op="mean", weighting="by_weight")
+        spec = sa.RoundSpec(
+            [sa.TensorSpec("embedding", "float32", num_rows=100_000, row_width=16)], op="mean", weighting="by_weight"
+        )
         for name, clients in (("news-41", 24), ("news-42", 9)):
             round_ = client.create_round(spec, round_id=name)
             submit_some(round_, rng, range(clients))
             if name == "news-41":
-                round_.close()
+                round_.finish()
         failed = client.create_round(
-            sa.RoundSpec([sa.TensorSpec("bias", "float32", 10)], min_submissions=5), round_id="too-few"
+            sa.RoundSpec([sa.TensorSpec("bias", "float32", num_rows=10)], min_submissions=5), round_id="too-few"
         )
         with pytest.raises(sa.SparseaggError):
             failed.submit("phone-1", {"bias": (np.array([1]), np.array([np.nan], np.float32))})

@@ -98,7 +98,7 @@ def test_federated_round_of_browsers_python_and_curl(driver, server, origin, tmp
             page.wait("document.getElementById('state').textContent.startsWith('Waiting')")
         states = [request(server.http_address, "GET", f"/v1/{name}").json["state"] for name in names]
         assert states == ["TASK_STATE_COMPLETED"] * 6
-        result = round_.close()["logits"]
+        result = round_.finish()["logits"]
         expected = {name: reference.Update(update, weight) for name, (update, weight) in updates.items()}
         assert reference.differences(SPEC, expected, {"logits": result}) == []
         for page in pages:

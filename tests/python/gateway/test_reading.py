@@ -19,7 +19,7 @@ if browser.programs() is None:
 PAGES = pytest.mark.parametrize("path", ["/", "/client"])
 MOST_TABS = 50  # to get through a page
 LONG = "a-name-as-long-as-names-may-be-" * 4
-SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)])
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_client_page_does_not_shift_while_it_works(driver, start_server, origin)
             "document.getElementById('start').click();"
         )
         page.wait("document.querySelectorAll('#done td.number').length === 3")
-        round_.close()
+        round_.finish()
         page.wait("!document.getElementById('sample').hidden")
     assert page.evaluate(page_checks.SHIFT) < 0.1
     page.close()

@@ -45,13 +45,13 @@ def test_aggregator_merge_refuses_what_does_not_fit():
         a.merge(sa.Aggregator(one(op="mean")))
     with pytest.raises(sa.InvalidArgumentError, match="NoneType"):
         a.merge(None)
-    w = sa.TensorSpec("w", "float32", 10)
+    w = sa.TensorSpec("w", "float32", num_rows=10)
     with pytest.raises(sa.InvalidArgumentError, match="'w'"):
         a.merge(sa.Aggregator(sa.RoundSpec([*one().tensors, w])))
     with pytest.raises(sa.InvalidArgumentError, match="order"):
         sa.Aggregator(sa.RoundSpec([*one().tensors, w])).merge(sa.Aggregator(sa.RoundSpec([w, *one().tensors])))
     # Said in another place, it is the same.
-    b = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 10, op="sum")]))
+    b = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10, op="sum")]))
     b.add("y", (np.array([1]), floats(2)))
     a.merge(b)
     assert a.finish()["v"].values.tolist() == [3.0]
@@ -141,7 +141,7 @@ class Module:
 
 
 def test_gradients_of_a_module_are_those_of_the_step_they_were_given_at(client):
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])
     module = Module()
     aggregator = sa.Aggregator(spec)
     for step in range(3):
@@ -167,7 +167,7 @@ CHANGES = {
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
 def test_keys_count_as_they_were_when_they_were_added(change, result, numerics, dtype):
     rng = np.random.default_rng(4)
-    spec = one(num_rows=100_000, result=result, **numerics)
+    spec = one(num_rows=100_000, result_layout=result, **numerics)
     rows = rng.uniform(-1, 1, 50_000).astype(np.float32)
     keys = {f"c{i}": np.sort(rng.choice(100_000, 50_000, replace=False)).astype(dtype) for i in range(4)}
     expected = sa.aggregate({name: (column, rows) for name, column in keys.items()}, spec)
@@ -266,17 +266,19 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
     def finish(_):
         raise MemoryError("std::bad_alloc")
 
-    small = sa.TensorSpec("small", "float32", 9)
+    small = sa.TensorSpec("small", "float32", num_rows=9)
     told = f"; the dense result of tensor 'v' alone takes {2**45} bytes"
     for dtype, result, more in (("float64", "dense", told), ("int32", "dense", told), ("float64", "auto", "")):
-        aggregator = sa.Aggregator(sa.RoundSpec([small, sa.TensorSpec("v", dtype, 2**40, 4)], result=result))
+        aggregator = sa.Aggregator(
+            sa.RoundSpec([small, sa.TensorSpec("v", dtype, num_rows=2**40, row_width=4)], result_layout=result)
+        )
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
         with pytest.raises(sa.errors.ResourceExhaustedError, match=f"^out of memory: std::bad_alloc{more}$"):
             aggregator.finish()
 
 
 def test_withdrawn_submission_is_in_no_sum_and_no_count():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], op="mean", max_submissions=2)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], op="mean", max_submissions=2)
     first, other = sa.Aggregator(spec), sa.Aggregator(sa.RoundSpec(spec.tensors, op="mean", max_submissions=2))
     first.add("a", ([1, 2], [1.0, 2.0]))
     other.add(7, ([3], [5.0]))
@@ -294,7 +296,7 @@ def test_withdrawn_submission_is_in_no_sum_and_no_count():
 
 
 def test_withdrawal_after_a_memory_limit_has_made_sums_is_refused():
-    limited = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 20)]), memory_limit=64 << 20)
+    limited = sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 20)]), memory_limit=64 << 20)
     keys = np.arange(1 << 20, dtype=np.uint32)
     for name in "abcdefghijkl":
         limited.add(name, (keys, np.ones(len(keys), np.float32)))

@@ -39,7 +39,7 @@ GOLDEN_CASES = [
 
 def one(dtype: str = "float32", num_rows: int = 10, row_width: int = 1, **options: Any) -> sa.RoundSpec:
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width, **of_tensor)], **options)
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
 
 
 def floats(*values: float) -> np.ndarray:
@@ -138,10 +138,10 @@ def test_engine_gives_the_golden_results(case):
 OPTIONS = [
     {"op": "sum"},
     {"op": "mean", "weighting": "by_weight", "return_counts": True, "return_weights": True},
-    {"op": "coordinate_mean", "weighting": "by_weight", "result": "auto"},
+    {"op": "coordinate_mean", "weighting": "by_weight", "result_layout": "auto"},
     {"op": "union"},
     {"op": "min", "prune_zeros": True},
-    {"op": "max", "result": "dense", "fill": 2.0},
+    {"op": "max", "result_layout": "dense", "fill": 2.0},
     {"op": "sum", "numerics": "fixed_point", "value_bound": 1e4, "max_submissions": 10},
     {"op": "sum", "min_contributors": 2, "result_dtype": "float64"},
 ]
@@ -155,9 +155,9 @@ DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]
 def test_engine_equals_the_server(client, dtype, options):
     spec = sa.RoundSpec(
         [
-            sa.TensorSpec("sparse", dtype, 500, 3),
-            sa.TensorSpec("hashed", dtype, 1 << 40, result="sparse"),
-            sa.TensorSpec("dense", dtype, 20, layout="dense"),
+            sa.TensorSpec("sparse", dtype, num_rows=500, row_width=3),
+            sa.TensorSpec("hashed", dtype, num_rows=1 << 40, result_layout="sparse"),
+            sa.TensorSpec("dense", dtype, num_rows=20, layout="dense"),
         ],
         **{name: value for name, value in options.items() if name != "value_bound" or "float" in dtype},
     )
@@ -224,7 +224,10 @@ def test_engine_works_in_a_forked_process():
 
 
 def test_engine_empty_and_absent_tensors():
-    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 10), sa.TensorSpec("b", "float32", 0, 2)], return_counts=True)
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("a", "float32", num_rows=10), sa.TensorSpec("b", "float32", num_rows=0, row_width=2)],
+        return_counts=True,
+    )
     result = sa.aggregate([], spec)
     assert [len(tensor) for tensor in result.values()] == [0, 0]
     assert result["b"].keys.dtype == np.uint64
@@ -237,7 +240,7 @@ def test_engine_empty_and_absent_tensors():
 
 
 def test_engine_takes_tensors_in_any_order():
-    tensors = [sa.TensorSpec(name, "float32", 10) for name in "abc"]
+    tensors = [sa.TensorSpec(name, "float32", num_rows=10) for name in "abc"]
     update = {"c": (np.array([3]), floats(3)), "a": (np.array([1]), floats(1))}
     result = sa.aggregate([update, update], sa.RoundSpec(tensors))
     assert {name: (t.keys.tolist(), t.values.tolist()) for name, t in result.items()} == {
@@ -248,7 +251,7 @@ def test_engine_takes_tensors_in_any_order():
 
 
 def test_engine_result_is_what_a_server_gives(client):
-    spec = one(num_rows=6, result="dense", return_counts=True)
+    spec = one(num_rows=6, result_layout="dense", return_counts=True)
     updates = [(np.array([5, 1]), floats(1, 2))]
     result = sa.aggregate(updates, spec)
     assert type(result) is sa.Result
@@ -263,7 +266,7 @@ def test_engine_result_is_what_a_server_gives(client):
 
 
 def test_engine_dense_result_makes_its_keys_when_they_are_asked_for():
-    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(num_rows=6, result="dense"))["v"]
+    tensor = sa.aggregate([(np.array([5, 1]), floats(1, 2))], one(num_rows=6, result_layout="dense"))["v"]
     assert len(tensor) == 6
     assert "keys" not in vars(tensor)
     assert (tensor.keys.tolist(), tensor.keys.dtype) == ([0, 1, 2, 3, 4, 5], np.uint32)

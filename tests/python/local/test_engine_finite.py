@@ -59,7 +59,11 @@ def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op:
         if (op in ("min", "max") and weighting == "by_weight") or (result == "dense" and "prune_zeros" in options):
             continue
         spec = sa.RoundSpec(
-            [sa.TensorSpec("v", dtype, num_rows, row_width)], op=op, weighting=weighting, result=result, **options
+            [sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width)],
+            op=op,
+            weighting=weighting,
+            result_layout=result,
+            **options,
         )
         # Weights of 0 alone are an error of coordinate_mean, which comes first.
         weight = 3.0 if op == "coordinate_mean" else 0.0
@@ -76,7 +80,7 @@ def test_value_that_is_not_finite_is_refused_as_by_add(bad: str, dtype: str, op:
 @pytest.mark.parametrize("op", ["sum", "mean", "coordinate_mean"])
 def test_finite_values_whose_sum_is_beyond_the_dtype_are_no_error(op: str) -> None:
     largest = np.array([np.finfo(np.float32).max, 1.0], np.float32)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], op=op)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], op=op)
     updates = {name: ({"v": (np.array([3, 7], np.uint32), largest)}, 1.0) for name in "ab"}
     found = outcome(sa.aggregate, updates, spec)
     assert found[0] == "result"
@@ -87,7 +91,10 @@ def test_finite_values_whose_sum_is_beyond_the_dtype_are_no_error(op: str) -> No
 
 
 def test_tensors_that_take_what_is_not_finite_keep_it_beside_those_that_do_not() -> None:
-    tensors = [sa.TensorSpec("open", "float32", 4, on_nonfinite="propagate"), sa.TensorSpec("shut", "float32", 4)]
+    tensors = [
+        sa.TensorSpec("open", "float32", num_rows=4, on_nonfinite="propagate"),
+        sa.TensorSpec("shut", "float32", num_rows=4),
+    ]
     keys, good, bad = np.array([1], np.uint32), np.ones(1, np.float32), np.full(1, np.nan, np.float32)
     spec = sa.RoundSpec(tensors)
     values = sa.aggregate([{"open": (keys, bad), "shut": (keys, good)}], spec)["open"].values
@@ -100,7 +107,7 @@ def test_tensors_that_take_what_is_not_finite_keep_it_beside_those_that_do_not()
 def test_a_wrong_key_is_told_before_values_that_are_not_finite() -> None:
     keys, far = np.array([1], np.uint32), np.array([9], np.uint32)
     good, bad = np.ones(1, np.float32), np.full(1, np.inf, np.float32)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])
     with pytest.raises(sa.InvalidArgumentError, match="key 9 is not below num_rows 4"):
         sa.aggregate([{"v": (keys, bad)}, {"v": (far, good)}], spec)
     with pytest.raises(sa.InvalidArgumentError, match="key 9 is not below num_rows 4"):
@@ -108,6 +115,6 @@ def test_a_wrong_key_is_told_before_values_that_are_not_finite() -> None:
 
 
 def test_result_carries_the_spec_that_was_given() -> None:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])
     result = sa.aggregate([{"v": (np.array([1], np.uint32), np.ones(1, np.float32))}], spec)
     assert result.info.spec == spec

@@ -203,7 +203,7 @@ def test_engine_takes_dense_parameters_of_several_axes():
 
 
 def test_engine_refused_submission_leaves_no_tensor_behind():
-    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", 10), sa.TensorSpec("b", "float32", 10)])
+    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", num_rows=10), sa.TensorSpec("b", "float32", num_rows=10)])
     aggregator = sa.Aggregator(spec)
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'b', key 1, position 0"):
         aggregator.add("x", {"a": (np.array([1]), floats(1)), "b": (np.array([1]), floats(math.nan))})
@@ -268,7 +268,10 @@ def test_engine_converting_code_may_change_the_list():
 
 
 def test_results_are_updates_of_further_merges(client):
-    tensors = [sa.TensorSpec("e", "bfloat16", 9, 2), sa.TensorSpec("b", "float64", 3, layout="dense")]
+    tensors = [
+        sa.TensorSpec("e", "bfloat16", num_rows=9, row_width=2),
+        sa.TensorSpec("b", "float64", num_rows=3, layout="dense"),
+    ]
     spec = sa.RoundSpec(tensors, return_counts=True)
     parts = [{"e": ([5, 2], [[1, 2], [3, 4]]), "b": np.arange(3.0)}, {"e": ([2], [[0.5, 8]]), "b": np.ones(3)}]
     expected = sa.aggregate(parts, spec)
@@ -276,12 +279,12 @@ def test_results_are_updates_of_further_merges(client):
     opened = client.create_round(spec)
     for name, half in zip("xy", halves):
         opened.submit(name, half)
-    for merged in (sa.aggregate(halves, spec), client.aggregate(halves, spec), opened.close()):
+    for merged in (sa.aggregate(halves, spec), client.aggregate(halves, spec), opened.finish()):
         for name, tensor in expected.items():
             assert merged[name].keys.tolist() == tensor.keys.tolist()
             assert merged[name].values.tolist() == tensor.values.tolist()
     part = opened.result(keys=(1, 3))
-    alone = sa.RoundSpec([sa.TensorSpec("b", "float64", 3)])
+    alone = sa.RoundSpec([sa.TensorSpec("b", "float64", num_rows=3)])
     assert sa.aggregate([part["b"]], alone)["b"].keys.tolist() == [1, 2]
     with pytest.raises(sa.InvalidArgumentError, match="num_rows 4"):
-        sa.aggregate([expected["b"]], sa.RoundSpec([sa.TensorSpec("b", "float64", 4)]))
+        sa.aggregate([expected["b"]], sa.RoundSpec([sa.TensorSpec("b", "float64", num_rows=4)]))

@@ -48,7 +48,7 @@ def test_wrong_keys_end_as_with_add(wrong: str, num_rows: int) -> None:
     for options in OPTIONS:
         how = {name: value for name, value in options.items() if name not in ("dtype", "row_width")}
         dtype, row_width = options.get("dtype", "float32"), options.get("row_width", 1)
-        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows, row_width)], **how)
+        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width)], **how)
         updates = {}
         for client in "abc":
             keys = np.unique(rng.integers(0, num_rows, 900, np.uint64))
@@ -65,7 +65,7 @@ def test_repeated_keys_are_added_up_wherever_they_are() -> None:
     keys = np.arange(1000)
     keys[500] = 499
     result = sa.aggregate(
-        [{"v": (keys, np.ones(1000, np.float32))}] * 2, sa.RoundSpec([sa.TensorSpec("v", "float32", 1000)])
+        [{"v": (keys, np.ones(1000, np.float32))}] * 2, sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1000)])
     )
     expected = np.full(1000, 2.0)
     expected[499], expected[500] = 4.0, 0.0
@@ -85,7 +85,7 @@ TWO_LISTS = {
 @pytest.mark.parametrize("size", [64, 300_000])
 @pytest.mark.parametrize("result", ["sparse", "dense", "auto"])
 def test_lists_behind_each_other_end_as_with_add(lists: str, size: int, result: str) -> None:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2 * size)], result=result)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2 * size)], result_layout=result)
     keys = TWO_LISTS[lists](size)
     updates = {client: ({"v": (keys, np.ones(size, np.float32))}, 1.0) for client in "ab"}
     expected = outcome(added_one_by_one, updates, spec)

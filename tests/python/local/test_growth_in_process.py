@@ -104,7 +104,7 @@ def aggregate_a_mapping(n: int) -> Callable[[], object]:
 
 def fold_within_a_limit(n: int) -> Callable[[], object]:
     keys, rows = np.arange(0, 4000, 2), np.ones(2000, np.float32)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 4000)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4000)])
     return lambda: sa.aggregate(((keys, rows) for _ in range(n)), spec, memory_limit=300_000)
 
 

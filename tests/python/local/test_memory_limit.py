@@ -18,7 +18,7 @@ LIMIT = 3 << 20  # a sixth of what the updates take
 
 
 def spec(**options) -> sa.RoundSpec:
-    return sa.RoundSpec([sa.TensorSpec("v", "float32", NUM_ROWS)], return_counts=True, **options)
+    return sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=NUM_ROWS)], return_counts=True, **options)
 
 
 def update(client: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +120,7 @@ def test_rows_beyond_the_limit_are_refused():
 
 
 def test_dense_result_beyond_the_limit_is_refused_beforehand():
-    dense = sa.RoundSpec([sa.TensorSpec("v", "float32", 1 << 50)], result="dense")
+    dense = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 50)], result_layout="dense")
     with pytest.raises(sa.errors.ResourceExhaustedError, match="beyond the memory_limit 1000"):
         sa.Aggregator(dense, memory_limit=1000)
 
@@ -211,6 +211,6 @@ OVERCOMMIT = pathlib.Path("/proc/sys/vm/overcommit_memory")
     not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "1", reason="this system promises any memory"
 )
 def test_dense_result_beyond_all_memory_is_refused_without_a_limit():
-    of_64_tib = sa.RoundSpec([sa.TensorSpec("v", "float32", 2**44)], result="dense")
+    of_64_tib = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2**44)], result_layout="dense")
     with pytest.raises(sa.errors.ResourceExhaustedError, match="memory"):
         sa.aggregate([([1], [1.0])], of_64_tib)

@@ -36,7 +36,7 @@ def test_rounds_go_on_after_a_stop(tmp_path):
         with pytest.raises(sa.errors.AlreadyExistsError):
             rnd.submit("a", update(1, 2))
         rnd.submit("b", update(2, 5))
-        first = rnd.close()["v"]
+        first = rnd.finish()["v"]
     with server, sa.Client(server.address) as client:
         again = client.get_round("r").result()["v"]
     assert first.keys.tolist() == again.keys.tolist() == [1, 2]
@@ -106,5 +106,5 @@ def test_file_size_limit_fails_the_call_and_not_the_server(tmp_path):
         rnd = client.get_round("r")
         assert [each.client_id for each in rnd.submissions()] == ["a"]
         rnd.submit("b", large)
-        assert rnd.close()["v"].values.tolist()[:2] == [4000, 4001]
+        assert rnd.finish()["v"].values.tolist()[:2] == [4000, 4001]
     assert server.stop() == 0

@@ -21,7 +21,10 @@ import sparseagg as sa
 from google.protobuf.internal import api_implementation
 
 SPEC = sa.RoundSpec(
-    [sa.TensorSpec("emb", "float32", 100, 2), sa.TensorSpec("bias", "float64", 3, layout="dense")],
+    [
+        sa.TensorSpec("emb", "float32", num_rows=100, row_width=2),
+        sa.TensorSpec("bias", "float64", num_rows=3, layout="dense"),
+    ],
     op="coordinate_mean",
     weighting="by_weight",
     return_counts=True,
@@ -47,7 +50,7 @@ def try_client(address: str) -> str:
         opened = client.create_round(SPEC, f"smoke-{uuid.uuid4().hex}")
         for name, (update, weight) in UPDATES.items():
             opened.submit(name, update, weight)
-        check(opened.close())
+        check(opened.finish())
         opened.delete()
         return client.server_info().version
 

@@ -220,16 +220,16 @@ def test_integrations_dense_rounds_of_a_server_take_wide_arrays(integrations: di
     array = np.ones((1, 197, 768), np.float32)
     opened = client.create_round(integrations["dense_spec"](["embedding"], [array]))
     opened.submit("a", {"embedding": array}, weight=3)
-    assert np.array_equal(opened.close()["embedding"].values.reshape(array.shape), array)
+    assert np.array_equal(opened.finish()["embedding"].values.reshape(array.shape), array)
 
 
 def test_integrations_clients_upload_by_handle(integrations: dict, client: sa.Client) -> None:
-    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)], weighting="by_weight"))
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], weighting="by_weight"))
     upload = integrations["upload"]
     assert upload(opened.handle, 1, ([1], [1.0]), 2) == "counted"
     assert upload(opened.handle, 1, ([1], [1.0]), 2) == "counted"
     assert upload(opened.handle, 1, ([1], [5.0]), 2) == "repeated"
-    opened.close()
+    opened.finish()
     assert upload(opened.handle, 2, ([1], [1.0]), 2) == "late"
     opened.delete()
     assert upload(opened.handle, 2, ([1], [1.0]), 2) == "late"
@@ -240,7 +240,9 @@ def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client
     model = integrations["begin"](client, arrays)
     history = integrations["RowHistory"]({"w": 10})
     for version in (1, 2):
-        merged = sa.aggregate([([version], np.ones((1, 2)))], sa.RoundSpec([sa.TensorSpec("w", "float32", 10, 2)]))["w"]
+        merged = sa.aggregate(
+            [([version], np.ones((1, 2)))], sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=10, row_width=2)])
+        )["w"]
         integrations["publish_merged"](model, version, arrays, "w", merged)
         history.record(version, {"w": merged.keys})
     mine = {"w": np.zeros((10, 2), np.float32)}
@@ -263,14 +265,14 @@ def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa
     expected = before.copy()
     expected[1] += 3 if op == "mean" else 4
     expected[4] += 1
-    assert integrations["apply"](before, opened.close()["emb"]).tolist() == expected.tolist()
+    assert integrations["apply"](before, opened.finish()["emb"]).tolist() == expected.tolist()
 
 
 def test_integrations_rows_are_added_to_an_embedding(integrations: dict) -> None:
     torch = pytest.importorskip("torch")
     embedding = torch.nn.Embedding(6, 2)
     before = embedding.weight.detach().clone()
-    spec = sa.RoundSpec([sa.TensorSpec("emb", "float32", 6, 2)])
+    spec = sa.RoundSpec([sa.TensorSpec("emb", "float32", num_rows=6, row_width=2)])
     merged = sa.aggregate([([4, 1], [[1.0, 2.0], [3.0, 4.0]])], spec)["emb"]
     integrations["add_to_embedding"](embedding, merged, alpha=-0.5)
     before[4] -= torch.tensor([0.5, 1.0])
@@ -300,7 +302,9 @@ def test_integrations_rows_of_any_number_and_dtype_are_added(
     torch = types.SimpleNamespace(from_numpy=Tensor, no_grad=contextlib.nullcontext)
     monkeypatch.setitem(sys.modules, "torch", torch)
     weight = Tensor(np.zeros((6, 2)))
-    merged = sa.aggregate([(keys, np.ones((len(keys), 2)))], sa.RoundSpec([sa.TensorSpec("emb", dtype, 6, 2)]))["emb"]
+    merged = sa.aggregate(
+        [(keys, np.ones((len(keys), 2)))], sa.RoundSpec([sa.TensorSpec("emb", dtype, num_rows=6, row_width=2)])
+    )["emb"]
     integrations["add_to_embedding"](types.SimpleNamespace(weight=weight), merged, alpha=-0.5)
     assert [key for key in range(6) if weight.array[key].tolist() == [-0.5, -0.5]] == sorted(keys)
 

@@ -46,7 +46,7 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
         round_.submit("client-name", {"v": (np.array([1, 2]), np.ones(2, np.float32))})
         with pytest.raises(sa.SparseaggError):
             round_.submit("b", {"v": (np.arange(6), np.ones(6, np.float32))})
-        round_.close()
+        round_.finish()
         text = read(metered.metrics_address)
     assert value(text, 'sparseagg_submissions_total{result="accepted"}') == 1
     assert value(text, 'sparseagg_submissions_total{result="duplicate"}') == 1

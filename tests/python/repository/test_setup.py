@@ -123,7 +123,7 @@ for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda
         call()
     except sa.errors.EngineMissingError as error:
         print(error)
-sa.Client("localhost:1").disconnect()
+sa.Client("localhost:1").close()
 """
     lines = client_alone(checkout, code).splitlines()
     assert len(lines) == 3

@@ -13,7 +13,12 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.wire.encode import encode_chunks
 from sparseagg.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
 
-SPEC = sa.RoundSpec([sa.TensorSpec("e", "float32", 1000, 2), sa.TensorSpec("b", "float64", 5, layout="dense")])
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("e", "float32", num_rows=1000, row_width=2),
+        sa.TensorSpec("b", "float64", num_rows=5, layout="dense"),
+    ]
+)
 OVERHEAD = 64 + 1  # of a slice of a tensor whose name has one byte
 ROW = 4 + 8
 
@@ -61,7 +66,7 @@ def test_encode_chunks_several_tensors_share_aChunk():
 
 def test_encode_chunks_more_tensors_than_slices_fit_a_chunk_are_spread():
     names = [f"t{i}" for i in range(4097)]
-    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", 10) for name in names])
+    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", num_rows=10) for name in names])
     one = (np.array([1]), np.array([2.0], np.float32))
     tensors = update_data(spec, dict.fromkeys(names, one))
     chunks = [
@@ -74,7 +79,7 @@ def test_encode_chunks_more_tensors_than_slices_fit_a_chunk_are_spread():
 
 def test_encode_chunks_messages_stay_below_the_limit():
     limit = 4000
-    many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", 100) for i in range(30)])
+    many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", num_rows=100) for i in range(30)])
     update = {tensor.name: (np.arange(100), np.ones(100)) for tensor in many.tensors}
     chunks = [
         pb.UpdateChunk.FromString(chunk.serialise())

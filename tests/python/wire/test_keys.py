@@ -167,7 +167,7 @@ def test_encode_keys_takes_the_smallest(keys, encoding):
 
 def test_encode_keys_only_what_the_server_knows():
     keys = np.arange(0, 300, 3, dtype=np.uint64)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 0)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=0)])
     old = ServerWire(1000, frozenset({"u32", "u64"}), frozenset({"float32"}))
     assert old.format(spec, "auto", None).encode_keys(keys) == ("U64", 0, keys.tobytes())
     newer = ServerWire(1000, frozenset({"u64", "delta_bitpacked", "from_the_future"}), frozenset())
@@ -181,7 +181,7 @@ def test_encode_keys_only_what_the_server_knows():
 @pytest.mark.parametrize("num_rows", [100_000, 2**40])
 def test_submit_packed_or_plain_is_the_same_submission(client, num_rows):
     rng = np.random.default_rng(SEED)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows, row_width=2)], return_counts=True)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_rows, row_width=2)], return_counts=True)
     updates = [
         (np.unique(rng.integers(0, limit, 5000)), rng.normal(size=(5000, 2)).astype("float32"))
         for limit in (6000, 100_000, num_rows)
@@ -190,11 +190,11 @@ def test_submit_packed_or_plain_is_the_same_submission(client, num_rows):
     for name, (keys, rows) in enumerate(updates):
         update = {"v": (keys, rows[: len(keys)])}
         packed = rnd.submit(f"c{name}", update)
-        plain = rnd.submit(f"c{name}", update, encoding="plain")
+        plain = rnd.submit(f"c{name}", update, key_encoding="plain")
         assert not packed.duplicate
         assert plain.duplicate, "other bytes, the same content"
         assert packed.num_bytes == len(keys) * (spec.tensors[0].key_bytes + 8)
-    merged = rnd.close()["v"]
+    merged = rnd.finish()["v"]
     alone = client.aggregate({f"c{i}": {"v": (k, r[: len(k)])} for i, (k, r) in enumerate(updates)}, spec)["v"]
     assert np.array_equal(merged.keys, np.unique(np.concatenate([keys for keys, _ in updates])))
     assert np.array_equal(merged.keys, alone.keys)
@@ -209,7 +209,7 @@ def test_server_info_tells_the_encodings(client):
 
 
 def test_submit_unknown_encoding_sends_nothing(client):
-    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
     with pytest.raises(sa.InvalidArgumentError, match="unknown encoding"):
-        rnd.submit("c", ([1], [1.0]), encoding="zip")
+        rnd.submit("c", ([1], [1.0]), key_encoding="zip")
     assert rnd.refresh().num_refused == 0

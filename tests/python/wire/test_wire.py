@@ -16,9 +16,9 @@ from sparseagg.wire.values import decode_values, encode_values
 SEED = 20261130
 SPEC = sa.RoundSpec(
     [
-        sa.TensorSpec("e", "float32", 100_000, row_width=3),
-        sa.TensorSpec("d", "float64", 10_000),
-        sa.TensorSpec("i", "int32", 1000),
+        sa.TensorSpec("e", "float32", num_rows=100_000, row_width=3),
+        sa.TensorSpec("d", "float64", num_rows=10_000),
+        sa.TensorSpec("i", "int32", num_rows=1000),
     ],
     return_counts=True,
 )
@@ -69,13 +69,13 @@ def assert_equal(one: sa.Result, other: sa.Result) -> None:
 def test_submit_narrow_values_is_submitting_the_rounded_ones(client, values, encodings):
     narrow, plain = client.create_round(SPEC), client.create_round(SPEC)
     for i in range(3):
-        sent = narrow.submit(f"c{i}", update(i), values=values)
-        again = narrow.submit(f"c{i}", rounded(update(i), encodings), encoding="plain")
+        sent = narrow.submit(f"c{i}", update(i), value_encoding=values)
+        again = narrow.submit(f"c{i}", rounded(update(i), encodings), key_encoding="plain")
         assert not sent.duplicate
         assert again.duplicate, "the same content"
         assert sent.num_bytes == again.num_bytes
-        plain.submit(f"c{i}", rounded(update(i), encodings), encoding="plain")
-    assert_equal(narrow.close(), plain.close(encoding="plain"))
+        plain.submit(f"c{i}", rounded(update(i), encodings), key_encoding="plain")
+    assert_equal(narrow.finish(), plain.finish(key_encoding="plain"))
 
 
 def test_submit_int8_values_do_not_depend_on_the_size_of_chunks(server):
@@ -83,28 +83,28 @@ def test_submit_int8_values_do_not_depend_on_the_size_of_chunks(server):
     for chunk_bytes in (2_000, 7_777, 1 << 20):
         with sa.Client(server.address, chunk_bytes=chunk_bytes) as client:
             rnd = client.create_round(SPEC)
-            rnd.submit("c", update(0), values="int8_scaled")
-            rnd.submit("d", update(1), values="int8_scaled", resumable=True)
-            results.append(rnd.close())
+            rnd.submit("c", update(0), value_encoding="int8_scaled")
+            rnd.submit("d", update(1), value_encoding="int8_scaled", resumable=True)
+            results.append(rnd.finish())
     assert_equal(results[0], results[1])
     assert_equal(results[0], results[2])
 
 
 def test_aggregate_narrow_values_as_in_a_round(client):
     updates = {f"c{i}": update(i) for i in range(3)}
-    alone = client.aggregate(updates, SPEC, values="float16")
+    alone = client.aggregate(updates, SPEC, value_encoding="float16")
     rnd = client.create_round(SPEC)
     for name, tensors in updates.items():
-        rnd.submit(name, tensors, values="float16")
-    assert_equal(alone, rnd.close())
+        rnd.submit(name, tensors, value_encoding="float16")
+    assert_equal(alone, rnd.finish())
 
 
 def test_result_narrow_values_are_rounded_and_come_back_wide(client):
     rnd = client.create_round(SPEC)
     rnd.submit("a", update(0))
-    exact = rnd.close()
+    exact = rnd.finish()
     for encoding in ("float16", "bfloat16", "float32"):
-        result = rnd.result(values=encoding)
+        result = rnd.result(value_encoding=encoding)
         for name, dtype in (("e", "float32"), ("d", "float64")):
             assert result[name].values.dtype == dtype
             if encoding == dtype:
@@ -114,12 +114,12 @@ def test_result_narrow_values_are_rounded_and_come_back_wide(client):
                 expected = decode_values(data, encoding, dtype, exact[name].values.size)
             assert np.array_equal(result[name].values.reshape(-1), expected.reshape(-1))
         assert np.array_equal(result["i"].values, exact["i"].values)
-    scaled = rnd.result(["e"], values="int8_scaled", keys=(100, 40_000))["e"]
+    scaled = rnd.result(["e"], value_encoding="int8_scaled", keys=(100, 40_000))["e"]
     part = rnd.result(["e"], keys=(100, 40_000))["e"]
     assert np.array_equal(scaled.keys, part.keys)
     assert 0 < np.abs(scaled.values - part.values).max() <= 0.5 * np.abs(part.values).max() / 127 * 1.0001
     # Beyond the range of float16: as they are.
-    large = client.aggregate([(([1, 2], [1e-9, 1e9]))], sa.RoundSpec([sa.TensorSpec("v", "float32", 10)]))
+    large = client.aggregate([(([1, 2], [1e-9, 1e9]))], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
     assert large["v"].values.tolist() == [np.float32(1e-9), np.float32(1e9)]
 
 
@@ -129,16 +129,18 @@ def test_result_of_many_pages_packed_or_plain_is_the_same(start_server):
         rnd = client.create_round(SPEC)
         for i in range(3):
             rnd.submit(f"c{i}", update(i))
-        assert_equal(rnd.close(), rnd.result(encoding="plain"))
+        assert_equal(rnd.finish(), rnd.result(key_encoding="plain"))
 
 
 def test_aio_client_takes_the_same_options(server):
     async def run() -> tuple[sa.Result, sa.Result]:
         async with sa.aio.Client(server.address) as client:
             rnd = await client.create_round(SPEC)
-            await rnd.submit("c", update(0), values="float16")
-            closed = await rnd.close(values="float16")
-            return closed, await client.aggregate({"c": update(0)}, SPEC, values="float16", encoding="plain")
+            await rnd.submit("c", update(0), value_encoding="float16")
+            closed = await rnd.finish(value_encoding="float16")
+            return closed, await client.aggregate(
+                {"c": update(0)}, SPEC, value_encoding="float16", key_encoding="plain"
+            )
 
     closed, alone = asyncio.run(run())
     assert_equal(closed, alone)
@@ -147,7 +149,7 @@ def test_aio_client_takes_the_same_options(server):
 @pytest.mark.parametrize("row_width", [1, 3, 24, 63, 64, 65, 96, 128, 300, 1000])
 def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(row_width):
     rng = np.random.default_rng(SEED + row_width)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1000, row_width)])
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1000, row_width=row_width)])
     rows = (rng.normal(size=(200, row_width)) * 10.0 ** rng.integers(-6, 6, (200, row_width))).astype(np.float32)
     tensors = update_data(spec, (np.arange(200), rows))
     sent = []
@@ -179,24 +181,26 @@ def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(row_width)
 def test_submit_values_that_make_no_sense_are_refused(client, values, words):
     rnd = client.create_round(SPEC)
     with pytest.raises(sa.InvalidArgumentError, match=words):
-        rnd.submit("c", update(0), values=values)
+        rnd.submit("c", update(0), value_encoding=values)
     assert rnd.refresh().num_refused == 0
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8_scaled"])
 def test_submit_values_beyond_the_range_are_refused(client, encoding):
-    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", 10)]))
+    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=10)]))
     with pytest.raises(
         sa.InvalidArgumentError, match=f"tensor 'v', key 2, position 1: value 1e\\+39 does not fit {encoding}"
     ):
-        rnd.submit("c", ([1, 2], [0.0, 1e39]), values=encoding)
+        rnd.submit("c", ([1, 2], [0.0, 1e39]), value_encoding=encoding)
 
 
-@pytest.mark.parametrize("options", [{"encoding": "zip"}, {"values": "float8"}, {"values": "float64"}])
+@pytest.mark.parametrize(
+    "options", [{"key_encoding": "zip"}, {"value_encoding": "float8"}, {"value_encoding": "float64"}]
+)
 def test_close_unknown_options_close_nothing(client, options):
     rnd = client.create_round(SPEC)
     with pytest.raises(sa.InvalidArgumentError, match="unknown"):
-        rnd.close(**options)
+        rnd.finish(**options)
     assert rnd.refresh().state == "open"
     with pytest.raises(sa.InvalidArgumentError, match="unknown"):
         rnd.submit("c", update(0), **options)

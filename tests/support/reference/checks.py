@@ -46,7 +46,7 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
         yield "modular"
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"
-    if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result):
+    if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result_layout):
         yield "num_rows"
     if how.dense_threshold is not None and not 0.0 < how.dense_threshold <= 1.0:
         yield "dense_threshold"

@@ -75,7 +75,7 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     if tensor.layout == "dense" and not updates:
         if how.on_empty == "fail":
             raise FailedPreconditionError(f"tensor {tensor.name!r}: there are no submissions")
-        how = dataclasses.replace(how, result="sparse")
+        how = dataclasses.replace(how, result_layout="sparse")
     fixed = sums_fixed(tensor, how)
     shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
     merged: dict[int, _Key] = {}
@@ -170,7 +170,7 @@ def _select(
         and merged[key].count >= how.min_contributors
     ]
     dtype = result_dtype(tensor, how)
-    dense = how.result == "dense" or (how.result == "auto" and _goes_dense(tensor, how, len(kept)))
+    dense = how.result_layout == "dense" or (how.result_layout == "auto" and _goes_dense(tensor, how, len(kept)))
     keys = list(range(tensor.num_rows)) if dense else kept
     counts = dict.fromkeys(keys, 0)
     weights = dict.fromkeys(keys, 0.0)

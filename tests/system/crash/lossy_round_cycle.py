@@ -69,7 +69,7 @@ class LossyRoundCycle(RoundCycle):
 
     def _read(self, rnd: sa.Round) -> tuple[frozenset[str], str]:
         """Closes the round. Returns who is in the result, and its hash, which is that of their sum."""
-        result = rnd.close()["v"]
+        result = rnd.finish()["v"]
         listed = frozenset(each.client_id for each in rnd.submissions())
         found = digest_of(result)
         if found != digest(*expected([client for client in self._clients if client.id in listed])):

@@ -74,7 +74,7 @@ class RoundCycle(Cycle):
         """Closes, reads, kills, reads again, and deletes."""
         with self.disturbed() as kill_now, self.connected() as client:
             rnd = client.get_round(self._id)
-            result = rnd.close()["v"]
+            result = rnd.finish()["v"]
             listed = frozenset(each.client_id for each in rnd.submissions())
             kill_now.set()
             while kill_now.is_set():

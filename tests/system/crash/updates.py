@@ -14,7 +14,7 @@ SPEC = sa.RoundSpec(
     tensors=[sa.TensorSpec("v", dtype="float32", num_rows=NUM_ROWS, row_width=WIDTH)],
     op="sum",
     weighting="by_weight",
-    result="sparse",
+    result_layout="sparse",
     return_counts=True,
 )
 

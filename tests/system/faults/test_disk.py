@@ -90,7 +90,7 @@ def check_result(machine: Machine, size: int, clients: list[str]) -> None:
     """Closes the round, and compares the result with a sum that is exact."""
     rnd = machine.client.get_round("r")
     assert clients_of(rnd) == clients
-    result = rnd.close()["v"]
+    result = rnd.finish()["v"]
     expected = np.full(size, sum(ord(client) for client in clients), np.float32)
     assert result.values is not None
     assert result.values.tobytes() == expected.tobytes()
@@ -183,7 +183,7 @@ def test_full_disk_leaves_a_round_open_that_cannot_be_closed(machine) -> None:
     rnd.submit("a", update(3, ord("a")))
     machine.rule("full")
     with pytest.raises(sa.errors.ResourceExhaustedError):
-        rnd.close()
+        rnd.finish()
     assert rnd.refresh().state == "open"
     machine.rule("")
     submit_until_it_works(rnd, "b", 3)

@@ -45,7 +45,7 @@ def normal_round(server, name: str) -> None:
         rnd = client.create_round(SPEC, round_id=name)
         for who in range(20):
             rnd.submit(f"client-{who}", {"v": (np.arange(50_000), np.ones(50_000, np.float32))}, resumable=who % 2 == 0)
-        assert rnd.close()["v"].values.tolist() == [20.0] * 50_000
+        assert rnd.finish()["v"].values.tolist() == [20.0] * 50_000
         rnd.delete()
 
 

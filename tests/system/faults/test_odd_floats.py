@@ -25,14 +25,14 @@ def merged(address: str) -> list[bytes]:
     found = []
     with sa.Client(address) as client:
         for dtype in ("float64", "float32", "float16"):
-            tensor = sa.TensorSpec("v", dtype, 1000, fill=0.1, result="dense")
+            tensor = sa.TensorSpec("v", dtype, num_rows=1000, fill=0.1, result_layout="dense")
             spec = sa.RoundSpec([tensor], op="coordinate_mean", weighting="by_weight", return_weights=True)
             opened = client.create_round(spec)
             for client_id, weight in (("a", 0.1), ("b", 0.7), ("c", 5e-324)):
                 opened.submit(client_id, (keys, values), weight)
-            opened.close()
+            opened.finish()
             for encoding in (None, *(("float16", "int8_scaled") if dtype != "float16" else ())):
-                result = opened.result(values=encoding)["v"]
+                result = opened.result(value_encoding=encoding)["v"]
                 found += [result.values.tobytes(), result.weights.tobytes()]
     return found
 

@@ -239,9 +239,9 @@ def unread_results(address: Address) -> None:
 
     keys = np.arange(1 << 18, dtype=np.uint32)
     with sa.Client(f"{address[0]}:{address[1]}", tls=False) as client:
-        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", keys.size)]))
+        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=keys.size)]))
         opened.submit("c", {"t": (keys, keys.astype(np.float32))})
-        opened.close()
+        opened.finish()
     name = opened.name.encode()
     request = b"\x0a" + bytes([len(name)]) + name  # StreamResultRequest.name
     message = b"\x00" + len(request).to_bytes(4, "big") + request

@@ -12,7 +12,7 @@ from real_server import ServerProcess
 from siege import LIMIT, check_siege
 
 CLIENTS = 20
-SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", 100_000)])
+SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=100_000)])
 UPDATES = [(np.arange(i, 50_000 + i, 50), np.ones(1000, np.float32)) for i in range(CLIENTS)]
 # Times as long as without an attack.
 ROUND_TIMES = 20
@@ -24,7 +24,7 @@ def honest_round(client: sa.Client) -> float:
     with client.create_round(SPEC) as opened:
         for number, update in enumerate(UPDATES):
             opened.submit(f"{number}", {"t": update})
-        merged = opened.close()["t"]
+        merged = opened.finish()["t"]
     assert merged.values.sum() == CLIENTS * 1000
     return time.monotonic() - begun
 

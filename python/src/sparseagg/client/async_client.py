@@ -27,20 +27,23 @@ from sparseagg.durations import Seconds
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.info import RoundInfo, ServerInfo
 from sparseagg.local.server import Server
+from sparseagg.renamed import ENCODINGS, renamed
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec, checked_spec
+from sparseagg.types import Updates
 from sparseagg.unused import refuse_unused
 from sparseagg.updates import checked_updates, named_updates
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import Values, WireFormat
+from sparseagg.wire.formats import ValueEncoding, WireFormat
 
 __all__ = ["Client", "open_round"]
 
 _LOCAL = ":local:"
 
 
+@renamed({"disconnect": "close", **ENCODINGS})
 class Client(TaskCalls):
-    """A client of one server. An asynchronous context manager, which disconnects when it is left.
+    """A client of one server. ``async with`` closes it.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
     calls from another loop raise ``FailedPreconditionError``. Tasks of one loop may make calls at the same time. Not
@@ -56,7 +59,7 @@ class Client(TaskCalls):
         async with sparseagg.aio.Client("localhost:8001") as client:
             rnd = await client.create_round(spec)
             await rnd.submit("client-7", {"embedding": (keys, rows)})
-            result = await rnd.close()
+            result = await rnd.finish()
     """
 
     _transport_class: type[Transport] = AsyncioTransport
@@ -123,21 +126,18 @@ class Client(TaskCalls):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.disconnect()
+        await self.close()
 
-    async def disconnect(self) -> None:
-        """Closes all connections. Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
+    async def close(self) -> None:
+        """Closes the connections to the server.
 
-        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. To
-        disconnect again does nothing.
+        Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A
+        second call has no effect.
         """
         await self._connection.close()
         if self._server is not None:
             await self._connection.transport.convert(self._server.stop)
-
-    async def close(self) -> None:
-        """The same as ``disconnect``. It ends no round on a server: that is ``Round.close``."""
-        await self.disconnect()
 
     async def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
@@ -174,11 +174,11 @@ class Client(TaskCalls):
 
     async def aggregate(
         self,
-        updates: Any,
+        updates: Updates,
         spec: RoundSpec,
         *,
-        encoding: str = "auto",
-        values: Values = None,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
         timeout: Timeout = None,
     ) -> Result:
         """Merges updates in one call; see ``sparseagg.Client.aggregate``.
@@ -192,12 +192,14 @@ class Client(TaskCalls):
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)
-            uploads = await self._uploads(spec, updates, server.chunk_bytes, server.format(spec, encoding, values))
-            answer = result_format(encoding, None)  # `values` is the dtype in which updates are sent, not the result
+            uploads = await self._uploads(
+                spec, updates, server.chunk_bytes, server.format(spec, key_encoding, value_encoding)
+            )
+            answer = result_format(key_encoding, None)  # value_encoding is of the updates, not of the result
             reader = await self._connection.aggregate(spec, uploads, answer, deadline)
         return reader.result()
 
-    async def _uploads(self, spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+    async def _uploads(self, spec: RoundSpec, updates: Updates, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
         """Converts all updates in another thread: a list or mapping as a whole, other iterables update by update."""
         convert = self._connection.transport.convert
         if isinstance(updates, (list, Mapping)):
@@ -241,5 +243,5 @@ async def open_round(handle: str, *, client_class: type[Client] = Client, **opti
     try:
         return Round(client._connection, await client._connection.get_round(name), owns_connection=True)
     except BaseException:
-        await client.disconnect()
+        await client.close()
         raise

@@ -20,6 +20,7 @@ from sparseagg.client.connection import Connection
 from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.model_rows import ModelTensor, Rows, change_of, model_tensors, rows_of
 from sparseagg.client.requests import create_request
+from sparseagg.client.round_errors import raise_if_failed
 from sparseagg.durations import Seconds
 from sparseagg.errors import (
     AbortedError,
@@ -235,7 +236,9 @@ class PublishedModel:
         was_done = opened.info.ended
         try:
             await opened.submit("model", words)
-            info = await opened.end()
+            await opened.close()
+            info = await opened.wait()
+            raise_if_failed(info)
         except SparseaggError:
             if not was_done:  # a version that is known stays
                 with contextlib.suppress(SparseaggError):

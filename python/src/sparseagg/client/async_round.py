@@ -1,7 +1,7 @@
 """The rounds of both clients: every operation of a round as a coroutine.
 
-To *end* a round is to take no more submissions and to wait for the merge. To *close* a round is to end it and to read
-its result. A round that is done, failed or cancelled *has ended*. Only a round that is *done* has a result.
+To *close* a round is to take no more submissions and to start the merge. A round that is done, failed or cancelled *has
+ended*. Only a round that is *done* has a result. To *finish* a round is to close it and to read its result.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from sparseagg.client.endpoint import Endpoint
 from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.requests import close_request, result_format, result_request, wait_request
-from sparseagg.client.round_errors import naming_round, raise_if_failed, raise_if_not_ended
+from sparseagg.client.round_errors import naming_round, raise_if_failed
 from sparseagg.client.transport import Transport
 from sparseagg.client.upload import make_upload
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
 from sparseagg.info import RoundInfo, Submission
+from sparseagg.renamed import ENCODINGS, renamed
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
+from sparseagg.types import Update
 from sparseagg.updates import ClientId, checked_client_id, naming_client
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import Values
+from sparseagg.wire.formats import ValueEncoding
 
 __all__ = ["Round", "RoundAttributes"]
 
@@ -58,6 +60,7 @@ class RoundAttributes:
         return f"Round({self.name!r}, {self.info.state})"
 
 
+@renamed({"end": "close() and wait()", **ENCODINGS})
 class Round(RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Threads: as ``Client``.
 
@@ -104,11 +107,11 @@ class Round(RoundAttributes):
     async def submit(
         self,
         client_id: ClientId,
-        update: Any,
+        update: Update,
         weight: SupportsFloat | None = None,
         *,
-        encoding: str = "auto",
-        values: Values = None,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
@@ -130,7 +133,7 @@ class Round(RoundAttributes):
                 client_id=client_id,
                 weight=weight,
                 chunk_bytes=server.chunk_bytes,
-                wire=server.format(self.spec, encoding, values),
+                wire=server.format(self.spec, key_encoding, value_encoding),
                 round_name=self.name,
                 submission_id=submission_id,
             )
@@ -158,26 +161,9 @@ class Round(RoundAttributes):
         with naming_round(self.name):
             return bool((await self._connection.call("WithdrawSubmission", request)).withdrawn)
 
-    async def close(
-        self,
-        timeout: Timeout = None,
-        *,
-        only: Iterable[ClientId] | None = None,
-        encoding: str = "auto",
-        values: str | None = None,
-    ) -> Result:
-        """Ends the submissions, waits for the merge, and reads all tensors; see ``sparseagg.Round.close``.
-
-        ``Client.close`` is another thing: it disconnects.
-        """
-        request = result_request(self.name, None, None, result_format(encoding, values))  # checks the arguments first
-        deadline = checked_deadline(timeout)
-        await self._end(close_request(self.name, only), deadline)
-        return await self._read(request, deadline)
-
-    async def end(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
-        """Ends the submissions and waits for the merge; see ``sparseagg.Round.end``."""
-        return await self._end(close_request(self.name, only), checked_deadline(timeout))
+    async def close(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
+        """Closes the round, which starts the merge; see ``sparseagg.Round.close``. Returns the round as it is then."""
+        return await self._close(close_request(self.name, only), checked_deadline(timeout))
 
     async def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the round has ended; see ``sparseagg.Round.wait``."""
@@ -188,13 +174,28 @@ class Round(RoundAttributes):
         tensors: Sequence[str] | None = None,
         *,
         keys: tuple[int, int | None] | None = None,
-        encoding: str = "auto",
-        values: str | None = None,
+        key_encoding: str = "auto",
+        value_encoding: str | None = None,
         timeout: Timeout = None,
     ) -> Result:
-        """Reads the result of a round that is done; see ``sparseagg.Round.result``."""
-        request = result_request(self.name, tensors, keys, result_format(encoding, values))
+        """Waits until the round has ended, and reads its result; see ``sparseagg.Round.result``."""
+        request = result_request(self.name, tensors, keys, result_format(key_encoding, value_encoding))
         return await self._read(request, checked_deadline(timeout))
+
+    async def finish(
+        self,
+        timeout: Timeout = None,
+        *,
+        only: Iterable[ClientId] | None = None,
+        key_encoding: str = "auto",
+        value_encoding: str | None = None,
+    ) -> Result:
+        """Closes the round, waits until it has ended, and reads its result; see ``sparseagg.Round.finish``."""
+        # All arguments are checked before the round is closed.
+        request = result_request(self.name, None, None, result_format(key_encoding, value_encoding))
+        deadline = checked_deadline(timeout)
+        await self._close(close_request(self.name, only), deadline)
+        return await self._read(request, deadline)
 
     async def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result; see ``sparseagg.Round.cancel``."""
@@ -206,8 +207,8 @@ class Round(RoundAttributes):
         """Removes the round and its result from the server; ``NotFoundError`` if the server has no such round."""
         await self._connection.delete_round(self.name)
 
-    async def _end(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
-        """Closes the round on the server, and waits until it has ended; ``RoundFailedError`` unless it is done."""
+    async def _close(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
+        """Closes the round on the server."""
         try:
             await self._call("CloseRound", request, deadline)
         except FailedPreconditionError as error:  # with only_client_ids
@@ -219,7 +220,6 @@ class Round(RoundAttributes):
             raise UnimplementedError(
                 f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old"
             )
-        raise_if_failed(await self._wait(deadline))
         return self._info
 
     async def _wait(self, deadline: float | None) -> RoundInfo:
@@ -246,17 +246,12 @@ class Round(RoundAttributes):
         return self._info
 
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
-        """Reads a result. If the server refuses, asks for the round, to raise the error that its state means."""
+        """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none."""
+        if not self._info.ended:
+            await self._wait(deadline)
+        raise_if_failed(self._info)
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
-            try:
-                reader = await self._connection.read(request, self._info, deadline)
-            except FailedPreconditionError as error:
-                self._info = await self._connection.get_round(self.name, deadline)
-                raise_if_failed(self._info, error)
-                raise_if_not_ended(self._info, error)
-                raise
-            if not self._info.ended:  # known from before the end, and the result carries the round
-                self._info = await self._connection.get_round(self.name, deadline)
+            reader = await self._connection.read(request, self._info, deadline)
         return reader.result(self._info)
 
 

@@ -14,6 +14,7 @@ from sparseagg.client.memory_connection import MemoryConnection
 from sparseagg.client.requests import round_name
 from sparseagg.durations import Seconds, duration
 from sparseagg.errors import InvalidArgumentError
+from sparseagg.renamed import ROUND, renamed
 from sparseagg.tasks import NewTask, Task, checked_bytes, checked_labels
 from sparseagg.updates import ClientId, checked_client_id
 from sparseagg.v1 import tasks_pb2 as pb
@@ -27,6 +28,7 @@ _MOST_BYTES = 1 << 20
 _STATES = ("open", "leased", "completed", "failed", "cancelled")
 
 
+@renamed(ROUND)
 class TaskCalls:
     """A part of ``sparseagg.aio.Client``; ``sparseagg.Client`` documents the methods."""
 
@@ -94,20 +96,20 @@ class TaskCalls:
         """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
         return await self._change("GetTask", pb.GetTaskRequest(name=_task_name(name)))
 
-    async def list_tasks(self, *, state: str | None = None, round: Any = None) -> AsyncIterator[Task]:
+    async def list_tasks(self, *, state: str | None = None, in_round: Any = None) -> AsyncIterator[Task]:
         """Yields tasks, oldest first."""
         token: str | None = ""
         while token is not None:
-            tasks, token = await self._page_of_tasks(state, round, token)
+            tasks, token = await self._page_of_tasks(state, in_round, token)
             for each in tasks:
                 yield each
 
-    async def cancel_tasks(self, names: Iterable[str] = (), *, round: Any = None, reason: str = "") -> int:
+    async def cancel_tasks(self, names: Iterable[str] = (), *, in_round: Any = None, reason: str = "") -> int:
         """Cancels tasks by name, or all of a round; returns how many had not ended."""
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")
         named = [_task_name(name) for name in names]
-        request = pb.CancelTasksRequest(round=_filter_round(round), reason=checked_text("a reason", reason))
+        request = pb.CancelTasksRequest(round=_filter_round(in_round), reason=checked_text("a reason", reason))
         if request.round:
             request.names.extend(named)  # for the server to refuse
             return int((await self._connection.call("CancelTasks", request)).num_cancelled)

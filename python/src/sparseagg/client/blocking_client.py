@@ -19,9 +19,11 @@ from sparseagg.client.transport import BlockingTransport, run
 from sparseagg.credentials import TLSArgument, TokenArgument
 from sparseagg.durations import Seconds
 from sparseagg.info import ServerInfo
+from sparseagg.renamed import ENCODINGS, renamed
 from sparseagg.result import Result
 from sparseagg.spec import RoundSpec
-from sparseagg.wire.formats import Values
+from sparseagg.types import Updates
+from sparseagg.wire.formats import ValueEncoding
 
 __all__ = ["Client", "open_round"]
 
@@ -32,13 +34,14 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
+@renamed({"disconnect": "close", **ENCODINGS})
 class Client(BlockingTaskCalls):
-    """A client of one server. A context manager that disconnects. Thread-safe.
+    """A client of one server. ``with`` closes it. Thread-safe.
 
         with sparseagg.Client("localhost:8001") as client:
             rnd = client.create_round(spec)
             rnd.submit("client-7", {"embedding": (keys, rows)})
-            result = rnd.close()
+            result = rnd.finish()
 
     Every method raises the subclass of ``SparseaggError`` for the status code of the server's answer. The client
     repeats calls that fail with UNAVAILABLE or CANCELLED (a server that stops), as ``retry`` says. This is safe: a
@@ -52,7 +55,7 @@ class Client(BlockingTaskCalls):
         address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
             alone has, and which end with it; token, tls, tenant and options are refused, and timeout, retry,
             chunk_bytes and connections have no effect. Or ":local:": the client starts a server on this machine and
-            stops it with ``disconnect``, at the latest with this process; ``address`` is the server's.
+            stops it with ``close``, at the latest with this process; ``address`` is the server's.
         token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
             expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
@@ -128,18 +131,16 @@ class Client(BlockingTaskCalls):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.disconnect()
-
-    def disconnect(self) -> None:
-        """Closes the connection. Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
-
-        Rounds of ":memory:" end, and the server of ":local:" stops.
-        """
-        run(self._client.disconnect())
+        self.close()
 
     def close(self) -> None:
-        """The same as ``disconnect``. Rounds stay open on a server."""
-        self.disconnect()
+        """Closes the connections to the server.
+
+        Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A second
+        call has no effect.
+        """
+        run(self._client.close())
 
     def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
@@ -187,11 +188,11 @@ class Client(BlockingTaskCalls):
 
     def aggregate(
         self,
-        updates: Any,
+        updates: Updates,
         spec: RoundSpec,
         *,
-        encoding: str = "auto",
-        values: Values = None,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
         timeout: Timeout = None,
     ) -> Result:
         """Merges updates in one call, without a round.
@@ -202,8 +203,8 @@ class Client(BlockingTaskCalls):
                 arrays for each update, since all arrays are read after the last update. (Gradients of a module are
                 copied.)
             spec: what to compute.
-            encoding: of the keys, both ways; see ``Round.submit``.
-            values: of the updates; see ``Round.submit``. The result's values are not rounded.
+            key_encoding: both ways; see ``Round.submit``.
+            value_encoding: of the updates; see ``Round.submit``. The result's values are not rounded.
             timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
                 includes the conversion of ``updates``, which the timeout does not interrupt.
 
@@ -212,7 +213,11 @@ class Client(BlockingTaskCalls):
             TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
             FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         """
-        return run(self._client.aggregate(updates, spec, encoding=encoding, values=values, timeout=timeout))
+        return run(
+            self._client.aggregate(
+                updates, spec, key_encoding=key_encoding, value_encoding=value_encoding, timeout=timeout
+            )
+        )
 
 
 def open_round(handle: str, **options: Any) -> Round:

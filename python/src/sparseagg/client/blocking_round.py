@@ -12,13 +12,16 @@ from sparseagg.arguments import Timeout
 from sparseagg.client import async_round
 from sparseagg.client.transport import run
 from sparseagg.info import RoundInfo, Submission
+from sparseagg.renamed import ENCODINGS, renamed
 from sparseagg.result import Result
+from sparseagg.types import Update
 from sparseagg.updates import ClientId
-from sparseagg.wire.formats import Values
+from sparseagg.wire.formats import ValueEncoding
 
 __all__ = ["Round"]
 
 
+@renamed({"end": "close() and wait()", **ENCODINGS})
 class Round(async_round.RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Thread-safe.
 
@@ -69,11 +72,11 @@ class Round(async_round.RoundAttributes):
     def submit(
         self,
         client_id: ClientId,
-        update: Any,
+        update: Update,
         weight: SupportsFloat | None = None,
         *,
-        encoding: str = "auto",
-        values: Values = None,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
         submission_id: str | None = None,
         resumable: bool = False,
         progress: bool = False,
@@ -104,17 +107,17 @@ class Round(async_round.RoundAttributes):
                 The axes of sparse and dense arrays make first the rows, then the columns of a row.
             weight: 0 or more; required for the weighting "by_weight". Where no tensor has that, None or 1: any other
                 weight would have no effect.
-            encoding: of the keys on their way; the update is the same. "auto": the smallest encoding that the server
+            key_encoding: how keys are sent; the update is the same. "auto": the smallest encoding that the server
                 knows, slice by slice. Only keys that ascend, without repetitions, can be packed; other keys are sent
                 plain. "plain": 4 or 8 bytes a key.
-            values: rounds the values, to nearest even, to send fewer bytes: "float16" and "bfloat16" take 2 bytes a
-                value, "int8_scaled" takes 1 and a sixteenth (64 values share a scale, and the largest of them is 127
-                steps). A name is for all float32 and float64 tensors ("float32": for all float64 tensors), a mapping
-                from tensor names to such names for these tensors. The rounded values then are the update. None: the
-                values are sent unchanged.
+            value_encoding: rounds the values, to nearest even, to send fewer bytes: "float16" and "bfloat16" take 2
+                bytes a value, "int8_scaled" takes 1 and a sixteenth (64 values share a scale, and the largest of them
+                is 127 steps). A name is for all float32 and float64 tensors ("float32": for all float64 tensors), a
+                mapping from tensor names to such names for these tensors. The rounded values then are the update. None:
+                the values are sent unchanged.
             submission_id: the name of this content; None for a random one. If the id comes again, also from another
-                process, with the same content, weight, ``values`` and chunk size, the upload goes on where it broke
-                off. With other content, the upload begins again and replaces the one that the server has.
+                process, with the same content, weight, ``value_encoding`` and chunk size, the upload goes on where it
+                broke off. With other content, the upload begins again and replaces the one that the server has.
             resumable: send the update in single calls, from the first chunk that the server does not have. (An upload
                 that breaks off does so from its second attempt on.) With a ``submission_id``, the arrays are hashed
                 first, which takes about 1.5 ms a megabyte.
@@ -139,8 +142,8 @@ class Round(async_round.RoundAttributes):
                 client_id,
                 update,
                 weight,
-                encoding=encoding,
-                values=values,
+                key_encoding=key_encoding,
+                value_encoding=value_encoding,
                 submission_id=submission_id,
                 resumable=resumable,
                 progress=progress,
@@ -169,36 +172,26 @@ class Round(async_round.RoundAttributes):
         """
         return run(self._round.withdraw(client_id))
 
-    def close(
-        self,
-        timeout: Timeout = None,
-        *,
-        only: Iterable[ClientId] | None = None,
-        encoding: str = "auto",
-        values: str | None = None,
-    ) -> Result:
-        """Ends the submissions, waits for the merge, and reads all tensors. The result of a closed round is just read.
+    def close(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
+        """Closes the round: it takes no more submissions, and the server starts the merge. Does not wait for the merge.
+
+        A round that is closed already stays as it is.
 
         Args:
-            timeout: of merge and reading together, in seconds or as a timedelta; None for no limit. ``result`` can read
-                later what could not be read within this time.
+            timeout: in seconds or as a timedelta; None for the client's.
             only: the clients whose submissions count, such as those that the trainer takes for successful; the others
                 are withdrawn. None for all clients. If this fails, the round stays open.
-            encoding: of the keys on their way; see ``result``.
-            values: of the values on their way; see ``result``.
+
+        Returns:
+            The round as it is now: "finalizing" while the server merges, or in its final state.
 
         Raises:
-            RoundFailedError: the round has no result; the message says why.
             FailedPreconditionError: a client of ``only`` has no submission; or a submission to leave out was merged
                 when it arrived (see ``withdraw``); or the round is closed already, and other clients count.
-            TimeoutError: (``DeadlineExceededError``) the merge or the reading has not ended within ``timeout``, or the
-                server has not answered five seconds later.
+            RoundFailedError: with ``only``, where the round has ended without a result.
+            TimeoutError: (``DeadlineExceededError``) the server has not answered five seconds after ``timeout``.
         """
-        return run(self._round.close(timeout, only=only, encoding=encoding, values=values))
-
-    def end(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
-        """Ends the submissions and waits for the merge, like ``close``, with the same errors, but reads nothing."""
-        return run(self._round.end(timeout, only=only))
+        return run(self._round.close(timeout, only=only))
 
     def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the round has ended. Returns the round, which is done, failed or cancelled.
@@ -217,32 +210,56 @@ class Round(async_round.RoundAttributes):
         tensors: Sequence[str] | None = None,
         *,
         keys: tuple[int, int | None] | None = None,
-        encoding: str = "auto",
-        values: str | None = None,
+        key_encoding: str = "auto",
+        value_encoding: str | None = None,
         timeout: Timeout = None,
     ) -> Result:
-        """Reads the result of a round that is done, or a part of it, any number of times.
+        """Waits until the round has ended, and reads its result or a part of it, any number of times.
 
-        If the connection breaks, the reading goes on where it stopped.
+        The round must be closed by somebody: by ``close``, at ``max_submissions`` or at its ``deadline``. If the
+        connection breaks, the reading goes on where it stopped.
 
         Args:
             tensors: names of one tensor or more; None for all.
             keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
-            encoding: of the keys on their way, "auto" for the smallest, or "plain". The arrays are the same.
-            values: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16" or
-                "int8_scaled", as in ``submit``, where the result's dtype is wider. The arrays have the result's dtype.
-                A page with values beyond the range of the narrower type comes unchanged.
-            timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit.
+            key_encoding: how keys are sent: "auto" for the smallest encoding, or "plain". The arrays are the same.
+            value_encoding: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16"
+                or "int8_scaled", as in ``submit``, where the result's dtype is wider. The arrays have the result's
+                dtype. A page with values beyond the range of the narrower type comes unchanged.
+            timeout: of waiting and reading, in seconds or as a timedelta; None for no limit.
 
         Raises:
             InvalidArgumentError: ``keys`` is no range, or ``tensors`` is empty or names an unknown tensor.
-            FailedPreconditionError: the round has not ended.
             RoundFailedError: the round has ended without a result; the message says why.
             NotFoundError: the result has expired.
             AbortedError: the connection broke, and the name is now that of another round.
-            TimeoutError: (``DeadlineExceededError``) the result has not been read within ``timeout``.
+            TimeoutError: (``DeadlineExceededError``) the round has not ended, or the result has not been read, within
+                ``timeout``. A later call may read it.
         """
-        return run(self._round.result(tensors, keys=keys, encoding=encoding, values=values, timeout=timeout))
+        return run(
+            self._round.result(
+                tensors, keys=keys, key_encoding=key_encoding, value_encoding=value_encoding, timeout=timeout
+            )
+        )
+
+    def finish(
+        self,
+        timeout: Timeout = None,
+        *,
+        only: Iterable[ClientId] | None = None,
+        key_encoding: str = "auto",
+        value_encoding: str | None = None,
+    ) -> Result:
+        """Closes the round and reads all tensors: ``close`` and ``result``, with their arguments and errors.
+
+        Args:
+            timeout: of all that this does, in seconds or as a timedelta; None for no limit. ``result`` can read later
+                what could not be read within this time.
+            only: see ``close``.
+            key_encoding: see ``result``.
+            value_encoding: see ``result``.
+        """
+        return run(self._round.finish(timeout, only=only, key_encoding=key_encoding, value_encoding=value_encoding))
 
     def cancel(self, reason: str = "") -> RoundInfo:
         """Ends the round without a result and discards its submissions.

@@ -9,12 +9,14 @@ from sparseagg.arguments import Timeout
 from sparseagg.client.async_tasks import TaskCalls
 from sparseagg.client.transport import run
 from sparseagg.durations import Seconds
+from sparseagg.renamed import ROUND, renamed
 from sparseagg.tasks import NewTask, Task
 from sparseagg.updates import ClientId
 
 __all__ = ["BlockingTaskCalls"]
 
 
+@renamed(ROUND)
 class BlockingTaskCalls:
     """A part of ``sparseagg.Client``."""
 
@@ -100,22 +102,22 @@ class BlockingTaskCalls:
         """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
         return run(self._tasks.get_task(name))
 
-    def list_tasks(self, *, state: str | None = None, round: Any = None) -> Iterator[Task]:
+    def list_tasks(self, *, state: str | None = None, in_round: Any = None) -> Iterator[Task]:
         """Yields tasks, oldest first, without their payloads.
 
         Args:
             state: "open", "leased", "completed", "failed" or "cancelled"; None: all.
-            round: only tasks of this round, by its id, its name or as ``Round``.
+            in_round: only tasks of this round, by its id, its name or as ``Round``.
         """
         token: str | None = ""
         while token is not None:
-            tasks, token = run(self._tasks._page_of_tasks(state, round, token))
+            tasks, token = run(self._tasks._page_of_tasks(state, in_round, token))
             yield from tasks
 
-    def cancel_tasks(self, names: Iterable[str] = (), *, round: Any = None, reason: str = "") -> int:
+    def cancel_tasks(self, names: Iterable[str] = (), *, in_round: Any = None, reason: str = "") -> int:
         """Cancels tasks by name, or all of a round; returns how many had not ended.
 
         Raises:
             NotFoundError: a name is of no task. Of more than 1000 names, the first may be cancelled then.
         """
-        return run(self._tasks.cancel_tasks(names, round=round, reason=reason))
+        return run(self._tasks.cancel_tasks(names, in_round=in_round, reason=reason))

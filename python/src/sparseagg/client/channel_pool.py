@@ -17,7 +17,7 @@ from sparseagg.wire.message import send_chunk_messages
 
 __all__ = ["ChannelPool"]
 
-_DISCONNECTED = "this client is disconnected"
+_DISCONNECTED = "this client is closed"
 
 _OF_PARENTS: list[Any] = []  # channels of the processes that have forked this one
 

@@ -50,7 +50,7 @@ _FEATURES = (
     "TensorSpec.shape",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
-_DISCONNECTED = "this client is disconnected"
+_DISCONNECTED = "this client is closed"
 
 
 class MemoryReader(NamedTuple):
@@ -114,7 +114,7 @@ class MemoryConnection:
             self._closed = True
             discarded, self._rounds = self._rounds, {}
         for each in discarded.values():
-            each.discard("the client has disconnected")
+            each.discard("the client was closed")
 
     async def call(
         self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False

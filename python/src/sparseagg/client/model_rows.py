@@ -46,7 +46,9 @@ class ModelTensor:
 
     def spec(self, num_words: int, layout: str) -> TensorSpec:
         """Returns the round's tensor, with ``num_words`` words in a row."""
-        return TensorSpec(self.wire_name, "uint32", self.num_rows, num_words, layout=layout, modular=True)
+        return TensorSpec(
+            self.wire_name, "uint32", num_rows=self.num_rows, row_width=num_words, layout=layout, modular=True
+        )
 
 
 class Rows:

@@ -15,7 +15,7 @@ from sparseagg.spec import RoundSpec, checked_spec
 from sparseagg.unused import refuse_unused
 from sparseagg.updates import ClientId, checked_client_id
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import check_encoding, check_narrow
+from sparseagg.wire.formats import check_key_encoding, check_value_encoding
 
 __all__ = [
     "close_request",
@@ -82,18 +82,18 @@ def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
     return pb.WaitRoundRequest(name=name, timeout=timeout)
 
 
-def result_format(encoding: str, values: str | None) -> pb.ResultFormat:
+def result_format(key_encoding: str, value_encoding: str | None) -> pb.ResultFormat:
     """Returns the encodings that the server may use in a result; the arguments are those of ``Round.result``.
 
     Raises:
         InvalidArgumentError: one of the encodings is unknown.
     """
-    check_encoding(encoding)
-    if values is not None:
-        check_narrow(values)
+    check_key_encoding(key_encoding)
+    if value_encoding is not None:
+        check_value_encoding(value_encoding)
     return pb.ResultFormat(
-        key_encodings=_KEYS if encoding == "auto" else (),
-        value_encoding=None if values is None else f"VALUE_ENCODING_{values.upper()}",
+        key_encodings=_KEYS if key_encoding == "auto" else (),
+        value_encoding=None if value_encoding is None else f"VALUE_ENCODING_{value_encoding.upper()}",
     )
 
 

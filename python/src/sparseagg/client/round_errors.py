@@ -10,7 +10,7 @@ from sparseagg.errors import FailedPreconditionError, RoundClosedError, RoundFai
 from sparseagg.info import RoundInfo
 from sparseagg.plain_text import plain
 
-__all__ = ["naming_round", "raise_if_failed", "raise_if_not_ended"]
+__all__ = ["naming_round", "raise_if_failed"]
 
 _NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
 
@@ -20,14 +20,6 @@ def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
     if info.state in ("failed", "cancelled"):
         reason = f": {info.state_reason}" if info.state_reason else ""
         raise RoundFailedError(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
-
-
-def raise_if_not_ended(info: RoundInfo, cause: Exception) -> None:
-    """Raises ``FailedPreconditionError`` if the round has no result yet."""
-    if not info.ended:
-        raise FailedPreconditionError(
-            f"{info.name} is {info.state}, and has a result only when it has ended"
-        ) from cause
 
 
 @contextlib.contextmanager

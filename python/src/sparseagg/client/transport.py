@@ -84,7 +84,7 @@ class BlockingTransport:
             thread.join()
 
     async def attempt(self, operation: Awaitable[T]) -> T:
-        """Runs an operation that ends with ``errors.CancelledError`` if the client disconnects meanwhile."""
+        """Runs an operation that ends with ``errors.CancelledError`` if the client is closed meanwhile."""
         return await operation
 
 
@@ -166,7 +166,7 @@ class AsyncioTransport:
         """
         (answer,) = await asyncio.gather(operation, return_exceptions=True)
         if isinstance(answer, asyncio.CancelledError):
-            raise CancelledError("the call was cancelled, since this client has disconnected")
+            raise CancelledError("the call was cancelled, since this client was closed")
         try:
             if isinstance(answer, BaseException):
                 raise answer

@@ -17,6 +17,7 @@ from sparseagg.arrays import TensorData, is_module, update_data
 from sparseagg.client.progress import ProgressBar
 from sparseagg.client.upload_tag import upload_tag
 from sparseagg.spec import RoundSpec
+from sparseagg.types import Update, Updates, Weighted
 from sparseagg.unused import refuse_unused_weight
 from sparseagg.updates import ClientId, checked_client_id, checked_weight, named_updates, naming_client, split_weight
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -100,7 +101,7 @@ class Upload:
 
 def make_upload(
     spec: RoundSpec,
-    update: Any,
+    update: Update,
     *,
     client_id: ClientId,
     weight: SupportsFloat | None,
@@ -135,7 +136,7 @@ def make_upload(
     )
 
 
-def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: WireFormat = PLAIN) -> list[Upload]:
+def aggregate_uploads(spec: RoundSpec, updates: Updates, chunk_bytes: int, wire: WireFormat = PLAIN) -> list[Upload]:
     """Converts the updates of a one-shot aggregation.
 
     Args:
@@ -152,10 +153,10 @@ def aggregate_uploads(spec: RoundSpec, updates: Any, chunk_bytes: int, wire: Wir
 
 
 def aggregate_upload(
-    spec: RoundSpec, client_id: str, update: Any, chunk_bytes: int, wire: WireFormat = PLAIN
+    spec: RoundSpec, client_id: str, weighted: Weighted, chunk_bytes: int, wire: WireFormat = PLAIN
 ) -> Upload:
     """Converts one update of a one-shot aggregation; see ``aggregate_uploads``."""
-    update, weight = split_weight(update)
+    update, weight = split_weight(weighted)
     upload = make_upload(
         spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes, wire=wire
     )

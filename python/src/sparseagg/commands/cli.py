@@ -15,6 +15,7 @@ from google.protobuf import json_format
 
 import sparseagg
 from sparseagg.client.blocking_client import Client
+from sparseagg.client.round_errors import raise_if_failed
 from sparseagg.commands import credentials_flags, demo, doctor, keys, merge, npz, top
 from sparseagg.commands.demo import run as demo_run
 from sparseagg.commands.output import put
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     create.set_defaults(run=_create)
     for name, run, text in (
         ("show", _show, "everything about a round"),
-        ("close", _close, "end the submissions, and wait for the merge"),
+        ("close", _close, "close a round, and wait for the merge"),
         ("cancel", _cancel, "end a round without a result"),
         ("delete", _delete, "remove a round and its result from the server"),
     ):
@@ -94,21 +95,25 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("client", help="the client's id")
     submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
     submit.add_argument("--weight", type=float, help="weight of the update, for rounds with weighting by_weight")
-    submit.add_argument("--encoding", choices=ENCODINGS, default="auto", help="encoding of the keys (%(default)s)")
-    submit.add_argument("--values", choices=NARROW, help="round floats to this narrower type, to send fewer bytes")
+    submit.add_argument("--key-encoding", choices=ENCODINGS, default="auto", help="encoding of keys (%(default)s)")
+    submit.add_argument(
+        "--value-encoding", choices=NARROW, help="round floats to this narrower type, to send fewer bytes"
+    )
     submit.add_argument(
         "--submission-id", metavar="ID", help="name of this content: the same id with the same file resumes an upload"
     )
     submit.set_defaults(run=_submit)
 
-    result = commands.add_parser("result", parents=[at_server], help="read a round's result into a .npz file")
+    result = commands.add_parser(
+        "result", parents=[at_server], help="wait for a round's result, and read it into a .npz file"
+    )
     result.add_argument("round", help="the round's id")
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
     result.add_argument(
         "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (all tensors)"
     )
     result.add_argument("--keys", metavar="[BEGIN]:[END]", help="read keys from BEGIN on and below END (all keys)")
-    result.add_argument("--values", choices=NARROW, help="round floats to this narrower type on their way")
+    result.add_argument("--value-encoding", choices=NARROW, help="round floats to this narrower type on their way")
     result.set_defaults(run=_result)
 
     merging = commands.add_parser(
@@ -245,7 +250,10 @@ def _timeline(timeline: Timeline) -> list[str]:
 
 def _close(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
-        info = client.get_round(arguments.round).end(_time_left(arguments))
+        found = client.get_round(arguments.round)
+        found.close(_time_left(arguments))
+        info = found.wait(_time_left(arguments))
+    raise_if_failed(info)
     for tensor in info.results:
         put(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
     return 0
@@ -271,8 +279,8 @@ def _submit(arguments: argparse.Namespace) -> int:
             arguments.client,
             update,
             arguments.weight,
-            encoding=arguments.encoding,
-            values=arguments.values,
+            key_encoding=arguments.key_encoding,
+            value_encoding=arguments.value_encoding,
             submission_id=arguments.submission_id,
             resumable=arguments.submission_id is not None,
             progress=True,
@@ -288,7 +296,9 @@ def _result(arguments: argparse.Namespace) -> int:
     keys = None if arguments.keys is None else _key_range(arguments.keys)
     with _client(arguments) as client:
         found = client.get_round(arguments.round)
-        result = found.result(arguments.tensor, keys=keys, values=arguments.values, timeout=_time_left(arguments))
+        result = found.result(
+            arguments.tensor, keys=keys, value_encoding=arguments.value_encoding, timeout=_time_left(arguments)
+        )
     npz.write_result(arguments.output, result)
     npz.print_rows(arguments.output, result)
     return 0

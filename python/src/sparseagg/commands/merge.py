@@ -25,7 +25,10 @@ tensors, which must be the same in all files. A result without TENSOR.counts and
 them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
 
 _OPTIONS = {
-    **{field.replace("_", "-"): words_of(field) for field in ("op", "result", "numerics", "on_bound", "on_nonfinite")},
+    **{
+        field.replace("_", "-"): words_of(field)
+        for field in ("op", "result_layout", "numerics", "on_bound", "on_nonfinite")
+    },
     "result-dtype": ["float32", "float64"],
 }
 
@@ -169,7 +172,7 @@ def _tensors_of(
         num_rows = num_rows_of.get(name, num_rows_of.get(None, 0))
         values = array if is_dense else f"{name}.values"
         if values not in names:  # a union's keys
-            yield TensorSpec(name, "float32", num_rows), _Worth.KEYS
+            yield TensorSpec(name, "float32", num_rows=num_rows), _Worth.KEYS
             continue
         shape, dtype = file.header(values)
         length = shape[0] if shape else int(is_dense)
@@ -177,8 +180,8 @@ def _tensors_of(
             tensor = TensorSpec(
                 name,
                 dtype_name(dtype),
-                length if is_dense else num_rows,
-                math.prod(shape[1:]),
+                num_rows=length if is_dense else num_rows,
+                row_width=math.prod(shape[1:]),
                 shape=shape if is_dense and length else None,
                 layout="dense" if is_dense else "sparse",
                 modular=modular and dtype.kind == "u",

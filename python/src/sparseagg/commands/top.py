@@ -107,7 +107,7 @@ def _watch(client: Client, metrics_url: str | None, interval_s: float, view: Mod
                 if _ends(next_key, functools.partial(_is_past, due)):
                     return
         finally:
-            client.disconnect()  # ends the look that is under way, for which the executor waits
+            client.close()  # ends the look that is under way, for which the executor waits
 
 
 def _is_past(due: float) -> bool:

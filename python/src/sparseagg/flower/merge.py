@@ -149,14 +149,14 @@ class Merge:
         """Closes the round on the server; returns its result, and the ids that have no submission there."""
         assert self._round is not None
         try:
-            return self._round.close(only=sorted(counted)), set()
+            return self._round.finish(only=sorted(counted)), set()
         except (
             sa.errors.FailedPreconditionError
         ):  # such as a client that claims an upload which the server does not have
             missing = counted - {submission.client_id for submission in self._round.submissions()}
             if not missing or missing == counted:
                 raise
-            return self._round.close(only=sorted(counted - missing)), missing
+            return self._round.finish(only=sorted(counted - missing)), missing
 
     def cancel(self, reason: str) -> None:
         """Discards the updates."""

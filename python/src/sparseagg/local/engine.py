@@ -18,6 +18,7 @@ from sparseagg.local import extension
 from sparseagg.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
 from sparseagg.result import Result, TensorResult
 from sparseagg.spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg.types import Update, Updates
 from sparseagg.unused import refuse_unused
 from sparseagg.updates import ClientId, checked_client_id, checked_updates, checked_weight, naming_client, split_weight
 
@@ -34,7 +35,11 @@ _MOST_THREADS = 1024
 
 
 def aggregate(
-    updates: Any, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
 ) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
@@ -138,7 +143,9 @@ class Aggregator:
                 memory_limit or 0,
             )
 
-    def add(self, client_id: ClientId, update: Any, weight: SupportsFloat | None = None, *, copy: bool = False) -> None:
+    def add(
+        self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
+    ) -> None:
         """Adds one client's update; when this returns, it counts, completely and once.
 
         Args:
@@ -160,14 +167,12 @@ class Aggregator:
             the ``memory_limit`` has made part of a sum.
         """
         client_id = checked_client_id(client_id)
-        if copy:
-            update = _Copied(update)
         with naming_client(client_id):
             weight = checked_weight(weight)
         with extension.errors():
-            self._engine.add_one(client_id, update, weight, self._convert)
+            self._engine.add_one(client_id, _Copied(update) if copy else update, weight, self._convert)
 
-    def add_all(self, updates: Any) -> None:
+    def add_all(self, updates: Updates) -> None:
         """Adds many updates, preparing them side by side.
 
         The first one that is refused ends it; those before it are added. The ids of a mapping are looked at before all
@@ -178,8 +183,9 @@ class Aggregator:
         """
         self._add_all(updates)
 
-    def _add_all(self, updates: Any) -> None:
-        if isinstance(checked_updates(updates), Mapping):
+    def _add_all(self, updates: Updates) -> None:
+        updates = checked_updates(updates)
+        if isinstance(updates, Mapping):
             named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
             if self._is_limited:
                 named.sort(key=lambda pair: pair[0].encode())

@@ -27,7 +27,7 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
     tensors = list(spec.tensors)
     for index in telling:
         tensors[index] = dataclasses.replace(tensors[index], on_nonfinite="propagate")
-    return telling, dataclasses.replace(spec, tensors=tensors)
+    return telling, dataclasses.replace(spec, tensors=tuple(tensors))
 
 
 def dense_bytes(spec: RoundSpec) -> str:
@@ -40,7 +40,7 @@ def dense_bytes(spec: RoundSpec) -> str:
     sizes = {
         tensor.name: tensor.num_rows * tensor.row_width * value_bytes(tensor)
         for tensor in spec.tensors
-        if spec.aggregation_of(tensor).result == "dense" and spec.aggregation_of(tensor).op != "union"
+        if spec.aggregation_of(tensor).result_layout == "dense" and spec.aggregation_of(tensor).op != "union"
     }
     if not sizes:
         return ""
@@ -55,8 +55,10 @@ def what_matters(spec: RoundSpec) -> dict[str, Any]:
 
 def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
     names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
+    options = vars(spec.aggregation_of(tensor)).copy()
+    options["result"] = options.pop("result_layout")  # as the extension calls it
     return {
         **{name: getattr(tensor, name) for name in names},
-        **vars(spec.aggregation_of(tensor)),
+        **options,
         "max_submissions": spec.max_submissions,
     }

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import grpc
 
@@ -248,7 +249,9 @@ class MemoryRound:
         content: bytes,
     ) -> pb.CommitSubmissionResponse:
         """Adds an update, and closes the round at max_submissions. Requires _merging."""
-        update = {data.spec.name: data.values if data.keys is None else (data.keys, data.values) for data in tensors}
+        update: dict[str, Any] = {
+            data.spec.name: data.values if data.keys is None else (data.keys, data.values) for data in tensors
+        }
         aggregator = self._aggregator
         if aggregator is not None:
             try:

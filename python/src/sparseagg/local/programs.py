@@ -17,7 +17,7 @@ SERVER = "sparseagg-server"
 _LOADGEN = "sparseagg-loadgen"
 # Variables of the environment that name a program in place of the bundled one.
 _VARIABLES = {SERVER: "SPARSEAGG_SERVER", _LOADGEN: "SPARSEAGG_LOADGEN"}
-_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+_PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 # Wheels with the programs have them here.
 _BUNDLED = _PACKAGE / "bin"
 # Where `make` builds the programs, below the repository of a package that is installed in place (pip install -e).

@@ -54,14 +54,14 @@ class ModelForm:
                 form.wire_dtype,
                 # All tensors have the sparse layout, in which a tensor may be absent from an update.
                 shape=form.shape,
-                row_width=1 if name in self._elements else None,  # type: ignore[arg-type]  # None: as the shape says
+                row_width=1 if name in self._elements else None,  # None: as the shape says
                 op=self._op if self._is_sparse(name) and params_type == ParamsType.DIFF else "coordinate_mean",
                 on_nonfinite=on_nonfinite.get(name),
             )
             tensors.append(tensor)
             if params_type == ParamsType.FULL and name in tracked:
                 tensors.append(tracked[name].spec(name))
-        return sa.RoundSpec(tensors, weighting="by_weight", result="sparse", **options)
+        return sa.RoundSpec(tensors, weighting="by_weight", result_layout="sparse", **options)
 
     def update(self, params: Mapping[Any, Any], params_type: ParamsType) -> dict[str, Any]:
         """Returns the update of a client's params; lazy references become arrays.

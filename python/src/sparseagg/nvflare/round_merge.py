@@ -44,7 +44,7 @@ class RoundMerge:
         if self._aggregator is not None:
             return self._aggregator.finish()
         assert self._round is not None
-        result, self._round = self._round.close(), None
+        result, self._round = self._round.finish(), None
         return result
 
     def cancel(self) -> None:

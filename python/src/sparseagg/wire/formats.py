@@ -21,13 +21,13 @@ __all__ = [
     "ENCODINGS",
     "PLAIN",
     "ServerWire",
-    "Values",
+    "ValueEncoding",
     "WireFormat",
-    "check_encoding",
-    "check_narrow",
+    "check_key_encoding",
+    "check_value_encoding",
     "checked_chunk_bytes",
     "chunk_bytes_for",
-    "values_by_tensor",
+    "value_encodings",
 ]
 
 DEFAULT_CHUNK_BYTES = 1 << 20
@@ -37,7 +37,7 @@ ENCODINGS = ("auto", "plain")
 _PACKED_KEYS = ("delta_bitpacked", "bitmap")
 
 # A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
-Values = Union[None, str, Mapping[str, str]]
+ValueEncoding = Union[None, str, Mapping[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,53 +131,55 @@ class ServerWire:
         chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
         return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
 
-    def format(self, spec: RoundSpec, encoding: str, values: Values) -> WireFormat:
+    def format(self, spec: RoundSpec, key_encoding: str, value_encoding: ValueEncoding) -> WireFormat:
         """Returns the encodings of an upload.
 
         Args:
             spec: of the round.
-            encoding: of the keys, one of ``ENCODINGS``.
-            values: a name of ``NARROW``, for all tensors whose dtype is a wider float; or a mapping from tensor names
-                to such names; or None: values are not rounded.
+            key_encoding: one of ``ENCODINGS``.
+            value_encoding: a name of ``NARROW``, for all tensors whose dtype is a wider float; or a mapping from tensor
+                names to such names; or None: values are not rounded.
 
         Raises:
             InvalidArgumentError: the client or the server does not know an encoding, or it is not narrower than its
                 tensor's dtype.
         """
-        check_encoding(encoding)
-        by_tensor = values_by_tensor(spec, values)
+        check_key_encoding(key_encoding)
+        by_tensor = value_encodings(spec, value_encoding)
         for name in by_tensor.values():
             if name not in self.value_encodings:
                 known = ", ".join(sorted(self.value_encodings))
-                raise InvalidArgumentError(f"values {name!r} are not known to the server, which knows {known}")
-        keys = self.key_encodings.intersection(_PACKED_KEYS) if encoding == "auto" else frozenset()
+                raise InvalidArgumentError(f"the server does not know value_encoding {name!r}; known: {known}")
+        keys = self.key_encodings.intersection(_PACKED_KEYS) if key_encoding == "auto" else frozenset()
         return WireFormat(frozenset(keys), by_tensor)
 
 
-def check_encoding(encoding: str) -> None:
+def check_key_encoding(encoding: str) -> None:
     """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``ENCODINGS``."""
     if encoding not in ENCODINGS:
-        raise InvalidArgumentError(f"unknown encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+        raise InvalidArgumentError(f"unknown key_encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
 
 
-def values_by_tensor(spec: RoundSpec, values: Values) -> dict[str, str]:
-    """Returns narrower encodings by tensor name, from the ``values`` of ``ServerWire.format``."""
-    if values is None:
+def value_encodings(spec: RoundSpec, chosen: ValueEncoding) -> dict[str, str]:
+    """Returns narrower encodings by tensor name, from the ``value_encoding`` of ``ServerWire.format``."""
+    if chosen is None:
         return {}
-    if isinstance(values, str):
-        check_narrow(values)
-        return {tensor.name: values for tensor in spec.tensors if widens(values, tensor.dtype)}
-    if not isinstance(values, Mapping):
-        raise InvalidArgumentError(f"values is a name, a mapping from tensors to names, or None, not {shown(values)}")
-    for name, encoding in values.items():
-        check_narrow(encoding)
+    if isinstance(chosen, str):
+        check_value_encoding(chosen)
+        return {tensor.name: chosen for tensor in spec.tensors if widens(chosen, tensor.dtype)}
+    if not isinstance(chosen, Mapping):
+        raise InvalidArgumentError(
+            f"value_encoding must be a name, a mapping from tensor names to names, or None, got {shown(chosen)}"
+        )
+    for name, encoding in chosen.items():
+        check_value_encoding(encoding)
         dtype = spec.tensor(name).dtype
         if not widens(encoding, dtype):
             raise InvalidArgumentError(f"tensor {name!r}: values of {dtype} are not sent as {encoding}")
-    return dict(values)
+    return dict(chosen)
 
 
-def check_narrow(encoding: str) -> None:
+def check_value_encoding(encoding: str) -> None:
     """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``NARROW``."""
     if not isinstance(encoding, str) or encoding not in NARROW:
-        raise InvalidArgumentError(f"unknown values {encoding!r}; known: {', '.join(NARROW)}")
+        raise InvalidArgumentError(f"unknown value_encoding {encoding!r}; known: {', '.join(NARROW)}")

@@ -96,7 +96,7 @@ class Coordinator:
         with ProgressBar(label, len(self._data), "clients") as bar:
             figures, submitted = self._collect(opened, number, bar, keep)
         closing = time.perf_counter()
-        result = opened.close()
+        result = opened.finish()
         merge_s = result.info.timeline.finish
         download_s = time.perf_counter() - closing - merge_s
         applying = time.perf_counter()

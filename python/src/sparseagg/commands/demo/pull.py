@@ -77,7 +77,7 @@ class PullCoordinator(Coordinator):
         num_ended = 0
         while num_ended < len(names):
             time.sleep(_POLL_S)
-            tasks = list(self._client.list_tasks(round=opened))
+            tasks = list(self._client.list_tasks(in_round=opened))
             ended = sum(task.ended for task in tasks)
             bar.advance(ended - num_ended)
             num_ended = ended

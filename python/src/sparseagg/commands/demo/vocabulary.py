@@ -95,7 +95,7 @@ def learn_vocabulary(
     ):
         for _ in pool.map(lambda text: counting.submit(text.name, count_tokens(text.tokens)), texts):
             bar.advance()
-    merged = counting.close()["count"]
+    merged = counting.finish()["count"]
     counting.delete()
     if len(merged) == 0 or merged.values is None:
         raise ValueError("no two clients share a token")
