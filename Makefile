@@ -361,6 +361,7 @@ lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo python/pyproject.toml
 
 # Unpacked, not installed: installing the package starts a Prometheus.
 PROMTOOL = $(or $(shell command -v promtool),build/lint/prometheus/usr/bin/promtool)

@@ -33,7 +33,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from sparseagg.commands.demo import corpus
+from sparseagg._internal.commands.demo import corpus
 from sparseagg.flower import SparseFedAvg, sparse_mod
 
 VOCABULARY, WORDS_OF_CLIENT, LEARNING_RATE, BATCH, SEED = 12_000, 3000, 0.1, 128, 26

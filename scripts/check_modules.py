@@ -2,9 +2,8 @@
 """Checks that no compiler makes: who includes whom, and a few habits.
 
 Each module of the repository (a top folder) may include only what its row in MODULES allows, so that the arrows of
-docs/design.md stay true. Each folder of the Python package may import only what its row in PYTHON_FOLDERS allows. The
-other rules are listed in RULES. A line that needs an exception says so and why, in a comment on the same line:
-`allow(RULE): reason`.
+docs/design.md stay true. (import-linter checks those of the Python package.) The other rules are listed in RULES. A
+line that needs an exception says so and why, in a comment on the same line: `allow(RULE): reason`.
 
 Prints one line a finding, `path:line: rule: message`, and exits 1 if there are any. Standard library only.
 """
@@ -22,7 +21,6 @@ from typing import NamedTuple
 
 RULES = {
     "include": "an include against the arrows between modules",
-    "import": "an import against the arrows between the folders of the Python package",
     "inner-include": "an include against the arrows between the folders of a module",
     "conditional": "an #if on CUDA in C++: the build picks cuda_engine.cc or its stub instead",
     "default-stream": "work on CUDA's default stream: name the stream",
@@ -57,25 +55,6 @@ MODULES = {
 
 # Modules that may include all others, and that no other may include.
 OUTER_MODULES = ("tests", "bench", "tools")
-
-PYTHON_PACKAGE = "python/src/sparseagg/"
-# What people import, and what starts the command. These modules may import all others.
-PYTHON_FACADE = {"sparseagg", "sparseagg.__main__", "sparseagg.aio"}
-# Folders of the Python package, and the folders that the modules of each may import besides their own: "" are the
-# modules beside the folders, "facade" is PYTHON_FACADE, "v1" is generated from proto/.
-PYTHON_FOLDERS = {
-    "": {"v1", "foreign"},
-    "foreign": set(),
-    "wire": {"", "v1"},
-    "local": {"", "wire", "v1"},
-    "client": {"", "wire", "v1", "local"},
-    "commands": {"", "wire", "v1", "client", "local", "facade"},
-    # Adapters to other packages. NVFlare's export of a job copies what its components import by module name, so they
-    # import modules as names of sparseagg; tests/integrations/nvflare/test_export.py looks at the copies.
-    "flower": {"", "facade"},
-    "nvflare": {"", "facade"},
-    "openfl": {"", "facade"},
-}
 
 # The folders of a module: what files of each may include of the same module besides their own folder. A file belongs to
 # the folder with the longest matching name; a name with a suffix is that one file. The module's top may include all.
@@ -240,44 +219,6 @@ def check_includes(sources: dict[str, str]) -> Iterator[Finding]:
                 yield Finding(path, line, "include", f"{module} files may not include {target}")
 
 
-def python_folder(module: str) -> str:
-    """The key in PYTHON_FOLDERS of a module by its full name, "facade" for the facade."""
-    parts = module.split(".")
-    if module in PYTHON_FACADE:
-        return "facade"
-    return parts[1] if len(parts) > 2 or parts[1] in (*PYTHON_FOLDERS, "v1") else ""
-
-
-def check_python_folders(texts: dict[str, str]) -> Iterator[Finding]:
-    """The arrows between folders of the Python package."""
-    modules = {
-        path: f"sparseagg.{path[len(PYTHON_PACKAGE) : -len('.py')]}".replace("/", ".").replace(".__init__", "")
-        for path in texts
-        if path.startswith(PYTHON_PACKAGE)
-    }
-    for path, module in modules.items():
-        folder = python_folder(module)
-        if folder == "facade":
-            continue
-        for node in ast.walk(ast.parse(texts[path])):
-            if isinstance(node, ast.Import):
-                targets = [name.name for name in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module == "sparseagg":
-                # A folder, a module, or something that the facade has.
-                names = [f"sparseagg.{name.name}" for name in node.names]
-                targets = [name if python_folder(name) or name in modules.values() else "sparseagg" for name in names]
-            elif isinstance(node, ast.ImportFrom):
-                targets = [node.module or ""]  # ruff refuses relative imports from parents
-            else:
-                continue
-            for target in targets:
-                if not re.match(r"sparseagg(\.|$)", target) or python_folder(target) == folder:
-                    continue
-                if python_folder(target) not in PYTHON_FOLDERS.get(folder, ()):
-                    what = f"{folder}/" if folder else "modules beside the folders"
-                    yield Finding(path, node.lineno, "import", f"{what} may not import {target}")
-
-
 def inner_folder(path: str) -> str | None:
     """The folder of INNER_FOLDERS that a file is in, or None."""
     candidates = [path, *(parent.as_posix() for parent in Path(path).parents)]
@@ -386,7 +327,7 @@ def check(root: Path) -> tuple[list[Finding], list[str]]:
     """All findings, and the warnings about long files."""
     texts = {path.as_posix(): (root / path).read_text(encoding="utf-8") for path in list_files(root)}
     sources = {path: text for path, text in texts.items() if Path(path).suffix in CPP_SUFFIXES}
-    findings = [*check_includes(sources), *check_inner_includes(sources), *check_python_folders(texts)]
+    findings = [*check_includes(sources), *check_inner_includes(sources)]
     for path, text in texts.items():
         findings += check_cpp(path, text) if path in sources else check_python(path, text)
     lines = {path: text.splitlines() for path, text in texts.items()}

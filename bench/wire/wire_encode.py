@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from sparseagg.wire.formats import WireFormat
-from sparseagg.wire.keys import Gaps, decode_delta, encode_bitmap
-from sparseagg.wire.values import encode_values
+from sparseagg._internal.wire.formats import WireFormat
+from sparseagg._internal.wire.keys import Gaps, decode_delta, encode_bitmap
+from sparseagg._internal.wire.values import encode_values
 
 SEED = 1
 COUNT = 98_304  # tuples of 8 bytes in a chunk of 768 KiB

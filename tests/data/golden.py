@@ -12,11 +12,11 @@ import numpy as np
 import reference
 from golden_cases import Case, cases
 from google.protobuf import json_format
-from sparseagg.client.upload import make_upload
-from sparseagg.spec import RoundSpec, TensorSpec
+from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.wire.formats import WireFormat
+from sparseagg._internal.wire.values import decode_values, encode_values, first_misfit
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import WireFormat
-from sparseagg.wire.values import decode_values, encode_values, first_misfit
 
 PATH = pathlib.Path(__file__).parent / "golden.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from real_server import ServerProcess
-from sparseagg.commands.cli import main
+from sparseagg._internal.commands.cli import main
 
 
 class GuardedServer:

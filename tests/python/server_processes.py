@@ -79,7 +79,7 @@ class Python:
 
     _PROGRAM = """
 import sys
-from sparseagg.local.server import Server
+from sparseagg._internal.local.server import Server
 server = eval(sys.argv[1])
 for line in sys.stdin:
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 import sparseagg as sa
-from sparseagg.info import RoundInfo
+from sparseagg._internal.results.info import RoundInfo
 from sparseagg.v1 import aggregation_pb2 as pb
 from test_shapes import result
 

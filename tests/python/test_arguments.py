@@ -301,9 +301,9 @@ def test_row_of_one_key_may_be_an_array_without_axes(client: sa.Client, key: Any
 
 
 @pytest.mark.parametrize("values", [5, ["float16"], {"v": 5}, {"v": ["float16"]}])
-def test_values_that_are_no_names_are_refused(client: sa.Client, values: Any) -> None:
+def test_value_encoding_that_is_no_name_is_refused(client: sa.Client, values: Any) -> None:
     opened = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgumentError, match="values"):
+    with pytest.raises(sa.InvalidArgumentError, match="value_encoding"):
         opened.submit("a", UPDATE, 1.0, value_encoding=values)
 
 

@@ -12,8 +12,8 @@ import pytest
 import reference
 import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
-from sparseagg.arrays import tensor_data, update_data
-from sparseagg.bfloat16 import bits_from_float, bits_from_integer
+from sparseagg._internal.base.bfloat16 import bits_from_float, bits_from_integer
+from sparseagg._internal.updates.arrays import tensor_data, update_data
 
 
 def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:

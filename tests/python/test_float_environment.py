@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import optimizers
-from sparseagg.arrays import tensor_data
-from sparseagg.wire.values import NARROW, decode_values, encode_values, first_misfit
+from sparseagg._internal.updates.arrays import tensor_data
+from sparseagg._internal.wire.values import NARROW, decode_values, encode_values, first_misfit
 
 SEED = 4
 LIBM = ctypes.CDLL("libm.so.6")

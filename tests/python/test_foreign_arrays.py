@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
-from sparseagg.arrays import tensor_data, update_data
+from sparseagg._internal.updates.arrays import tensor_data, update_data
 from test_arrays import rows_of, tensor
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 import sparseagg as sa
 from fake_libraries import FakeTorch
-from sparseagg.arrays import tensor_data
+from sparseagg._internal.updates.arrays import tensor_data
 
 DAMAGE = pathlib.Path(__file__).parents[1] / "support" / "foreign_damage.py"
 

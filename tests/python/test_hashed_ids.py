@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.arrays import tensor_data
+from sparseagg._internal.updates.arrays import tensor_data
 from sparseagg.history import RowHistory
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=0)])

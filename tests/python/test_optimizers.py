@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.results.result import TensorResult
 from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from sparseagg.result import TensorResult
 
 NUM_ROWS, WIDTH = 9, 3
 OPTIMIZERS = {

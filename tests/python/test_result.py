@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import bfloat16
-from sparseagg.client.result_reader import ResultReader
-from sparseagg.info import RoundInfo
-from sparseagg.result import TensorResult
+from sparseagg._internal.base import bfloat16
+from sparseagg._internal.client.result_reader import ResultReader
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.result import TensorResult
 from sparseagg.v1 import aggregation_pb2 as pb
 
 INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))

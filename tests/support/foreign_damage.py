@@ -281,7 +281,7 @@ FORMATS = {
 
 def read(tensor: Any) -> Sums:
     import sparseagg as sa
-    from sparseagg.arrays import tensor_data
+    from sparseagg._internal.updates.arrays import tensor_data
 
     data = tensor_data(sa.TensorSpec("v", "float32", shape=SHAPE, row_width=1), tensor)
     assert (data.keys.shape, data.values.shape) == ((data.num_keys,), (data.num_keys, 1))

@@ -1,37 +1,55 @@
-"""Client of the sparseagg server, which merges the sparse updates of many clients into one sparse vector per tensor.
+"""Merges the sparse updates of many clients into one result per tensor. The same updates always give the same bits.
 
     import sparseagg as sa
 
     with sa.Client("localhost:8001") as client:
-        spec = sa.RoundSpec([sa.TensorSpec("embedding", dtype="float32", shape=(50_000, 16))], op="mean")
+        spec = sa.RoundSpec([sa.TensorSpec("embedding", "float32", shape=(50_000, 16))], op="mean")
         rnd = client.create_round(spec)
-        rnd.submit("client-7", {"embedding": (keys, rows)})
-        result = rnd.finish()
+        rnd.submit("client-7", {"embedding": (keys, rows)})  # shapes (n,) and (n, 16)
+        result = rnd.finish()  # close() and result(): takes no more submissions, waits for the merge, and reads
         result["embedding"].keys, result["embedding"].values
 
-``Client(":memory:")`` has rounds in this process, without a server. ``Client(":local:")`` starts a server of its own.
-``sparseagg.aggregate`` and ``sparseagg.Aggregator`` merge in this process, without rounds.
-``sparseagg.release_memory`` returns the memory that these keep for the next merge. ``sparseagg.TopK`` chooses the
-largest parts of a dense update. ``sparseagg.worker`` fetches and does tasks of coordinators. ``sparseagg.aio`` has the
-client for asyncio, ``sparseagg.errors`` all error classes.
+Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and
+``Client(":memory:")`` merges in this process. ``Server`` is such a local server as an object.
+
+What a round computes: ``RoundSpec`` and ``TensorSpec``. What it returns: ``Result``, with a ``TensorResult`` per
+    tensor.
+
+Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
+clients lease a ``Task`` each and do it with ``worker``. A ``PublishedModel`` brings clients up to date.
+
+Without rounds: ``aggregate`` and ``Aggregator`` merge in this process. ``release_memory`` returns the memory that they
+keep for the next merge. ``TopK`` chooses the largest parts of a dense update.
+
+Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
+``sparseagg.nvflare``, ``sparseagg.openfl`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has
+optimizers for merged rows, ``sparseagg.history`` remembers which rows changed. ``sparseagg._internal`` is private.
 """
 
 from sparseagg import aio, errors
-from sparseagg.client.blocking_client import Client, open_round
-from sparseagg.client.blocking_round import Round
-from sparseagg.client.blocking_worker import worker
-from sparseagg.client.published_model import PublishedModel
-from sparseagg.client.retry import RetryPolicy
-from sparseagg.credentials import TLS
+from sparseagg._internal.base.credentials import TLS
+from sparseagg._internal.base.types import DTypeLike, Update
+from sparseagg._internal.client.blocking_client import Client, open_round
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_worker import worker
+from sparseagg._internal.client.published_model import PublishedModel
+from sparseagg._internal.client.retry import RetryPolicy
+from sparseagg._internal.local.engine import Aggregator, aggregate, release_memory
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.results.info import (
+    Refusal,
+    RoundInfo,
+    ServerInfo,
+    ServerLimits,
+    StageTime,
+    Submission,
+    Timeline,
+)
+from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.results.tasks import NewTask, Outcome, Task
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.updates.top_k import TopK
 from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError
-from sparseagg.info import Refusal, RoundInfo, ServerInfo, ServerLimits, StageTime, Submission, Timeline
-from sparseagg.local.engine import Aggregator, aggregate, release_memory
-from sparseagg.local.server import Server
-from sparseagg.result import Result, TensorResult
-from sparseagg.spec import RoundSpec, TensorSpec
-from sparseagg.tasks import NewTask, Outcome, Task
-from sparseagg.top_k import TopK
-from sparseagg.types import DTypeLike, Update
 from sparseagg.version import __version__ as __version__
 
 __all__ = [

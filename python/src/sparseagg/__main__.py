@@ -2,7 +2,7 @@
 
 import sys
 
-from sparseagg.commands.cli import main
+from sparseagg._internal.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

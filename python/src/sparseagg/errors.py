@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from sparseagg.plain_text import plain
-from sparseagg.renamed import refuse_module_name
+from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.renamed import refuse_module_name
 
 __all__ = [
     "AbortedError",

@@ -7,10 +7,10 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from sparseagg.arguments import checked_integer, shown
-from sparseagg.arrays import Array, to_numpy
+from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.spec.options import outside_key_space
+from sparseagg._internal.updates.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgumentError
-from sparseagg.spec_options import outside_key_space
 
 __all__ = ["RowHistory"]
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.arrays import Array
+from sparseagg._internal.results.result import TensorResult
+from sparseagg._internal.updates.arrays import Array
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.optimizers import RowOptimizer
-from sparseagg.result import TensorResult
 
 __all__ = ["apply_rows", "gradients", "update", "variables"]
 

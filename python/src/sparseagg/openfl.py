@@ -14,7 +14,8 @@ import numpy as np
 from openfl.interface.aggregation_functions.core import AggregationFunction
 
 import sparseagg as sa
-from sparseagg import nonfinite, shapes
+from sparseagg._internal.spec import shapes
+from sparseagg._internal.updates import nonfinite
 
 __all__ = ["ReproducibleMean"]
 

@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg.arguments import is_number, shown
-from sparseagg.arrays import Array, to_numpy
-from sparseagg.bfloat16 import is_bfloat16
+from sparseagg._internal.base.arguments import is_number, shown
+from sparseagg._internal.base.bfloat16 import is_bfloat16
+from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.results.result import TensorResult
+from sparseagg._internal.updates.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgumentError
-from sparseagg.float_environment import default_float_environment
-from sparseagg.result import TensorResult
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
 

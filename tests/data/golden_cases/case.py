@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import sparseagg as sa
+from sparseagg._internal.wire.formats import PLAIN, WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import PLAIN, WireFormat
 
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11
 

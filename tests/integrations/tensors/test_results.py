@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import bfloat16
-from sparseagg.arrays import tensor_data
+from sparseagg._internal.base import bfloat16
+from sparseagg._internal.updates.arrays import tensor_data
 
 SEED = 26
 # Shape, and row_width: rows of one axis, of several, of none; single elements; one key.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.arrays import TensorData, tensor_data
+from sparseagg._internal.updates.arrays import TensorData, tensor_data
 
 SEED = 26
 SHAPE = (12, 6)

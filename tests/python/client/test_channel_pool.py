@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.client.channel import channel_options
-from sparseagg.client.channel_pool import ChannelPool
+from sparseagg._internal.client.channel import channel_options
+from sparseagg._internal.client.channel_pool import ChannelPool
 from sparseagg.v1 import aggregation_pb2 as pb
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from real_server import REPOSITORY, server_binary
-from sparseagg.commands.cli import main
+from sparseagg._internal.commands.cli import main
 
 ONCE = sa.RetryPolicy(attempts=1)
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)], op="sum")

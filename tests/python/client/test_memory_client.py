@@ -11,9 +11,9 @@ from concurrent import futures
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.local import extension, memory_round
-from sparseagg.local.engine import Aggregator
-from sparseagg.local.memory_round import MemoryRound
+from sparseagg._internal.local import extension, memory_round
+from sparseagg._internal.local.engine import Aggregator
+from sparseagg._internal.local.memory_round import MemoryRound
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = ([1, 2], [1.0, 2.0])

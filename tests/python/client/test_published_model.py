@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import Settled
-from sparseagg.client import async_model
+from sparseagg._internal.client import async_model
 
 SEED = 26
 NAMES = iter(range(10**6))

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import aio
-from sparseagg.client import connection
-from sparseagg.client.resumption import Resumption
-from sparseagg.client.upload import make_upload
+from sparseagg._internal.client import connection
+from sparseagg._internal.client.resumption import Resumption
+from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.wire.formats import PLAIN, WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.formats import PLAIN, WireFormat
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)], weighting="by_weight", return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
@@ -379,7 +379,7 @@ def test_upload_tag_is_made_without_copies():
 @SUBMITS
 @pytest.mark.parametrize("more", [{"submission_id": None}, {"resumable": False}], ids=["random id", "stream"])
 def test_submit_that_nobody_else_can_resume_is_not_hashed(server, client, monkeypatch, submits, more):
-    monkeypatch.setattr("sparseagg.client.upload.upload_tag", None)
+    monkeypatch.setattr("sparseagg._internal.client.upload.upload_tag", None)
     opened = client.create_round(SPEC)
     submits(server.address, opened, **more)
     assert_counts_once(opened)

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.client.transport import AsyncioTransport, BlockingTransport, run
+from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport, run
 
 
 def test_run_returns_what_the_operation_returns():

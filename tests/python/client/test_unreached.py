@@ -16,10 +16,10 @@ import pytest
 import sparseagg as sa
 from real_server import ServerProcess
 from scripted_server import Scripted, serving
-from sparseagg.client.obstacles import find_obstacle, may_look
-from sparseagg.client.transport import AsyncioTransport, BlockingTransport
-from sparseagg.commands import doctor
-from sparseagg.commands.cli import main
+from sparseagg._internal.client.obstacles import find_obstacle, may_look
+from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport
+from sparseagg._internal.commands import doctor
+from sparseagg._internal.commands.cli import main
 from sparseagg.v1 import aggregation_pb2 as pb
 
 NO_SERVER = r"^nothing listens at {}: is a server running\? \(.*Connection refused\)$"
@@ -192,7 +192,7 @@ def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed
 
 
 def test_worker_that_is_started_before_its_server_works(left, start_server, monkeypatch):
-    monkeypatch.setattr("sparseagg.client.async_worker.RetryPolicy", lambda **_: EAGER)
+    monkeypatch.setattr("sparseagg._internal.client.async_worker.RetryPolicy", lambda **_: EAGER)
     done: list[int] = []
 
     def work() -> None:

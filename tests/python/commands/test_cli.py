@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import sparseagg
 from real_server import REPOSITORY
-from sparseagg.client.connection import Connection
-from sparseagg.client.progress import ProgressBar
-from sparseagg.commands import cli
-from sparseagg.commands.cli import main
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.progress import ProgressBar
+from sparseagg._internal.commands import cli
+from sparseagg._internal.commands.cli import main
 
 SPEC = {
     "tensors": [{"name": "emb.weight", "dtype": "DTYPE_FLOAT32", "num_rows": 10, "row_width": 2}],

@@ -14,10 +14,10 @@ import pytest
 import reference
 import sparseagg as sa
 from real_server import server_binary
-from sparseagg.commands.cli import main
-from sparseagg.commands.demo import check, corpus, model, vocabulary
-from sparseagg.commands.demo.report import plot
-from sparseagg.commands.demo.run import Options, run
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.demo import check, corpus, model, vocabulary
+from sparseagg._internal.commands.demo.report import plot
+from sparseagg._internal.commands.demo.run import Options, run
 
 WORDS = ["the", "a", "fox", "dog", "jumps", "over", "lazy", "quick", "brown", "and", "then", "it", "sleeps", "under"]
 

@@ -12,10 +12,10 @@ import sys
 import pytest
 import sparseagg as sa
 from real_server import server_binary
-from sparseagg.commands import doctor
-from sparseagg.commands.cli import main
-from sparseagg.commands.doctor import memory_bytes
-from sparseagg.local import extension
+from sparseagg._internal.commands import doctor
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.doctor import memory_bytes
+from sparseagg._internal.local import extension
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def _only_what_a_test_sets(monkeypatch, tmp_path):
     for variable in ("SPARSEAGG_SERVER", "SPARSEAGG_LOADGEN", "SPARSEAGG_ADDRESS", "SPARSEAGG_SIMD"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr("sparseagg.local.programs._PACKAGE", tmp_path)
+    monkeypatch.setattr("sparseagg._internal.local.programs._PACKAGE", tmp_path)
     monkeypatch.setattr(doctor, "memory_bytes", lambda: 1 << 30)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
     extension.load.cache_clear()

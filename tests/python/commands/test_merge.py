@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.commands import npz
-from sparseagg.commands.cli import main
-from sparseagg.commands.merge import guess_tensors
+from sparseagg._internal.commands import npz
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.merge import guess_tensors
 
 UPDATES = {
     "a": {"emb.keys": np.array([3, 1]), "emb.values": np.array([[1, 2], [3, 4]], np.float32), "bias": np.ones(3)},

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.commands import npz
-from sparseagg.commands.cli import main
-from sparseagg.spec import DTYPES
+from sparseagg._internal.commands import npz
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.spec.round_spec import DTYPES
 
 SPEC = sa.RoundSpec(
     [sa.TensorSpec("x", "float32", num_rows=0), sa.TensorSpec("b", "float32", num_rows=2, layout="dense")]

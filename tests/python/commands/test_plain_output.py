@@ -16,9 +16,9 @@ import sparseagg as sa
 from google.protobuf import timestamp_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
-from sparseagg.client.progress import ProgressBar
-from sparseagg.commands.cli import main
-from sparseagg.plain_text import plain
+from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.client.progress import ProgressBar
+from sparseagg._internal.commands.cli import main
 from sparseagg.v1 import aggregation_pb2 as pb
 
 # Sets the title, clears the screen, rings; C1's escape; the end of a line, and a line over the one before; reverses.
@@ -219,4 +219,4 @@ def test_package_prints_through_put_alone():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and printing.fullmatch(ast.unparse(node.func)):
                 found.add(str(path.relative_to(package)))
-    assert found == {"commands/output.py"}
+    assert found == {"_internal/commands/output.py"}

@@ -21,12 +21,12 @@ import types
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.commands import top
-from sparseagg.commands.cli import main
-from sparseagg.commands.top_look import Look, Rate, look_at, rates
+from sparseagg._internal.commands import top
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.top_look import Look, Rate, look_at, rates
 
 rich_console = pytest.importorskip("rich.console")
-top_view = pytest.importorskip("sparseagg.commands.top_view")
+top_view = pytest.importorskip("sparseagg._internal.commands.top_view")
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=1000)])
 UPDATE = {"v": (np.arange(500), np.ones(500, np.float32))}
@@ -191,17 +191,17 @@ def test_top_shows_the_memory_in_use_of_the_metrics(start_top, start_server):
 
 def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
     """The key q does not wait for the timeout of a call."""
-    disconnected = threading.Event()
+    closed = threading.Event()
 
     class Silent:
         address = "silent"
 
         def server_info(self):
-            assert disconnected.wait(TIMEOUT_S)
-            raise sa.errors.CancelledError("disconnected")
+            assert closed.wait(TIMEOUT_S)
+            raise sa.errors.CancelledError("closed")
 
-        def disconnect(self):
-            disconnected.set()
+        def close(self):
+            closed.set()
 
     @contextlib.contextmanager
     def keys():
@@ -210,7 +210,7 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
     view = types.SimpleNamespace(live=contextlib.nullcontext, message=lambda *_: None)
     monkeypatch.setattr(top, "_keys", keys)
     top._watch(Silent(), None, 60.0, view)
-    assert disconnected.is_set()
+    assert closed.is_set()
 
 
 def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
@@ -250,8 +250,8 @@ def test_top_once_without_a_server_fails(in_process):
 
 
 def test_top_without_rich_says_how_to_install_it(in_process, monkeypatch, server):
-    monkeypatch.delitem(sys.modules, "sparseagg.commands.top_view")
-    monkeypatch.delattr("sparseagg.commands.top_view")
+    monkeypatch.delitem(sys.modules, "sparseagg._internal.commands.top_view")
+    monkeypatch.delattr("sparseagg._internal.commands.top_view")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     status, _, errors = in_process("--once", "--address", server.address)
     assert status == 1
@@ -259,7 +259,9 @@ def test_top_without_rich_says_how_to_install_it(in_process, monkeypatch, server
 
 
 def test_commands_other_than_top_import_no_rich():
-    code = "import sys, sparseagg.commands.cli; print([name for name in sys.modules if name.startswith('rich')])"
+    code = (
+        "import sys, sparseagg._internal.commands.cli; print([name for name in sys.modules if name.startswith('rich')])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 

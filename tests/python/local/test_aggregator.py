@@ -198,7 +198,7 @@ import numpy as np
 import sparseagg as sa
 
 SIZE = 100_000
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2 * SIZE)])
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2 * SIZE)])
 values = np.ones(SIZE, np.float32)
 keys = [np.arange(0, 2 * SIZE, 2, dtype=sys.argv[1]) for _ in range(4)]
 rng = np.random.default_rng(5)

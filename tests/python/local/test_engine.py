@@ -23,7 +23,7 @@ from golden_cases import cases
 from google.protobuf import json_format
 from random_rounds import as_reference, error_of, is_weighted, random_pools, random_spec, random_update, weight_for
 from reference import differences
-from sparseagg.client.result_reader import ResultReader
+from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg.v1 import aggregation_pb2 as pb
 
 GOLDEN = {case["name"]: case for case in json.loads(golden.PATH.read_text(encoding="utf-8"))["cases"]}
@@ -298,7 +298,7 @@ import os, sys, threading
 import numpy as np, sparseagg as sa
 
 threads = 4 * os.cpu_count()
-spec = sa.RoundSpec([sa.TensorSpec("t", "float32", 1 << 22)])
+spec = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=1 << 22)])
 updates = [(np.arange(1 << 22, dtype=np.uint32), np.ones(1 << 22, np.float32))] * 4
 most = 0
 merging = threading.Thread(target=lambda: [sa.aggregate(updates, spec, threads=threads) for _ in range(3)])

@@ -36,7 +36,7 @@ def update(count):
     values.fill(0.5)
     return np.arange(0, 2 * count, 2, dtype=sys.argv[1]), values
 
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 2_000_000)])
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2_000_000)])
 sa.aggregate([update(1000)], spec)  # what is made once
 updates = [update(1_000_000) for _ in range(16)]
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
@@ -65,7 +65,7 @@ import numpy as np
 import sparseagg as sa
 
 COUNT, WIDTH = 500_000, 8
-spec = sa.RoundSpec([sa.TensorSpec(name, "int32", 0, WIDTH) for name in "ab"])
+spec = sa.RoundSpec([sa.TensorSpec(name, "int32", num_rows=0, row_width=WIDTH) for name in "ab"])
 rows = np.ones((COUNT, WIDTH), np.int32)
 
 def keys(client):
@@ -261,7 +261,7 @@ def resident():
     status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
     return int(re.search(r"VmRSS:\\s+(\\d+) kB", status)[1]) << 10
 
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 8_000_000)])
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=8_000_000)])
 result = sa.aggregate([np.ones(8_000_000, np.float32)] * 2, spec)["v"]
 values = result.values
 del result

@@ -16,7 +16,7 @@ import numpy as np
 import sparseagg as sa
 
 rng = np.random.default_rng(0)
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)])
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)])
 keys = [np.unique(rng.integers(0, 1_000_000, 200_000, np.uint32)) for _ in range(16)]
 updates = [(some, np.ones(len(some), np.float32)) for some in keys]
 expected = sa.aggregate(updates, spec, threads=2)["v"].values.tobytes()

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.commands.cli import main
+from sparseagg._internal.commands.cli import main
 
 NUM_ROWS = 50_000
 CLIENTS = 60
@@ -150,7 +150,7 @@ def peak():
 for _ in updates():
     pass
 before = peak()
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 1_000_000)])
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)])
 result = sa.aggregate(updates(), spec, memory_limit=int(sys.argv[1]) or None)
 print(json.dumps([peak() - before, float(result["v"].values.sum())]))
 """

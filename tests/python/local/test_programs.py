@@ -11,8 +11,8 @@ import sys
 import pytest
 import sparseagg as sa
 from real_server import server_binary
+from sparseagg._internal.local import programs
 from sparseagg.errors import ProgramMissingError
-from sparseagg.local import programs
 
 COMMANDS = {"sparseagg-server": "server_main", "sparseagg-loadgen": "loadgen_main"}
 VARIABLES = {"sparseagg-server": "SPARSEAGG_SERVER", "sparseagg-loadgen": "SPARSEAGG_LOADGEN"}
@@ -93,7 +93,9 @@ def test_program_of_the_environment_that_cannot_be_run_is_an_error(what, tmp_pat
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_console_script_on_the_path_is_not_the_program(name, tmp_path, monkeypatch):
-    script = f"#!{sys.executable}\nfrom sparseagg.local.programs import {COMMANDS[name]}\n{COMMANDS[name]}()\n"
+    script = (
+        f"#!{sys.executable}\nfrom sparseagg._internal.local.programs import {COMMANDS[name]}\n{COMMANDS[name]}()\n"
+    )
     make_program(tmp_path / "path" / name, script)
     with pytest.raises(ProgramMissingError):
         programs.find(name)
@@ -112,14 +114,14 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize("name", VARIABLES)
 def test_console_script_runs_the_program_with_its_flags(name, tmp_path):
     path = make_program(tmp_path / "named")
-    call = f"from sparseagg.local import programs; programs.{COMMANDS[name]}()"
+    call = f"from sparseagg._internal.local import programs; programs.{COMMANDS[name]}()"
     done = run_python("-c", call, "--help", "-x", "a b", **{VARIABLES[name]: path})
     assert (done.stdout, done.stderr, done.returncode) == (f"{path} --help -x a b\n", "", 0)
 
 
 def test_console_script_restores_the_signals_that_python_ignores(tmp_path):
     path = make_program(tmp_path / "named", "#!/bin/sh\ngrep SigIgn /proc/$$/status\n")
-    call = "from sparseagg.local import programs; programs.server_main()"
+    call = "from sparseagg._internal.local import programs; programs.server_main()"
     done = run_python("-c", call, SPARSEAGG_SERVER=path, PATH=os.defpath)
     ignored = int(done.stdout.split()[1], 16)  # others may be ignored: the tests' own parent decides
     assert [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1] == []
@@ -129,7 +131,7 @@ def test_console_script_restores_the_signals_that_python_ignores(tmp_path):
 def test_console_script_without_its_program_fails(name, tmp_path):
     make_program(tmp_path / "path" / name)  # as the script itself is
     call = (
-        "import pathlib; from sparseagg.local import programs; "
+        "import pathlib; from sparseagg._internal.local import programs; "
         f"programs._PACKAGE = programs._BUNDLED = pathlib.Path({str(tmp_path)!r}); programs.{COMMANDS[name]}()"
     )
     done = run_python("-c", call)

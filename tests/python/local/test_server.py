@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import sparseagg as sa
 from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server_directory import ServerDirectory
 from sparseagg.errors import ProgramMissingError
-from sparseagg.local.server import Server
-from sparseagg.local.server_directory import ServerDirectory
 
 
 @pytest.fixture(autouse=True)

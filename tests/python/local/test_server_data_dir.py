@@ -11,7 +11,7 @@ import pytest
 import sparseagg as sa
 from real_server import ServerProcess
 from server_processes import temporary_folder
-from sparseagg.local.server_directory import ServerDirectory
+from sparseagg._internal.local.server_directory import ServerDirectory
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100)])
 

@@ -16,8 +16,8 @@ import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
 from server_processes import Watched, serves, temporary_folder, watching
-from sparseagg.local.server import Server
-from sparseagg.local.server_directory import ServerDirectory
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server_directory import ServerDirectory
 
 KILLS = int(os.environ.get("SPARSEAGG_TEST_KILLS", "20"))
 SEED = 25
@@ -42,7 +42,7 @@ def run_script(path: pathlib.Path, text: str) -> subprocess.CompletedProcess[str
 # Starts a server in a forked child for each line, which is a directory; prints the ids of both processes.
 _FORKS = """
 import os, signal, sys
-from sparseagg.local.server import Server
+from sparseagg._internal.local.server import Server
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
@@ -127,7 +127,7 @@ def test_server_of_a_multiprocessing_child_is_its_own(how, tmp_path):
         f"""
 import multiprocessing
 import sparseagg as sa
-from sparseagg.local.server import Server
+from sparseagg._internal.local.server import Server
 
 def child(pipe, inherited):
     with sa.Client(inherited) as client:
@@ -161,7 +161,7 @@ def test_server_of_the_parent_is_not_the_forked_childs_to_stop(tmp_path, folder)
         """
 import os, sys
 import sparseagg as sa
-from sparseagg.local.server import Server
+from sparseagg._internal.local.server import Server
 
 with Server() as server, Server(shared=True) as shared:
     child = os.fork()
@@ -188,7 +188,7 @@ def test_child_that_is_forked_during_a_start_keeps_no_lock(tmp_path):
         tmp_path / "script.py",
         """
 import os, sys, time
-from sparseagg.local.server_directory import ServerDirectory, until
+from sparseagg._internal.local.server_directory import ServerDirectory, until
 directory = ServerDirectory.make(sys.argv[0] + ".d", shared=False)
 read, write = os.pipe()
 with directory.start_lock(time.monotonic()):
@@ -212,7 +212,7 @@ def test_server_goes_on_after_ctrl_c(tmp_path, watch):
     script = """
 import signal
 import sparseagg as sa
-from sparseagg.local.server import Server
+from sparseagg._internal.local.server import Server
 with Server() as server:
     try:
         print(server.pid, flush=True)
@@ -231,7 +231,7 @@ with Server() as server:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_server_that_nobody_stops_ends_with_the_interpreter(shared, tmp_path, folder, watch):
-    script = f"from sparseagg.local.server import Server; print(Server(shared={shared}).start().pid)"
+    script = f"from sparseagg._internal.local.server import Server; print(Server(shared={shared}).start().pid)"
     done = run_script(tmp_path / "script.py", script)
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ProcessLookupError):

@@ -16,9 +16,9 @@ import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
 from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
-from sparseagg.local import server as module
-from sparseagg.local.server import Server
-from sparseagg.local.server_directory import ServerDirectory, until
+from sparseagg._internal.local import server as module
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server_directory import ServerDirectory, until
 
 
 @pytest.fixture(autouse=True)

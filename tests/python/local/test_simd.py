@@ -10,14 +10,15 @@ import pytest
 
 MERGE = """
 import hashlib, numpy as np, sparseagg as sa
+from sparseagg._internal.local import extension
 rng = np.random.default_rng(5)
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 5000, row_width=3)], op="mean", weighting="by_weight")
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=5000, row_width=3)], op="mean", weighting="by_weight")
 updates = [
     ({"v": (rng.integers(0, 5000, 700), rng.normal(size=(700, 3)).astype("float32"))}, float(rng.random()))
     for _ in range(30)
 ]
 result = sa.aggregate(updates, spec)["v"]
-print(hashlib.sha256(result.keys.tobytes() + result.values.tobytes()).hexdigest(), sa.local.extension.describe())
+print(hashlib.sha256(result.keys.tobytes() + result.values.tobytes()).hexdigest(), extension.describe())
 """
 
 

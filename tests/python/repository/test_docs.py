@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from real_server import REPOSITORY, ServerProcess, server_binary
-from sparseagg.commands.cli import main
-from sparseagg.commands.spec_file import read_spec
+from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.spec_file import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 DOCS = REPOSITORY / "docs"

@@ -116,9 +116,10 @@ def client_alone(checkout: Path, code: str) -> str:
 
 def test_client_alone_says_what_to_install(checkout: Path) -> None:
     code = """
-import sparseagg as sa, sparseagg.local.extension
-spec = sa.RoundSpec([sa.TensorSpec("v", "float32", 3)])
-for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: sa.local.extension.describe()):
+import sparseagg as sa
+from sparseagg._internal.local import extension
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])
+for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: extension.describe()):
     try:
         call()
     except sa.errors.EngineMissingError as error:
@@ -135,11 +136,11 @@ sa.Client("localhost:1").close()
 
 def test_client_alone_merge_command_fails_with_the_reason(checkout: Path) -> None:
     code = """
-import contextlib, io, numpy as np, sparseagg.commands.cli
+import contextlib, io, numpy as np, sparseagg._internal.commands.cli
 np.savez("a.npz", **{"x.keys": np.array([1]), "x.values": np.ones(1)})
 for arguments in (["engine"], ["merge", "a.npz", "-o", "b.npz"]):
     with contextlib.redirect_stderr(io.StringIO()) as errors:
-        status = sparseagg.commands.cli.main(arguments)
+        status = sparseagg._internal.commands.cli.main(arguments)
     print(status, "no engine" in errors.getvalue())
 """
     assert client_alone(checkout, code) == "1 True\n1 True\n"

@@ -7,11 +7,11 @@ import types
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.arrays import update_data
-from sparseagg.client.upload import counted, make_upload
+from sparseagg._internal.client.upload import counted, make_upload
+from sparseagg._internal.updates.arrays import update_data
+from sparseagg._internal.wire.encode import encode_chunks
+from sparseagg._internal.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.encode import encode_chunks
-from sparseagg.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
 
 SPEC = sa.RoundSpec(
     [

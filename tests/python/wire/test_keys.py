@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.wire.formats import PLAIN, ServerWire, WireFormat
-from sparseagg.wire.keys import Gaps, decode_bitmap, decode_delta, encode_bitmap, strictly_ascends
+from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat
+from sparseagg._internal.wire.keys import Gaps, decode_bitmap, decode_delta, encode_bitmap, strictly_ascends
 
 SEED = 20261125
 EXAMPLE = np.array([1000, 1001, 1007, 1010], np.uint32)
@@ -210,6 +210,6 @@ def test_server_info_tells_the_encodings(client):
 
 def test_submit_unknown_encoding_sends_nothing(client):
     rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
-    with pytest.raises(sa.InvalidArgumentError, match="unknown encoding"):
+    with pytest.raises(sa.InvalidArgumentError, match="unknown key_encoding"):
         rnd.submit("c", ([1], [1.0]), key_encoding="zip")
     assert rnd.refresh().num_refused == 0

@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.wire.values import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.wire.values import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
 
 SEED = 20261127
 
 
 def test_widens_only_to_wider_floats():
-    table = {(encoding, dtype) for encoding in NARROW for dtype in sa.spec.DTYPES if widens(encoding, dtype)}
+    table = {(encoding, dtype) for encoding in NARROW for dtype in DTYPES if widens(encoding, dtype)}
     assert table == {(e, "float64") for e in NARROW} | {(e, "float32") for e in NARROW[1:]}
 
 

@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg.arrays import update_data
+from sparseagg._internal.updates.arrays import update_data
+from sparseagg._internal.wire.encode import encode_chunks
+from sparseagg._internal.wire.formats import ServerWire, WireFormat
+from sparseagg._internal.wire.values import decode_values, encode_values
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.wire.encode import encode_chunks
-from sparseagg.wire.formats import ServerWire, WireFormat
-from sparseagg.wire.values import decode_values, encode_values
 
 SEED = 20261130
 SPEC = sa.RoundSpec(
@@ -172,7 +172,7 @@ def test_int8_values_of_any_width_do_not_depend_on_the_size_of_chunks(row_width)
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ("float8", "unknown values 'float8'; known: float32, float16"),
+        ("float8", "unknown value_encoding 'float8'; known: float32, float16"),
         ({"i": "float16"}, "tensor 'i': values of int32 are not sent as float16"),
         ({"e": "float32"}, "tensor 'e': values of float32 are not sent as float32"),
         ({"nope": "float16"}, "unknown tensor 'nope'"),
@@ -209,7 +209,7 @@ def test_close_unknown_options_close_nothing(client, options):
 def test_format_values_the_server_does_not_know_are_refused():
     old = ServerWire(1000, frozenset({"u32"}), frozenset({"float32", "float64"}))
     with pytest.raises(
-        sa.InvalidArgumentError, match="'float16' are not known to the server, which knows float32, float64"
+        sa.InvalidArgumentError, match="does not know value_encoding 'float16'; known: float32, float64"
     ):
         old.format(SPEC, "auto", "float16")
     assert old.format(SPEC, "auto", "float32") == WireFormat(frozenset(), {"d": "float32"})

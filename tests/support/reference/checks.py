@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
-from sparseagg.spec import Aggregation, RoundSpec, TensorSpec
 
 from reference.numbers import Row, check_int64, round_to_dtype
 from reference.update import (

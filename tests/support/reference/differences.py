@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 
 import numpy as np
-from sparseagg.result import TensorResult
-from sparseagg.spec import RoundSpec
+from sparseagg._internal.results.result import TensorResult
+from sparseagg._internal.spec.round_spec import RoundSpec
 
 from reference.merge import merge
 from reference.numbers import encode_values

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
+from sparseagg._internal.spec.round_spec import DTYPES, Aggregation, RoundSpec, TensorSpec
 from sparseagg.errors import FailedPreconditionError, OutOfRangeError
-from sparseagg.spec import DTYPES, Aggregation, RoundSpec, TensorSpec
 
 from reference.checks import check_spec, check_update
 from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype

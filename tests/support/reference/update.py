@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg.spec import Aggregation, TensorSpec
+from sparseagg._internal.spec.round_spec import Aggregation, TensorSpec
 
 from reference.numbers import Number, Row
 

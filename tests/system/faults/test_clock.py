@@ -68,4 +68,4 @@ def test_deadlines_and_leases_do_not_jump(server, jump) -> None:
         assert 0 < client.extend_lease(task, LONG_S).lease_remaining <= LONG_S
         assert client.complete_task(task).state == "completed"
         long.submit("a", {"v": ([1], [1.0])})
-        assert long.close()["v"].keys.tolist() == [1]
+        assert long.finish()["v"].keys.tolist() == [1]

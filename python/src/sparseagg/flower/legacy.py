@@ -23,13 +23,13 @@ from flwr.server.strategy import FedAvg
 from flwr.supercore import log
 
 import sparseagg as sa
+from sparseagg._internal.spec.shapes import is_like
+from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Table
 from sparseagg.flower.overrides import check_goes_on
 from sparseagg.flower.records import view
 from sparseagg.optimizers import RowOptimizer
-from sparseagg.shapes import is_like
-from sparseagg.updates import naming_client
 
 __all__ = ["SparseFedAvg", "sparse_ndarrays"]
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 import sparseagg as sa
-from sparseagg.float_environment import default_float_environment
+from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.spec.shapes import is_like
+from sparseagg._internal.updates.contributors import naming_client
+from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
-from sparseagg.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.optimizers import RowOptimizer
-from sparseagg.shapes import is_like
-from sparseagg.updates import naming_client
 
 __all__ = ["Merge", "changed_rows", "check_shape"]
 

@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 import sparseagg as sa
-from sparseagg.credentials import TLSArgument
+from sparseagg._internal.base.credentials import TLSArgument
+from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
 from sparseagg.flower.copies import Copies
 from sparseagg.flower.merge import changed_rows, check_shape
 from sparseagg.flower.records import (
@@ -26,7 +27,6 @@ from sparseagg.flower.records import (
     update_of,
     view,
 )
-from sparseagg.nonfinite import KEPT, Nonfinite
 
 __all__ = ["sparse_mod"]
 

@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 import sparseagg as sa
-from sparseagg.arguments import shown
+from sparseagg._internal.base.arguments import shown
 
 __all__ = ["check_goes_on"]
 

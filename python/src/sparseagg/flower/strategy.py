@@ -14,8 +14,10 @@ from flwr.serverapp.strategy.result import Result
 from flwr.supercore import log
 
 import sparseagg as sa
-from sparseagg.arguments import shown
-from sparseagg.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.spec.of_model import Names
+from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
@@ -24,8 +26,6 @@ from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, tied_names, update_of
 from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
 from sparseagg.flower.streaming_grid import Replies, StreamingGrid
 from sparseagg.optimizers import RowOptimizer
-from sparseagg.spec_of_model import Names
-from sparseagg.updates import naming_client
 
 __all__ = ["SparseFedAvg", "SparseMixin"]
 

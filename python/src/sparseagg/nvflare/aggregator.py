@@ -22,7 +22,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
-from sparseagg import updates
+from sparseagg._internal.updates import contributors as updates
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
 from sparseagg.nvflare.round_merge import RoundMerge

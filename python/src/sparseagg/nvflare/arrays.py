@@ -13,7 +13,8 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import sparseagg as sa
-from sparseagg import nonfinite, shapes
+from sparseagg._internal.spec import shapes
+from sparseagg._internal.updates import nonfinite
 
 __all__ = [
     "FLOATS",

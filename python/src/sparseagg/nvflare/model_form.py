@@ -11,7 +11,8 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
-from sparseagg import nonfinite, shapes
+from sparseagg._internal.spec import shapes
+from sparseagg._internal.updates import nonfinite
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
 __all__ = ["ModelForm"]

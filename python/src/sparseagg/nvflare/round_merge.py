@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sparseagg as sa
-from sparseagg import updates
+from sparseagg._internal.updates import contributors as updates
 
 __all__ = ["RoundMerge"]
 

@@ -1,0 +1,1 @@
+"""Checks of arguments, times, types and texts, which all other folders use."""

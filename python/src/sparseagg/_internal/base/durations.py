@@ -1,0 +1,38 @@
+"""Lengths of time as numbers, timedeltas and protobuf messages."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Union
+
+from google.protobuf import duration_pb2
+
+from sparseagg._internal.base.arguments import checked_number, shown
+from sparseagg.errors import InvalidArgumentError
+
+__all__ = ["Seconds", "duration", "seconds_of"]
+
+Seconds = Union[float, datetime.timedelta]
+
+
+def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
+    """Returns a number of seconds or a timedelta as a message; ``InvalidArgumentError`` names the field otherwise."""
+    if value is None:
+        return None
+    what = f"{field} is a number of seconds or a timedelta"
+    message = duration_pb2.Duration()
+    try:
+        if isinstance(value, datetime.timedelta):
+            message.FromTimedelta(value)
+        else:
+            message.FromTimedelta(datetime.timedelta(seconds=checked_number(what, value)))
+    except InvalidArgumentError:
+        raise
+    except (ValueError, OverflowError) as error:  # beyond the range of a timedelta or of the message
+        raise InvalidArgumentError(f"{what}, not {shown(value)}: {error}") from error
+    return message
+
+
+def seconds_of(duration: duration_pb2.Duration) -> float:
+    """Returns a duration as the nearest float of seconds, so that 0.3 comes back as 0.3."""
+    return float((duration.seconds * 10**9 + duration.nanos) / 10**9)

@@ -1,0 +1,247 @@
+"""``sparseagg.aio.Client``, the client for asyncio. What makes calls is a coroutine.
+
+The blocking ``sparseagg.Client`` runs these same coroutines without an event loop: its transport (transport.py) blocks
+where the asyncio one awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, SupportsIndex
+
+from sparseagg._internal.base.arguments import Timeout, checked_seconds
+from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.durations import Seconds
+from sparseagg._internal.base.renamed import ENCODINGS, renamed
+from sparseagg._internal.base.types import Updates
+from sparseagg._internal.client.async_model import PublishedModel
+from sparseagg._internal.client.async_round import Round
+from sparseagg._internal.client.async_tasks import TaskCalls
+from sparseagg._internal.client.channel import checked_address
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
+from sparseagg._internal.client.endpoint import MEMORY, Endpoint, parsed_handle
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.requests import create_request, result_format, round_name
+from sparseagg._internal.client.retry import RetryPolicy, checked_retry
+from sparseagg._internal.client.transport import AsyncioTransport, Transport
+from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.results.info import RoundInfo, ServerInfo
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.updates.contributors import checked_updates, named_updates
+from sparseagg._internal.wire.formats import ValueEncoding, WireFormat
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Client", "open_round"]
+
+_LOCAL = ":local:"
+
+
+@renamed({"disconnect": "close", **ENCODINGS})
+class Client(TaskCalls):
+    """A client of one server. ``async with`` closes it.
+
+    A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
+    calls from another loop raise ``FailedPreconditionError``. Tasks of one loop may make calls at the same time. Not
+    thread-safe: make another client for each thread's loop, and in a forked child.
+
+    ``sparseagg.Client`` has the same methods, and documents their arguments and errors, and the addresses ":memory:"
+    (the engine in this process) and ":local:" (the constructor starts a server, and blocks until it listens).
+
+    Time: the client's ``timeout`` limits a short call, one that carries no update and no result, with all its attempts.
+    Some methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the
+    client's limit applies, to the short calls among it. Both raise ``DeadlineExceededError``.
+
+        async with sparseagg.aio.Client("localhost:8001") as client:
+            rnd = await client.create_round(spec)
+            await rnd.submit("client-7", {"embedding": (keys, rows)})
+            result = await rnd.finish()
+    """
+
+    _transport_class: type[Transport] = AsyncioTransport
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: TokenArgument = None,
+        tls: TLSArgument = None,
+        tenant: str | None = None,
+        insecure_token: bool = False,
+        timeout: Timeout = 60.0,
+        retry: RetryPolicy | None = None,
+        chunk_bytes: SupportsIndex | None = None,
+        connections: SupportsIndex = 4,
+        options: list[tuple[str, Any]] | None = None,
+        public_address: str | None = None,
+    ) -> None:
+        transport = self._transport_class()
+        self._connection: Connection | MemoryConnection
+        self._server: Server | None = None  # of ":local:"
+        length, policy = checked_seconds("timeout", timeout), checked_retry(retry)
+        if public_address is not None:
+            checked_address(public_address, "a public_address")
+        if address == MEMORY:
+            _refuse(address, token=token, tls=tls, tenant=tenant, options=options, public_address=public_address)
+            self._connection = MemoryConnection(Endpoint(address), transport, chunk_bytes, connections)
+            return
+        if address == _LOCAL:
+            _refuse(address, tls=tls)
+            tls = False  # whatever the environment says of other servers
+            self._server = Server().start()
+            address = self._server.address
+        try:
+            endpoint = Endpoint(
+                checked_address(address),
+                public_address,
+                token,
+                tls,
+                length,
+                policy,
+                chunk_bytes,
+                connections,
+                options,
+                tenant,
+                insecure_token,
+            )
+            self._connection = Connection(endpoint, transport)
+        except BaseException:
+            if self._server is not None:
+                self._server.stop()
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reconnected, (type(self), self._connection.endpoint)
+
+    @property
+    def address(self) -> str:
+        """The server's address, or ":memory:"."""
+        return self._connection.endpoint.address
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections to the server.
+
+        Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A
+        second call has no effect.
+        """
+        await self._connection.close()
+        if self._server is not None:
+            await self._connection.transport.convert(self._server.stop)
+
+    async def server_info(self) -> ServerInfo:
+        """Returns the server's version, engine and limits."""
+        return ServerInfo.from_proto(await self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
+
+    async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
+        """Opens a round; see ``sparseagg.Client.create_round``."""
+        request = create_request(spec, round_id)
+        return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
+
+    async def get_round(self, name: str) -> Round:
+        """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
+        return Round(self._connection, await self._connection.get_round(round_name(name)))
+
+    async def list_rounds(self) -> AsyncIterator[Round]:
+        """Yields all rounds of the server, oldest first. Asks the server for a page when the one before is used up."""
+        page: str | None = ""  # the token of the page to ask for: "" for the first one, None after the last one
+        while page is not None:
+            rounds, page = await self._page_of_rounds(page)
+            for each in rounds:
+                yield each
+
+    async def _page_of_rounds(self, page: str) -> tuple[list[Round], str | None]:
+        """Returns the rounds of one page, and the next page's token, which is None if this page is the last."""
+        response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=page))
+        rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
+        return rounds, response.next_page_token or None
+
+    def model(
+        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
+    ) -> PublishedModel:
+        """Returns the handle of a model, published or not yet; makes no call. See ``sparseagg.Client.model``."""
+        return PublishedModel(self._connection, name, keep_bytes, result_ttl)
+
+    async def aggregate(
+        self,
+        updates: Updates,
+        spec: RoundSpec,
+        *,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
+        timeout: Timeout = None,
+    ) -> Result:
+        """Merges updates in one call; see ``sparseagg.Client.aggregate``.
+
+        Another thread converts the updates while the event loop goes on: do not change their arrays before this
+        returns. An iterable that is neither a list nor a mapping is iterated in the event loop. All updates are
+        converted before the first one is sent.
+        """
+        spec, updates = checked_spec(spec), checked_updates(updates)
+        refuse_unused(spec)
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, "the aggregation has not ended"):
+            server = await self._connection.server_wire(deadline)
+            uploads = await self._uploads(
+                spec, updates, server.chunk_bytes, server.format(spec, key_encoding, value_encoding)
+            )
+            answer = result_format(key_encoding, None)  # value_encoding is of the updates, not of the result
+            reader = await self._connection.aggregate(spec, uploads, answer, deadline)
+        return reader.result()
+
+    async def _uploads(self, spec: RoundSpec, updates: Updates, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
+        """Converts all updates in another thread: a list or mapping as a whole, other iterables update by update."""
+        convert = self._connection.transport.convert
+        if isinstance(updates, (list, Mapping)):
+            return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire)
+        return [await convert(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+
+
+def _refuse(address: str, **arguments: Any) -> None:
+    """Raises ``InvalidArgumentError`` if a client of this address does not take one of the arguments."""
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            raise InvalidArgumentError(
+                f'a client of "{address}" takes no {name}, which is for servers at other addresses'
+            )
+
+
+def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
+    """Returns a client like the one that was pickled; its connections open with its first calls."""
+    client = client_class(**endpoint.arguments())
+    # As the one that was pickled probably had. The blocking client has the same connection.
+    client._connection.has_reached = True
+    return client
+
+
+async def open_round(handle: str, *, client_class: type[Client] = Client, **options: Any) -> Round:
+    """Returns the round that a handle names, with a connection of its own; see ``sparseagg.open_round``.
+
+    ``async with await open_round(handle) as rnd`` closes that connection at the end; the round stays open.
+
+    Args:
+        handle: ``Round.handle``, which holds the server's address and the round's name.
+        client_class: the class of the client that connects.
+        options: further arguments of that class, such as ``token``.
+
+    Raises:
+        NotFoundError: the server has no such round.
+    """
+    address, name = parsed_handle(handle)
+    client = client_class(address, **options)
+    client._connection.has_reached = True  # not by this client, but the server has made the round: it may restart now
+    try:
+        return Round(client._connection, await client._connection.get_round(name), owns_connection=True)
+    except BaseException:
+        await client.close()
+        raise

@@ -1,0 +1,318 @@
+"""``sparseagg.aio.PublishedModel``: versions of a model on a server, each a round, for clients that catch up.
+
+Version V of model NAME is the round NAME-vV, with the rows that V changed. It has one submission, whose sum is the
+submission itself. Now and then the whole model is the round NAME-wV, too. All rounds name all tensors of the model; a
+round whose tensors are all dense is a whole model. The publisher removes the oldest rounds first, so if there is a
+round of V and none of V + 1, then there is no version V + 1 yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, SupportsIndex
+
+from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
+from sparseagg._internal.base.durations import Seconds
+from sparseagg._internal.base.ids import check_name
+from sparseagg._internal.client.async_round import Round
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.model_rows import ModelTensor, Rows, change_of, model_tensors, rows_of
+from sparseagg._internal.client.requests import create_request
+from sparseagg._internal.client.round_errors import raise_if_failed
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    RoundFailedError,
+    SparseaggError,
+)
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["PublishedModel"]
+
+_LAST_VERSION = 10**18 - 1
+_WHOLES_KEPT = 3  # bytes of so many whole models are kept by default
+_MOST_FALLBACKS = 20
+_MOST_NAME_BYTES = 100
+
+
+class _Kept(NamedTuple):
+    """A round on the server. Sorted: by version; the whole model before the change of the same version."""
+
+    version: int
+    is_change: bool
+    is_whole: bool
+    name: str
+    num_bytes: int
+    end: datetime.datetime | None
+    expiry: datetime.datetime | None
+
+    @classmethod
+    def of(cls, version: int, info: RoundInfo) -> _Kept:
+        is_whole = all(tensor.layout == "dense" for tensor in info.spec.tensors)
+        num_bytes = sum(each.num_keys * (4 * each.row_width + 4 * (each.layout == "sparse")) for each in info.results)
+        is_change = info.name.rpartition("-")[2].startswith("v")
+        return cls(version, is_change, is_whole, info.name, num_bytes, info.end_time, info.expire_time)
+
+    def remains(self, share: float) -> bool:
+        """Returns whether this share of the time between the round's end and its removal remains."""
+        if self.end is None or self.expiry is None:
+            return True
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return self.expiry - now > share * (self.expiry - self.end)
+
+
+class PublishedModel:
+    """A model on a server, from ``Client.model``; see ``sparseagg.PublishedModel``."""
+
+    def __init__(
+        self,
+        connection: Connection | MemoryConnection,
+        name: str,
+        keep_bytes: SupportsIndex | None,
+        result_ttl: Seconds | None,
+    ) -> None:
+        self.name = checked_text("a model's name", name)
+        check_name("a model's name", self.name)
+        if len(self.name) > _MOST_NAME_BYTES:  # of the rounds, whose ids begin with it
+            raise InvalidArgumentError(f"a model's name has at most {_MOST_NAME_BYTES} bytes, not {shown(name)}")
+        what = "keep_bytes is a number of bytes, or None for three whole models"
+        self._keep_bytes = None if keep_bytes is None else checked_integer(what, keep_bytes, 0, _LAST_VERSION)
+        self._result_ttl = result_ttl
+        self._connection = connection
+        self._round_name = re.compile(rf"rounds/{re.escape(self.name)}-[vw](\d{{18}})")
+        # Of the publisher; None: unknown.
+        self._kept: list[_Kept] | None = None
+        self._tensors: dict[str, tuple[ModelTensor, int]] = {}  # and the words in a row
+
+    async def publish(
+        self, version: SupportsIndex, changes: Mapping[str, Any], *, model: Any = None, whole: bool = False
+    ) -> None:
+        """Makes a version known to clients; see ``sparseagg.PublishedModel.publish``."""
+        number = checked_integer("a version is an integer from 0 on", version, 0, _LAST_VERSION)
+        if not isinstance(changes, Mapping):
+            raise InvalidArgumentError(f"changes is a mapping from tensor names to (keys, rows), not {shown(changes)}")
+        if self._kept is None:
+            await self._load()
+        assert self._kept is not None
+        newest = self._kept[-1].version if self._kept else None
+        if newest is not None and number not in (newest, newest + 1):
+            raise InvalidArgumentError(
+                f"model {self.name!r} is at version {newest}; the next is {newest + 1}, not {number}"
+            )
+        given = None if model is None else rows_of(model, writable=False)
+        tensors = self._tensors_with(changes, given, whole)
+        update = {name: change_of(tensor, changes.get(name)) for name, (tensor, _) in tensors.items()}
+        is_whole = all(change is not None and change[0] is None for change in update.values())
+        is_due = not is_whole and self._is_due(tensors, update)
+        if is_due and given is None and not self._wholes():
+            raise FailedPreconditionError(
+                f"the server has no whole model {self.name!r}; publish one with model=arrays or whole=True"
+            )
+        put = await self._put("v", number, tensors, update)
+        self._kept = [*(each for each in self._kept if each.name != put.name), put]
+        self._tensors = tensors
+        if is_due:
+            rows = await self._rebuilt(tensors, number) if given is None else given
+            everything = {name: (None, rows[name].words(), num_words) for name, (_, num_words) in tensors.items()}
+            self._kept.append(await self._put("w", number, tensors, everything))
+        await self._evict(tensors)
+
+    async def catch_up(
+        self,
+        arrays: Mapping[str, Any],
+        since: SupportsIndex | None = None,
+        *,
+        keys: tuple[int, int | None] | None = None,
+    ) -> int:
+        """Brings arrays to the newest version; see ``sparseagg.PublishedModel.catch_up``."""
+        rows = rows_of(arrays, writable=True)
+        at = None if since is None else checked_integer("since is a version or None", since, -1, _LAST_VERSION)
+        for _ in range(_MOST_FALLBACKS):
+            if at is not None:
+                while await self._write(f"{self.name}-v{at + 1:018}", rows, keys):
+                    at += 1
+                if await self._is_done(f"{self.name}-v{at:018}"):
+                    return at
+            kept = [each async for each in self._rounds()]
+            wholes = [each for each in kept if each.is_whole]
+            if not wholes:
+                raise NotFoundError(
+                    f"the server has no whole model {self.name!r}: none was published, or its result_ttl is over"
+                )
+            best = max(wholes)
+            at = best.version if await self._write(best.name.partition("/")[2], rows, keys) else None
+        raise AbortedError(f"the versions of model {self.name!r} are removed faster than they can be read")
+
+    async def version(self) -> int | None:
+        """Returns the newest version; None if the server has none."""
+        return max([each.version async for each in self._rounds() if each.is_change], default=None)
+
+    async def delete(self) -> None:
+        """Removes all versions from the server."""
+        async for each in self._rounds(done=False):
+            await self._remove(each)
+        self._kept, self._tensors = None, {}
+
+    async def _rounds(self, done: bool = True) -> AsyncIterator[_Kept]:
+        """Yields the model's rounds that are done, or all of them."""
+        token: str | None = ""
+        while token is not None:
+            page = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token, page_size=1000))
+            for proto in page.rounds:
+                match = self._round_name.fullmatch(proto.name)
+                if match and (proto.state == pb.ROUND_STATE_DONE or not done):
+                    yield _Kept.of(int(match[1]), RoundInfo.from_proto(proto))
+            token = page.next_page_token or None
+
+    async def _load(self) -> None:
+        """Finds the versions that an earlier publisher has left, and removes those that it has not completed."""
+        done = {each.name: each async for each in self._rounds()}
+        async for each in self._rounds(done=False):
+            if each.name not in done:
+                await self._remove(each)
+        self._kept = sorted(done.values())
+        if self._kept:
+            info = await self._connection.get_round(self._kept[-1].name)
+            self._tensors = model_tensors(info.spec.tensors)
+
+    def _tensors_with(
+        self, changes: Mapping[str, Any], model: dict[str, Rows] | None, whole: bool
+    ) -> dict[str, tuple[ModelTensor, int]]:
+        """Returns the model's tensors, those of a new whole model where there is one."""
+        if whole and any(isinstance(change, tuple) for change in changes.values()):
+            raise InvalidArgumentError("a whole model is a mapping from names to arrays, without (keys, rows)")
+        whole_rows = rows_of(changes, writable=False) if whole else model
+        known = self._tensors
+        if whole_rows is not None:
+            known = {name: (rows.tensor, rows.num_words) for name, rows in whole_rows.items()}
+        for name in changes:
+            if name not in known and not whole and (isinstance(changes[name], tuple) or _has_values(changes[name])):
+                names = ", ".join(map(repr, known))
+                raise InvalidArgumentError(
+                    f"unknown tensor {name!r}; model {self.name!r} has {names or 'no tensors yet'}"
+                )
+        if not known:
+            raise InvalidArgumentError(f"model {self.name!r} has no tensors yet; begin with model=arrays or whole=True")
+        return known
+
+    def _wholes(self) -> list[_Kept]:
+        return [each for each in self._kept or () if each.is_whole and each.remains(0.0)]
+
+    def _is_due(self, tensors: dict[str, tuple[ModelTensor, int]], update: Mapping[str, Any]) -> bool:
+        """Returns whether a whole model is worth its bytes, with this update behind the changes that are kept."""
+        wholes = self._wholes()
+        if not wholes or not max(wholes).remains(0.5):
+            return True
+        since = max(wholes).version
+        changed: int = sum(each.num_bytes for each in self._kept or () if each.version > since)
+        changed += sum(change[1].nbytes for change in update.values() if change is not None)
+        return changed > _num_bytes(tensors)
+
+    async def _put(
+        self, kind: str, version: int, tensors: dict[str, tuple[ModelTensor, int]], update: Mapping[str, Any]
+    ) -> _Kept:
+        """Makes a round of words, and removes what there is of it after an error."""
+        is_dense = {name: change is not None and change[0] is None for name, change in update.items()}
+        specs = [
+            tensor.spec(num_words, "dense" if is_dense[name] else "sparse")
+            for name, (tensor, num_words) in tensors.items()
+        ]
+        spec = RoundSpec(specs, op="sum", min_submissions=1, max_submissions=1, result_ttl=self._result_ttl)
+        request = create_request(spec, f"{self.name}-{kind}{version:018}")
+        opened = Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
+        words = {
+            tensors[name][0].wire_name: change[1] if is_dense[name] else change[:2]
+            for name, change in update.items()
+            if change is not None
+        }
+        was_done = opened.info.ended
+        try:
+            await opened.submit("model", words)
+            await opened.close()
+            info = await opened.wait()
+            raise_if_failed(info)
+        except SparseaggError:
+            if not was_done:  # a version that is known stays
+                with contextlib.suppress(SparseaggError):
+                    await opened.delete()
+            raise
+        return _Kept.of(version, info)
+
+    async def _rebuilt(self, tensors: dict[str, tuple[ModelTensor, int]], version: int) -> dict[str, Rows]:
+        """Returns the whole model at a version that is published, read back from the server."""
+        rows = {name: Rows.of_words(tensor, num_words) for name, (tensor, num_words) in tensors.items()}
+        base = max(self._wholes())
+        names = [base.name.partition("/")[2]]
+        names += [f"{self.name}-v{at:018}" for at in range(base.version + 1, version + 1)]
+        for name in names:
+            if not await self._write(name, rows, None):
+                raise FailedPreconditionError(
+                    f"the server has no round {name!r} any more; publish the model with model=arrays or whole=True"
+                )
+        return rows
+
+    async def _evict(self, tensors: dict[str, tuple[ModelTensor, int]]) -> None:
+        """Removes whole models that are superseded, and the oldest rounds beyond keep_bytes."""
+        assert self._kept is not None
+        self._kept.sort()
+        base, newest = max(self._wholes()), self._kept[-1].version
+        keep = _WHOLES_KEPT * _num_bytes(tensors) if self._keep_bytes is None else self._keep_bytes
+        excess = sum(each.num_bytes for each in self._kept) - keep
+        kept = []
+        for each in self._kept:
+            is_needed = each == base or each.version > base.version or (each.is_change and each.version == newest)
+            is_superseded = not each.is_change and each != base
+            if each.remains(0.0) and (is_needed or not (is_superseded or excess > 0)):
+                kept.append(each)
+                continue
+            await self._remove(each)
+            excess -= each.num_bytes
+        self._kept = kept
+
+    async def _remove(self, each: _Kept) -> None:
+        with contextlib.suppress(NotFoundError):  # its result_ttl is over
+            await self._connection.delete_round(each.name)
+
+    async def _is_done(self, round_id: str) -> bool:
+        try:
+            return (await self._connection.get_round(f"rounds/{round_id}")).state == "done"
+        except NotFoundError:
+            return False
+
+    async def _write(self, round_id: str, rows: Mapping[str, Rows], keys: tuple[int, int | None] | None) -> bool:
+        """Writes the rows of a round into the caller's arrays; returns False, without effect, if there is none."""
+        try:
+            info = await self._connection.get_round(f"rounds/{round_id}")
+            if info.state != "done":
+                return False
+            known = {tensor.name for tensor in info.spec.tensors}
+            for each in rows.values():
+                if each.tensor.wire_name not in known:
+                    raise InvalidArgumentError(
+                        f"model {self.name!r} has no tensor {each.tensor.name!r} of {each.tensor.dtype} and shape "
+                        f"{each.tensor.shape}; it has {', '.join(sorted(known))}"
+                    )
+            names = [each.tensor.wire_name for each in rows.values()]
+            result = await Round(self._connection, info).result(names, keys=keys)
+        except (NotFoundError, RoundFailedError, AbortedError):  # removed meanwhile
+            return False
+        for each in rows.values():
+            await self._connection.transport.convert(each.write, result[each.tensor.wire_name])
+        return True
+
+
+def _has_values(array: Any) -> bool:
+    return bool(rows_of({"": array}, writable=False))
+
+
+def _num_bytes(tensors: Mapping[str, tuple[ModelTensor, int]]) -> int:
+    """Returns the bytes of a whole model."""
+    return sum(tensor.num_rows * num_words * 4 for tensor, num_words in tensors.values())

@@ -1,0 +1,172 @@
+"""The calls of a client about tasks, as coroutines; ``blocking_tasks`` has the blocking twins and the documentation."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from sparseagg._internal.base.arguments import Timeout, checked_text, shown
+from sparseagg._internal.base.durations import Seconds, duration
+from sparseagg._internal.base.renamed import ROUND, renamed
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.requests import round_name
+from sparseagg._internal.results.tasks import NewTask, Task, checked_bytes, checked_labels
+from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import tasks_pb2 as pb
+
+__all__ = ["TaskCalls"]
+
+# Bounds of one CreateTasks.
+_MOST_TASKS = 1000
+_MOST_BYTES = 1 << 20
+
+_STATES = ("open", "leased", "completed", "failed", "cancelled")
+
+
+@renamed(ROUND)
+class TaskCalls:
+    """A part of ``sparseagg.aio.Client``; ``sparseagg.Client`` documents the methods."""
+
+    _connection: Connection | MemoryConnection
+
+    async def create_tasks(self, tasks: Iterable[NewTask], owner: str = "") -> list[str]:
+        """Creates tasks and returns their names."""
+        names: list[str] = []
+        for messages in _batches(tasks):
+            request = pb.CreateTasksRequest(tasks=messages, owner=checked_text("an owner", owner))
+            names += (await self._connection.call("CreateTasks", request)).names
+        return names
+
+    async def lease_task(
+        self,
+        client_id: ClientId,
+        *,
+        labels: Iterable[str] = (),
+        lease_duration: Seconds = 60.0,
+        timeout: Timeout = 30.0,
+        lease_id: str | None = None,
+    ) -> Task | None:
+        """Leases a task, or returns None if none comes within ``timeout``."""
+        deadline = checked_deadline(timeout)
+        request = pb.LeaseTaskRequest(
+            client_id=checked_client_id(client_id),
+            # The same in all attempts, so that a lease whose answer was lost is found again.
+            lease_id=uuid.uuid4().hex if lease_id is None else checked_text("a lease's id", lease_id),
+            labels=checked_labels(labels),
+            lease_duration=duration("lease_duration", lease_duration),
+        )
+        while True:
+            begun, poll = time.monotonic(), poll_seconds(deadline)
+            request.timeout.FromNanoseconds(int(poll * 1e9))
+            with raise_if_late(deadline, "no task has been leased"):
+                answer = await self._connection.call("LeaseTask", request, poll, deadline, patient=True)
+            if answer.HasField("task"):
+                return Task.from_proto(answer.task)
+            if seconds_to(deadline) == 0:
+                return None
+            # The server may have answered early, at its own --max-wait.
+            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+
+    async def extend_lease(self, task: Task, lease_duration: Seconds = 60.0) -> Task:
+        """Renews the lease of a task for ``lease_duration`` from now."""
+        return await self._change(
+            "ExtendLease",
+            pb.ExtendLeaseRequest(**_lease(task), lease_duration=duration("lease_duration", lease_duration)),
+        )
+
+    async def complete_task(self, task: Task, submission_id: str = "", result: bytes = b"") -> Task:
+        """Completes a leased task."""
+        submission_id = checked_text("a submission's id", submission_id)
+        request = pb.CompleteTaskRequest(
+            **_lease(task), submission_id=submission_id, result=checked_bytes("result", result)
+        )
+        return await self._change("CompleteTask", request)
+
+    async def fail_task(self, task: Task, reason: str = "", *, retry: bool = True) -> Task:
+        """Gives a leased task back, to be offered again or to be failed."""
+        request = pb.FailTaskRequest(**_lease(task), reason=checked_text("a reason", reason), retry=bool(retry))
+        return await self._change("FailTask", request)
+
+    async def get_task(self, name: str) -> Task:
+        """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
+        return await self._change("GetTask", pb.GetTaskRequest(name=_task_name(name)))
+
+    async def list_tasks(self, *, state: str | None = None, in_round: Any = None) -> AsyncIterator[Task]:
+        """Yields tasks, oldest first."""
+        token: str | None = ""
+        while token is not None:
+            tasks, token = await self._page_of_tasks(state, in_round, token)
+            for each in tasks:
+                yield each
+
+    async def cancel_tasks(self, names: Iterable[str] = (), *, in_round: Any = None, reason: str = "") -> int:
+        """Cancels tasks by name, or all of a round; returns how many had not ended."""
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")
+        named = [_task_name(name) for name in names]
+        request = pb.CancelTasksRequest(round=_filter_round(in_round), reason=checked_text("a reason", reason))
+        if request.round:
+            request.names.extend(named)  # for the server to refuse
+            return int((await self._connection.call("CancelTasks", request)).num_cancelled)
+        num_cancelled = 0
+        for begin in range(0, len(named), _MOST_TASKS):
+            request.names[:] = named[begin : begin + _MOST_TASKS]
+            num_cancelled += (await self._connection.call("CancelTasks", request)).num_cancelled
+        return num_cancelled
+
+    async def _change(self, method: str, request: Any) -> Task:
+        return Task.from_proto(await self._connection.call(method, request))
+
+    async def _page_of_tasks(self, state: str | None, chosen: Any, token: str) -> tuple[list[Task], str | None]:
+        """Returns the tasks of one page, and the next page's token, which is None if this page is the last."""
+        if state is not None and state not in _STATES:
+            raise InvalidArgumentError(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
+        request = pb.ListTasksRequest(
+            page_token=token,
+            page_size=_MOST_TASKS,
+            state=None if state is None else f"TASK_STATE_{state.upper()}",
+            round=_filter_round(chosen),
+        )
+        response = await self._connection.call("ListTasks", request)
+        return [Task.from_proto(proto) for proto in response.tasks], response.next_page_token or None
+
+
+def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
+    """Yields the messages of tasks, as many at a time as one call takes."""
+    if not isinstance(tasks, Iterable):
+        raise InvalidArgumentError(f"tasks is a list of NewTask, not {shown(tasks)}")
+    batch: list[pb.NewTask] = []
+    num_bytes = 0
+    for task in tasks:
+        if not isinstance(task, NewTask):
+            raise InvalidArgumentError(f"tasks is a list of NewTask, which {shown(task)} is none of")
+        # An id, so that the call may be repeated.
+        message = task.to_proto(uuid.uuid4().hex if task.id is None else task.id)
+        if batch and (len(batch) == _MOST_TASKS or num_bytes + message.ByteSize() > _MOST_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(message)
+        num_bytes += message.ByteSize()
+    if batch:
+        yield batch
+
+
+def _lease(task: Any) -> dict[str, str]:
+    """Returns the fields that name a lease."""
+    if not isinstance(task, Task):
+        raise InvalidArgumentError(f"a task is what lease_task has returned, not {shown(task)}")
+    return {"name": task.name, "client_id": task.client_id, "lease_id": task.lease_id}
+
+
+def _task_name(name: Any) -> str:
+    name = checked_text("a task's name", name)
+    return name if name.startswith("tasks/") else f"tasks/{name}"
+
+
+def _filter_round(chosen: Any) -> str:
+    return "" if chosen is None else round_name(getattr(chosen, "name", chosen))

@@ -1,0 +1,237 @@
+"""``sparseagg.Client``: the client for programs without an event loop.
+
+Each method runs the coroutine of the same name in ``async_client`` over a ``BlockingTransport``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, SupportsIndex
+
+from sparseagg._internal.base.arguments import Timeout
+from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.durations import Seconds
+from sparseagg._internal.base.renamed import ENCODINGS, renamed
+from sparseagg._internal.base.types import Updates
+from sparseagg._internal.client import async_client
+from sparseagg._internal.client.async_tasks import TaskCalls
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_tasks import BlockingTaskCalls
+from sparseagg._internal.client.published_model import PublishedModel
+from sparseagg._internal.client.retry import RetryPolicy
+from sparseagg._internal.client.transport import BlockingTransport, run
+from sparseagg._internal.results.info import ServerInfo
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.wire.formats import ValueEncoding
+
+__all__ = ["Client", "open_round"]
+
+
+class _Operations(async_client.Client):
+    """The client's operations, over the transport that blocks."""
+
+    _transport_class = BlockingTransport
+
+
+@renamed({"disconnect": "close", **ENCODINGS})
+class Client(BlockingTaskCalls):
+    """A client of one server. ``with`` closes it. Thread-safe.
+
+        with sparseagg.Client("localhost:8001") as client:
+            rnd = client.create_round(spec)
+            rnd.submit("client-7", {"embedding": (keys, rows)})
+            result = rnd.finish()
+
+    Every method raises the subclass of ``SparseaggError`` for the status code of the server's answer. The client
+    repeats calls that fail with UNAVAILABLE or CANCELLED (a server that stops), as ``retry`` says. This is safe: a
+    submission counts once however often it arrives.
+
+    A client can be pickled, unless its address is ":memory:" or ``tls`` is credentials of gRPC. The copy has the same
+    arguments, the token among them, and connections of its own. A copy of a client of ":local:" is a client of the same
+    server, which ends with the first client. A forked child may go on with the client: it opens connections of its own.
+
+    Args:
+        address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
+            alone has, and which end with it; token, tls, tenant and options are refused, and timeout, retry,
+            chunk_bytes and connections have no effect. Or ":local:": the client starts a server on this machine and
+            stops it with ``close``, at the latest with this process; ``address`` is the server's.
+        token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
+            expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
+        tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
+            the authorities in that PEM file, ``TLS`` for a certificate of the client too, or gRPC credentials. None: as
+            the environment says: SPARSEAGG_TLS_CA (a path, or "system"), SPARSEAGG_TLS_CERTIFICATE, SPARSEAGG_TLS_KEY.
+        tenant: whose rounds an admin works with; None: those of its own tenant. Others have only one.
+        insecure_token: sends the token also over a plain connection to another machine, where everybody on the way can
+            read it. Otherwise that is an ``InvalidArgumentError``.
+        timeout: limit of one call with all its attempts, in seconds or as a timedelta; None for no limit. It does not
+            apply to calls that send or commit an update or read a result: ``Round.submit``, ``Round.result`` and the
+            like have a ``timeout`` of their own. With any timeout, a server that answers no pings for a minute is
+            UNAVAILABLE.
+        retry: when to repeat calls; None for the default, ``RetryPolicy(attempts=1)`` for never. By default, a client
+            that has not reached its server before raises ``UnavailableError`` at once where nothing listens at the
+            address. With a policy, it waits for the server to start, as it waits for one that restarts.
+        chunk_bytes: about how many bytes one message has; None for 1 MiB. The server's limit applies in any case.
+        connections: number of TCP connections at most. The client opens another one when it sends an update or reads a
+            result while all open ones do so, too.
+        options: gRPC channel options, such as ("grpc.enable_http_proxy", 0). By default, gRPC uses the proxy that
+            ``http_proxy`` names, except for the loopback and for hosts that ``no_proxy`` lists.
+        public_address: the address by which other machines reach the server; it stands in ``Round.handle``. None for
+            ``address``.
+
+    Raises:
+        InvalidArgumentError: an argument has a wrong type or value; the message says which one.
+        EngineMissingError: ":memory:" on an installation without an engine; the message says what to install.
+        ProgramMissingError: ":local:" on an installation without a server; the message says what to install.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: TokenArgument = None,
+        tls: TLSArgument = None,
+        tenant: str | None = None,
+        insecure_token: bool = False,
+        timeout: Timeout = 60.0,
+        retry: RetryPolicy | None = None,
+        chunk_bytes: SupportsIndex | None = None,
+        connections: SupportsIndex = 4,
+        options: list[tuple[str, Any]] | None = None,
+        public_address: str | None = None,
+    ) -> None:
+        self._client = _Operations(
+            address,
+            token=token,
+            tls=tls,
+            tenant=tenant,
+            insecure_token=insecure_token,
+            timeout=timeout,
+            retry=retry,
+            chunk_bytes=chunk_bytes,
+            connections=connections,
+            options=options,
+            public_address=public_address,
+        )
+        self._connection = self._client._connection
+
+    @property
+    def _tasks(self) -> TaskCalls:
+        return self._client
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return async_client.reconnected, (type(self), self._connection.endpoint)
+
+    @property
+    def address(self) -> str:
+        """The server's address, or ":memory:"."""
+        return self._client.address
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections to the server.
+
+        Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A second
+        call has no effect.
+        """
+        run(self._client.close())
+
+    def server_info(self) -> ServerInfo:
+        """Returns the server's version, engine and limits."""
+        return run(self._client.server_info())
+
+    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
+        """Opens a round.
+
+        Args:
+            spec: what to compute, and until when.
+            round_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None for a random id. If the server has a round of this id with
+                the same spec, that round is returned in its present state.
+
+        Raises:
+            InvalidArgumentError: the spec has no meaning; the message names the field.
+            AlreadyExistsError: the server has a round of this id with another spec.
+            ResourceExhaustedError: the server has too many rounds, or no memory for this one.
+        """
+        return Round(run(self._client.create_round(spec, round_id)))
+
+    def get_round(self, name: str) -> Round:
+        """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
+        return Round(run(self._client.get_round(name)))
+
+    def list_rounds(self) -> Iterator[Round]:
+        """Yields all rounds of the server, oldest first."""
+        token: str | None = ""
+        while token is not None:
+            rounds, token = run(self._client._page_of_rounds(token))
+            yield from map(Round, rounds)
+
+    def model(
+        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
+    ) -> PublishedModel:
+        """Returns a model that one coordinator publishes on the server, and clients read. Calls nothing yet.
+
+        Args:
+            name: [A-Za-z0-9_][A-Za-z0-9._-]{0,99}; its rounds have ids that begin with it.
+            keep_bytes: of the publisher: bytes of rounds to keep, beside the newest whole model and the changes after
+                it, which stay in any case; None: as many as three whole models.
+            result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the
+                server's limit (--max-result-ttl).
+        """
+        return PublishedModel(self._client.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
+
+    def aggregate(
+        self,
+        updates: Updates,
+        spec: RoundSpec,
+        *,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
+        timeout: Timeout = None,
+    ) -> Result:
+        """Merges updates in one call, without a round.
+
+        Args:
+            updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the client
+                ids. An update is an update of ``Round.submit``, or a pair (update, weight). An iterator must make new
+                arrays for each update, since all arrays are read after the last update. (Gradients of a module are
+                copied.)
+            spec: what to compute.
+            key_encoding: both ways; see ``Round.submit``.
+            value_encoding: of the updates; see ``Round.submit``. The result's values are not rounded.
+            timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
+                includes the conversion of ``updates``, which the timeout does not interrupt.
+
+        Raises:
+            InvalidArgumentError: the spec or an update is wrong. Nothing is merged.
+            TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
+            FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
+        """
+        return run(
+            self._client.aggregate(
+                updates, spec, key_encoding=key_encoding, value_encoding=value_encoding, timeout=timeout
+            )
+        )
+
+
+def open_round(handle: str, **options: Any) -> Round:
+    """Returns the round of a handle, with a connection of its own: all that a worker needs is the string.
+
+        with sparseagg.open_round(handle) as rnd:
+            rnd.submit("client-7", update)
+
+    Args:
+        handle: of ``Round.handle``. It says where updates go: open only those of a coordinator that you trust.
+        options: arguments of ``Client``, such as ``token`` and ``tls``.
+
+    Raises:
+        InvalidArgumentError: this is no handle, or an option has a wrong type or value.
+        NotFoundError: the server has no such round; its result_ttl may be over.
+    """
+    return Round(run(async_client.open_round(handle, client_class=_Operations, **options)))

@@ -1,0 +1,353 @@
+"""The calls of a client, with retries, typed errors, and uploads and results that resume."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from sparseagg._internal.base.credentials import Headers, channel_credentials
+from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.client.channel import channel_options, checked_connections
+from sparseagg._internal.client.channel_pool import ChannelPool
+from sparseagg._internal.client.deadlines import (
+    call_seconds,
+    earliest,
+    is_own_deadline,
+    named_if_late,
+    no_answer,
+    pause_after,
+    seconds_to,
+)
+from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.client.obstacles import Obstacle, find_obstacle, has_not_connected, may_look
+from sparseagg._internal.client.progress import ProgressBar
+from sparseagg._internal.client.result_reader import ResultReader
+from sparseagg._internal.client.resumption import Resumption
+from sparseagg._internal.client.retry import Retries, RetryPolicy, error_from_call
+from sparseagg._internal.client.transport import Transport
+from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
+from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
+from sparseagg.errors import AbortedError, DeadlineExceededError, NotFoundError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+# How long to look for what keeps a call from its server: within the call's time, or so much longer.
+_LOOK_S = 5.0
+_LATE_LOOK_S = 0.25
+
+
+class _Failure(NamedTuple):
+    """A failed attempt: gRPC's text, and whether there was no connection."""
+
+    details: str
+    is_unconnected: bool
+
+
+class Connection:
+    """The channels of one client to its server, and the calls over these channels.
+
+    A client owns its connection and shares it with its rounds, until ``close``. All methods wait through the transport
+    alone. Thread-safe with a ``BlockingTransport``; for one event loop with an ``AsyncioTransport``.
+
+    Deadlines are times on ``time.monotonic``'s clock; None is no limit. A method with a deadline gives up at that time,
+    whatever number of retries is left. All methods that call the server raise the ``SparseaggError`` of its answer.
+
+    Attributes:
+        endpoint: the server, and the client's arguments.
+        transport: how to wait.
+        retry: when to repeat calls.
+        deadline: of all operations that are given none.
+        has_reached: whether there is, or was, a server at the other end, so that one that is missing restarts.
+
+    Raises:
+        InvalidArgumentError: an argument of the client has a wrong type or value; the message says which one.
+    """
+
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        self.endpoint = endpoint
+        self.transport = transport
+        self.retry = endpoint.retry or RetryPolicy()
+        self.deadline: float | None = None
+        self.has_reached = False
+        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes)
+        self._server_wire: ServerWire | None = None  # None: unknown, or out of date
+        address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
+        self._headers = Headers(endpoint.token, endpoint.tenant, address, of_tls is None, endpoint.insecure_token)
+        options = channel_options(address, endpoint.options)
+        self._has_tls = of_tls is not None
+        self._may_look = may_look(address, uses_proxy=bool(dict(options)["grpc.enable_http_proxy"]))
+        self._channels = ChannelPool(
+            lambda: transport.open_channel(address, of_tls, options), checked_connections(endpoint.connections)
+        )
+
+    async def close(self) -> None:
+        """Closes the channels. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
+        self.transport.check_thread()
+        for channel in self._channels.close():
+            await self.transport.close_channel(channel)
+
+    async def call(
+        self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
+    ) -> Any:
+        """Calls a method with one answer, and returns the answer.
+
+        Args:
+            method: the method's name.
+            request: its message.
+            wait_s: how long the server may wait before it answers, in addition to the client's timeout.
+            deadline: of the operation that the call is part of. The client's timeout limits all attempts, too.
+            patient: whether to wait a few seconds beyond the deadline for an answer that may be on its way.
+        """
+        own = self._own_deadline(wait_s, deadline)
+        limit = call_seconds(deadline, own, patient)
+
+        async def attempt() -> Any:
+            with self._channels.first() as stub, named_if_late(method, limit):
+                return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
+
+        if limit is not None and own is not None and (deadline is None or own < deadline):
+            return await self._retried(attempt, own, late=f"{no_answer(method, limit)}: ")
+        return await self._retried(attempt, deadline, patient=patient)
+
+    async def aggregate(
+        self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
+    ) -> ResultReader:
+        """Aggregates in one call, which begins again if the connection breaks.
+
+        Args:
+            spec: what to compute.
+            uploads: the updates.
+            answer: the encodings that the result may have.
+            deadline: of all attempts.
+        """
+        deadline = self.deadline if deadline is None else deadline
+
+        async def attempt() -> ResultReader:
+            reader, timeout = ResultReader(), call_seconds(deadline)
+            messages = aggregate_requests(spec, uploads, answer)
+            with self._channels.least_busy() as stub, streamed(messages) as requests:
+                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._headers())
+                await self.transport.read(pages, reader.add)
+            return reader
+
+        return await self._retried(attempt, deadline)
+
+    async def read(
+        self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
+    ) -> ResultReader:
+        """Reads a round's result in one stream. If the stream breaks, single calls read the pages that are missing.
+
+        Args:
+            request: of the stream.
+            info: the round.
+            deadline: of all attempts.
+
+        Raises:
+            AbortedError: the stream broke, and the round's name is now that of another round.
+        """
+        reader = ResultReader()
+        deadline = self.deadline if deadline is None else deadline
+        is_resumed = False
+
+        async def attempt() -> None:
+            nonlocal is_resumed
+            with self._channels.least_busy() as stub:
+                if reader.num_pages == 0:
+                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._headers())
+                    await self.transport.read(pages, reader.add)
+                    return
+                is_resumed = True
+                for rest in reader.rest(request, info.spec):
+                    reader.add(await self._answer(stub.GetResult, rest, call_seconds(deadline)))
+
+        await self._retried(attempt, deadline, Retries(self.retry, lambda: reader.num_pages))
+        if is_resumed and (await self.get_round(info.name, deadline)).create_time != info.create_time:
+            raise AbortedError(f"{info.name} is another round than the one whose result was begun")
+        return reader
+
+    async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
+        """Returns the round as it is now."""
+        return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
+
+    async def delete_round(self, name: str) -> None:
+        """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
+        is_repeated = False
+        own = self._own_deadline()
+        limit = call_seconds(own)
+
+        async def attempt() -> None:
+            nonlocal is_repeated
+            try:
+                with self._channels.first() as stub, named_if_late("DeleteRound", limit):
+                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(own))
+            except grpc.RpcError as error:
+                if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    is_repeated = True
+                    raise
+
+        await self._retried(attempt, own, late="" if limit is None else f"{no_answer('DeleteRound', limit)}: ")
+
+    async def server_wire(self, deadline: float | None = None) -> ServerWire:
+        """Returns the encodings and the chunk size that the server takes. The server is asked once."""
+        wire = self._server_wire
+        if wire is None:
+            message = await self.call("GetServerInfo", pb.GetServerInfoRequest(), deadline=deadline)
+            wire = self._server_wire = ServerWire.of(ServerInfo.from_proto(message), self._wanted_chunk_bytes)
+        return wire
+
+    async def submit(
+        self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None = None
+    ) -> Submission:
+        """Sends an upload and commits it.
+
+        Args:
+            upload: the upload.
+            resumable: whether already the first attempt uses single calls, which resume where the server's part of the
+                upload ends. Otherwise the first attempt is one stream; all later attempts use single calls.
+            bar: shows the progress; None: nothing does.
+            deadline: of all attempts.
+        """
+        resumption = Resumption(self.retry)
+        deadline = self.deadline if deadline is None else deadline
+        is_stream = not resumable
+
+        async def attempt() -> Submission:
+            nonlocal is_stream
+            with self._channels.least_busy() as stub:
+                if is_stream:
+                    is_stream = False
+                    return await self._submit_stream(stub, upload, bar, deadline)
+                await self.transport.convert(getattr, upload, "tag")  # computed here, since it takes long
+                first = resumption.first_chunk(await self._upload_status(upload, deadline))
+                return await self._submit_chunks(stub, upload, first, bar, resumption, deadline)
+
+        return await self._retried(attempt, deadline, resumption)
+
+    async def _retried(
+        self,
+        attempt: Callable[[], Coroutine[Any, Any, T]],
+        deadline: float | None = None,
+        retries: Retries | Resumption | None = None,
+        patient: bool = False,
+        late: str = "",
+    ) -> T:
+        """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there.
+
+        ``late`` begins the text of the error if the deadline ends the attempts. The rest is why the last attempt failed
+        that had the time for an answer.
+
+        A client that has not reached its server yet does not wait for one where nothing listens, unless it has a retry
+        policy of its own, nor where something else does.
+        """
+        self.transport.check_thread()
+        retries = retries or Retries(self.retry)
+        before: _Failure | None = None  # of the last attempt, without the call, which holds the update
+        while True:
+            try:
+                answer = await self.transport.attempt(attempt())
+                self.has_reached = True
+                return answer
+            except DeadlineExceededError as error:  # of named_if_late
+                if before is None:
+                    raise
+                raise DeadlineExceededError(f"{error}: {await self._text(before, deadline)}") from None
+            except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
+                wait = retries.wait_after(call_error)
+                failure = _Failure(plain(call_error.details() or call_error.code().name), has_not_connected(call_error))
+                obstacle = None
+                if failure.is_unconnected and not self.has_reached:
+                    obstacle = await self._obstacle(failure, deadline)
+                    if obstacle is not None and not (obstacle.is_absence and self.endpoint.retry):
+                        wait = None
+                elif call_error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self.has_reached = True
+                pause, again = pause_after(wait, deadline, patient)
+                await self.transport.sleep(pause)
+                if not again:
+                    is_late = wait is not None
+                    if before is not None and is_own_deadline(call_error):
+                        failure, is_late = before, True
+                    text = await self._text(failure, deadline, obstacle)
+                    # Not "from call_error": a traceback would show a server's text as the server sent it.
+                    if is_late:
+                        raise DeadlineExceededError(f"{late}{text}") from None
+                    raise error_from_call(call_error, text, obstacle) from None
+                before = failure
+
+    async def _text(self, failure: _Failure, deadline: float | None, obstacle: Obstacle | None = None) -> str:
+        """Returns the text of the error for a failed call; ``obstacle`` has kept it from its server, if it is known."""
+        obstacle = obstacle or await self._obstacle(failure, deadline)
+        return failure.details if obstacle is None else f"{obstacle.text} ({failure.details})"
+
+    async def _obstacle(self, failure: _Failure, deadline: float | None) -> Obstacle | None:
+        """Looks for what has kept a call from its server; None if nothing has, or if that cannot be told."""
+        if not failure.is_unconnected or not self._may_look:
+            return None
+        look_s = max(_LATE_LOOK_S, min(_LOOK_S, seconds_to(deadline)))
+        return await self.transport.convert(
+            find_obstacle, self.endpoint.address, self._has_tls, failure.details, look_s
+        )
+
+    def _own_deadline(self, wait_s: float = 0.0, deadline: float | None = None) -> float | None:
+        """Returns the deadline of a call that begins now; ``deadline`` is that of the operation, if it has one."""
+        timeout = self.endpoint.timeout
+        own = None if timeout is None else time.monotonic() + timeout + wait_s
+        return earliest(own, self.deadline) if deadline is None else own
+
+    async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._headers()))
+
+    def _forget_server_after(self, error: grpc.RpcError) -> None:
+        """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            self._server_wire = None
+
+    async def _upload_status(self, upload: Upload, deadline: float | None) -> pb.UploadStatus | None:
+        """Returns how much of the upload the server has; None where the server does not know the upload."""
+        try:
+            request = pb.GetUploadStatusRequest(**upload.identity)
+            status: pb.UploadStatus = await self.call("GetUploadStatus", request, deadline=deadline)
+        except NotFoundError:
+            return None
+        return status
+
+    async def _submit_stream(
+        self, stub: Any, upload: Upload, bar: ProgressBar | None, deadline: float | None
+    ) -> Submission:
+        chunks = counted(upload.chunks(), bar)
+        first = next(chunks)
+        timeout = call_seconds(deadline)
+        if first.head.last:
+            message = await self._answer(stub.SubmitWhole, first, timeout)
+            next(chunks, None)  # for the bar
+        else:
+            with streamed(itertools.chain((first,), chunks)) as requests:
+                message = await self._answer(stub.SubmitUpdate, requests, timeout)
+        return Submission.from_proto(message)
+
+    async def _submit_chunks(
+        self,
+        stub: Any,
+        upload: Upload,
+        first: int,
+        bar: ProgressBar | None,
+        resumption: Resumption,
+        deadline: float | None,
+    ) -> Submission:
+        for chunk in counted(upload.chunks(first, upload.tag), bar):
+            # Like a stream, without a timeout for the single call: keepalive pings find a dead server, and a network
+            # that stalls may go on.
+            await self._answer(stub.PutChunk, chunk, call_seconds(deadline))
+            resumption.arrived()
+        request = pb.CommitSubmissionRequest(**upload.identity)
+        return Submission.from_proto(await self._answer(stub.CommitSubmission, request, call_seconds(deadline)))

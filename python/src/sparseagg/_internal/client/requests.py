@@ -1,0 +1,150 @@
+"""Request messages made from the arguments of the client's methods, which are checked here."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.protobuf import duration_pb2
+
+from sparseagg._internal.base.arguments import checked_text, shown
+from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg._internal.wire.formats import check_key_encoding, check_value_encoding
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = [
+    "close_request",
+    "create_request",
+    "result_format",
+    "result_request",
+    "round_name",
+    "wait_request",
+]
+
+# Key encodings that this client decodes in results, in addition to the plain ones.
+_KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
+
+_END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
+
+
+def round_name(name: str) -> str:
+    """Returns "rounds/{id}" for a name or an id; ``InvalidArgumentError`` if ``name`` is no string."""
+    name = checked_text("a round's name", name)
+    return name if name.startswith("rounds/") else f"rounds/{name}"
+
+
+def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
+    """Returns the request that creates a round; ``round_id`` of None is replaced by a random id.
+
+    Raises:
+        InvalidArgumentError: an argument is of the wrong type, the id is empty, or an option of the spec has no effect.
+    """
+    if round_id == "":  # the server would choose an id
+        raise InvalidArgumentError("a round's id is not empty; None is for a random one")
+    round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
+    proto = checked_spec(spec).to_proto()
+    refuse_unused(spec)
+    return pb.CreateRoundRequest(round_id=round_id, spec=proto)
+
+
+def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRequest:
+    """Returns the request that closes a round.
+
+    Args:
+        name: of the round.
+        only: the clients that count; None: all.
+
+    Raises:
+        InvalidArgumentError: ``only`` is empty, or no collection of client ids.
+    """
+    if only is None:
+        return pb.CloseRoundRequest(name=name)
+    if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
+        raise InvalidArgumentError(f"only is a list of client ids, or None for all clients, not {shown(only)}")
+    ids = dict.fromkeys(checked_client_id(client_id) for client_id in only)
+    if not ids:  # on the wire, no ids would mean all clients
+        raise InvalidArgumentError(
+            "only has no client id; None is for all clients, and Round.cancel for a round of none"
+        )
+    return pb.CloseRoundRequest(name=name, only_client_ids=ids)
+
+
+def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
+    """Returns the request of one long poll."""
+    # At least a millisecond: no timeout, or zero, would mean the server's default.
+    nanos = max(1_000_000, int(seconds * 1e9))
+    timeout = duration_pb2.Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
+    return pb.WaitRoundRequest(name=name, timeout=timeout)
+
+
+def result_format(key_encoding: str, value_encoding: str | None) -> pb.ResultFormat:
+    """Returns the encodings that the server may use in a result; the arguments are those of ``Round.result``.
+
+    Raises:
+        InvalidArgumentError: one of the encodings is unknown.
+    """
+    check_key_encoding(key_encoding)
+    if value_encoding is not None:
+        check_value_encoding(value_encoding)
+    return pb.ResultFormat(
+        key_encodings=_KEYS if key_encoding == "auto" else (),
+        value_encoding=None if value_encoding is None else f"VALUE_ENCODING_{value_encoding.upper()}",
+    )
+
+
+def result_request(
+    name: str,
+    tensors: Sequence[str] | None,
+    keys: tuple[int, int | None] | None,
+    result_format: pb.ResultFormat | None = None,
+) -> pb.StreamResultRequest:
+    """Returns the request of a round's result.
+
+    Args:
+        name: of the round.
+        tensors: names of tensors; None: all tensors.
+        keys: (begin, end), an end of None: to the last key. None: all keys.
+        result_format: the encodings.
+
+    Raises:
+        InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
+    """
+    if isinstance(tensors, str):
+        raise InvalidArgumentError(f"tensors is a list of names, not {shown(tensors)}")
+    names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
+    if names == []:  # on the wire, no names would mean all tensors
+        raise InvalidArgumentError("tensors has no name; None is for all tensors")
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidArgumentError(f"tensors names one of them twice: {shown(names)}")
+    request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
+    if keys is not None:
+        begin, end = _key_range(keys)
+        if begin == end:
+            begin = end = 1  # any empty range will do, but 0 and 2^64 are no ends of one on the wire
+        request.range.begin = begin
+        request.range.end = end % _END_OF_KEYS
+    return request
+
+
+def _key_range(keys: Any) -> tuple[int, int]:
+    """Returns begin and end of a range, 2^64 at most."""
+    try:
+        begin, end = keys
+        if isinstance(begin, bool) or isinstance(end, bool):
+            raise TypeError
+        begin = operator.index(begin)
+        end = _END_OF_KEYS if end is None else operator.index(end)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"keys is a pair of integers (begin, end), end may be None, not {shown(keys)}"
+        ) from None
+    if not (0 <= begin <= _END_OF_KEYS and 0 <= end <= _END_OF_KEYS):
+        raise InvalidArgumentError(f"keys is a range within [0, 2^64), not {shown(keys)}")
+    if end < begin:
+        raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
+    return begin, end

@@ -1,0 +1,183 @@
+"""The two ways in which an operation of a client waits: by blocking its thread, or in an event loop.
+
+Every operation is written once, as a coroutine that waits through a transport and nothing else::
+
+    info = RoundInfo.from_proto(await transport.answer(stub.GetRound(request)))
+
+Over an ``AsyncioTransport`` that is ordinary asyncio code. Over a ``BlockingTransport`` the call has blocked until its
+answer was there, so the ``await`` never suspends, and ``run`` finishes the whole operation without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, Union
+
+import grpc
+
+from sparseagg._internal.client.ended_call import EndedCall, finished
+from sparseagg.errors import CancelledError, FailedPreconditionError
+
+__all__ = ["AsyncioTransport", "BlockingTransport", "Transport", "run"]
+
+T = TypeVar("T")
+
+
+class BlockingTransport:
+    """Waits by blocking the calling thread. Thread-safe: a transport of this kind has no state."""
+
+    def open_channel(
+        self, address: str, credentials: grpc.ChannelCredentials | None, options: list[tuple[str, Any]]
+    ) -> Any:
+        """Returns a gRPC channel; ``credentials`` of None make a plain one."""
+        if credentials is None:
+            return grpc.insecure_channel(address, options)
+        return grpc.secure_channel(address, credentials, options)
+
+    async def close_channel(self, channel: Any) -> None:
+        """Closes a channel. Its calls under way end with CANCELLED."""
+        channel.close()
+
+    def check_thread(self) -> None:
+        """Raises ``FailedPreconditionError`` if the caller may not use this transport; any thread may use this one."""
+
+    async def answer(self, call: Any) -> Any:
+        """Returns the answer of a call with one answer; ``call`` is what the method of the stub has returned."""
+        return call
+
+    async def read(self, call: Any, add: Callable[[Any], None]) -> None:
+        """Passes every message of a call with a stream of answers to ``add``."""
+        for message in call:
+            add(message)
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        time.sleep(seconds)
+
+    async def convert(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Returns what ``function`` returns, which may compute for long. An event loop goes on meanwhile."""
+        return function(*arguments, **named)
+
+    async def wait(self, future: concurrent.futures.Future[Any], seconds: float | None) -> None:
+        """Waits until another thread has set the future, which runs, or for some seconds; None: without limit."""
+        concurrent.futures.wait([future], seconds)
+
+    async def alongside(self, work: Awaitable[T], beat: Callable[[], Coroutine[Any, Any, bool]], every: float) -> T:
+        """Returns what ``work`` returns. Meanwhile awaits ``beat`` every so many seconds, until it returns False."""
+        ended = threading.Event()
+
+        def repeat() -> None:
+            while not ended.wait(every) and run(beat()):
+                pass
+
+        thread = threading.Thread(target=repeat, daemon=True)
+        thread.start()
+        try:
+            return await work
+        finally:
+            ended.set()
+            thread.join()
+
+    async def attempt(self, operation: Awaitable[T]) -> T:
+        """Runs an operation that ends with ``errors.CancelledError`` if the client is closed meanwhile."""
+        return await operation
+
+
+class AsyncioTransport:
+    """Waits in the event loop that uses it first. The methods are those of ``BlockingTransport``."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open_channel(
+        self, address: str, credentials: grpc.ChannelCredentials | None, options: list[tuple[str, Any]]
+    ) -> Any:
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options)
+        return grpc.aio.secure_channel(address, credentials, options)
+
+    async def close_channel(self, channel: Any) -> None:
+        await channel.close()
+
+    def check_thread(self) -> None:
+        """Raises ``FailedPreconditionError`` in any event loop but the first: channels of grpc.aio belong to one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise FailedPreconditionError("this client is in use in another event loop; make one in each")
+
+    async def answer(self, call: Any) -> Any:
+        ended = EndedCall(call)
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise await ended.error_instead_of(error) from None
+
+    async def read(self, call: Any, add: Callable[[Any], None]) -> None:
+        ended = EndedCall(call)
+        try:
+            async for message in call:
+                add(message)
+        except grpc.RpcError as error:
+            raise await ended.error_instead_of(error) from None
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def convert(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Returns what ``function`` returns, from another thread."""
+
+        def converted() -> T:
+            try:
+                return function(*arguments, **named)
+            except StopIteration as error:  # of a caller's mapping; a future that is given one never ends
+                raise RuntimeError("an update raised StopIteration") from error
+
+        return await asyncio.to_thread(converted)
+
+    async def wait(self, future: concurrent.futures.Future[Any], seconds: float | None) -> None:
+        # No thread waits: those of the loop's executor are few, and another call may have to end the wait.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+
+    async def alongside(self, work: Awaitable[T], beat: Callable[[], Coroutine[Any, Any, bool]], every: float) -> T:
+        async def repeat() -> None:
+            await asyncio.sleep(every)
+            while await beat():
+                await asyncio.sleep(every)
+
+        beating = asyncio.create_task(repeat())
+        try:
+            return await work
+        finally:
+            beating.cancel()
+
+    async def attempt(self, operation: Awaitable[T]) -> T:
+        """Runs an operation in a task of its own, to tell its cancellation from the caller's.
+
+        Closing a channel cancels the channel's calls, which then raise CancelledError. A caller that saw this error
+        would take itself for cancelled, and so would its task.
+        """
+        (answer,) = await asyncio.gather(operation, return_exceptions=True)
+        if isinstance(answer, asyncio.CancelledError):
+            raise CancelledError("the call was cancelled, since this client was closed")
+        try:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+        finally:
+            del answer  # a cycle of error and frame would keep the update until Python looks for cycles
+
+
+Transport = Union[BlockingTransport, AsyncioTransport]
+
+
+def run(operation: Coroutine[Any, Any, T]) -> T:
+    """Finishes an operation over a ``BlockingTransport``, and returns its result. Raises what the operation raises."""
+    return finished(operation)

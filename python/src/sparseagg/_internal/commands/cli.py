@@ -1,0 +1,314 @@
+"""The command ``sparseagg``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from google.protobuf import json_format
+
+import sparseagg
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.round_errors import raise_if_failed
+from sparseagg._internal.commands import credentials_flags, demo, doctor, keys, merge, npz, top
+from sparseagg._internal.commands.demo import run as demo_run
+from sparseagg._internal.commands.output import put
+from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
+from sparseagg._internal.local import extension, programs
+from sparseagg._internal.results.info import TensorSummary, Timeline
+from sparseagg._internal.wire.formats import ENCODINGS
+from sparseagg._internal.wire.values import NARROW
+from sparseagg.errors import InvalidArgumentError, SparseaggError
+
+__all__ = ["main"]
+
+DEFAULT_ADDRESS = "127.0.0.1:8001"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status; ``argv`` of None takes the process's arguments."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] == ["server"]:  # whose flags, --help among them, are the program's
+            programs.run(programs.find(programs.SERVER), words[1:])
+        arguments = _parser().parse_args(words)
+        return int(arguments.run(arguments))
+    except BrokenPipeError:  # the reader of our output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (OSError, ValueError, SparseaggError) as error:
+        put(*f"sparseagg: {error}".splitlines(), to=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparseagg", description=sparseagg.__doc__.partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"sparseagg {sparseagg.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    address = argparse.ArgumentParser(add_help=False)
+    address.add_argument(
+        "--address",
+        default=os.environ.get("SPARSEAGG_ADDRESS") or DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
+    )
+    credentials_flags.add_arguments(address)
+    at_server = argparse.ArgumentParser(add_help=False, parents=[address])
+    at_server.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="limit of the command (no limit of a submission, a merge or reading a result, 60 of any other call)",
+    )
+
+    info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
+    info.set_defaults(run=_info)
+
+    rounds = commands.add_parser("rounds", help="list, create, show and end rounds")
+    actions = rounds.add_subparsers(title="actions", required=True, metavar="ACTION")
+    actions.add_parser("list", parents=[at_server], help="all rounds, oldest first").set_defaults(run=_list)
+    create = actions.add_parser("create", parents=[at_server], help="open a round")
+    create.add_argument("spec", type=pathlib.Path, help=SPEC_HELP)
+    create.add_argument("--id", help="the round's id (a random one)")
+    create.set_defaults(run=_create)
+    for name, run, text in (
+        ("show", _show, "everything about a round"),
+        ("close", _close, "close a round, and wait for the merge"),
+        ("cancel", _cancel, "end a round without a result"),
+        ("delete", _delete, "remove a round and its result from the server"),
+    ):
+        action = actions.add_parser(name, parents=[at_server], help=text)
+        action.add_argument("round", help="the round's id")
+        action.set_defaults(run=run)
+
+    submit = commands.add_parser("submit", parents=[at_server], help="submit an update from a .npz file")
+    submit.add_argument("round", help="the round's id")
+    submit.add_argument("client", help="the client's id")
+    submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
+    submit.add_argument("--weight", type=float, help="weight of the update, for rounds with weighting by_weight")
+    submit.add_argument("--key-encoding", choices=ENCODINGS, default="auto", help="encoding of keys (%(default)s)")
+    submit.add_argument(
+        "--value-encoding", choices=NARROW, help="round floats to this narrower type, to send fewer bytes"
+    )
+    submit.add_argument(
+        "--submission-id", metavar="ID", help="name of this content: the same id with the same file resumes an upload"
+    )
+    submit.set_defaults(run=_submit)
+
+    result = commands.add_parser(
+        "result", parents=[at_server], help="wait for a round's result, and read it into a .npz file"
+    )
+    result.add_argument("round", help="the round's id")
+    result.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
+    result.add_argument(
+        "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (all tensors)"
+    )
+    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="read keys from BEGIN on and below END (all keys)")
+    result.add_argument("--value-encoding", choices=NARROW, help="round floats to this narrower type on their way")
+    result.set_defaults(run=_result)
+
+    merging = commands.add_parser(
+        "merge", help="merge .npz files in this process, without a server", description=merge.DESCRIPTION
+    )
+    merge.add_arguments(merging)
+    merging.set_defaults(run=merge.main)
+
+    commands.add_parser(
+        "engine", help="show the engine that this installation has for merging without a server"
+    ).set_defaults(run=_engine)
+
+    checking = commands.add_parser(
+        "doctor",
+        help="check what this installation has, and say what to do about the rest",
+        description=doctor.DESCRIPTION,
+    )
+    doctor.add_arguments(checking)
+    checking.set_defaults(run=doctor.main)
+
+    live = commands.add_parser(
+        "top", parents=[address], help="watch the rounds of a running server", description=top.DESCRIPTION
+    )
+    top.add_arguments(live)
+    live.set_defaults(run=top.main)
+
+    commands.add_parser("server", add_help=False, help="run a server: sparseagg-server with the flags that follow")
+
+    keys.add_arguments(
+        commands.add_parser(
+            "keys", help="make, list and revoke bearer tokens of a server", description=keys.DESCRIPTION
+        )
+    )
+
+    training = commands.add_parser(
+        "demo", help="federated training on real text, through a real server", description=demo.__doc__
+    )
+    demo_run.add_arguments(training)
+    training.set_defaults(run=demo_run.main)
+    return parser
+
+
+def _client(arguments: argparse.Namespace) -> Client:
+    options = credentials_flags.client_options(arguments)
+    if arguments.timeout is not None:
+        options["timeout"] = arguments.timeout
+    client = Client(arguments.address, **options)
+    if arguments.timeout is not None:
+        arguments.deadline = client._connection.deadline = time.monotonic() + arguments.timeout
+    return client
+
+
+def _time_left(arguments: argparse.Namespace) -> float | None:
+    """Returns the seconds that --timeout leaves for the rest of the command; None: it has no limit."""
+    return None if arguments.timeout is None else max(0.0, arguments.deadline - time.monotonic())
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        info = client.server_info()
+    rows = {
+        "version": info.version,
+        "api": ", ".join(info.api_versions),
+        "engine": f"{info.engine} ({info.engine_description})",
+        **({"features": ", ".join(info.features)} if info.features else {}),
+        "key_encodings": ", ".join(info.key_encodings),
+        "value_encodings": ", ".join(info.value_encodings),
+        **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
+        **({"warnings": "; ".join(info.warnings)} if info.warnings else {}),
+    }
+    for name, value in rows.items():
+        put(f"{name:26} {value}")
+    return 0
+
+
+def _engine(_arguments: argparse.Namespace) -> int:
+    put(extension.describe())
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        put(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
+        for found in client.list_rounds():
+            info = found.info
+            tensors = ", ".join(tensor.name for tensor in info.spec.tensors)
+            put(
+                f"{found.id:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
+                f"{info.num_bytes / 1e6:9.1f}  {tensors}"
+            )
+    return 0
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    spec = read_spec(arguments.spec)
+    with _client(arguments) as client:
+        put(client.create_round(spec, arguments.id).id)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        info = client.get_round(arguments.round).info
+    for field in dataclasses.fields(info):
+        value = getattr(info, field.name)
+        if field.name == "timeline":
+            lines = _timeline(value)
+        elif field.name == "results":
+            lines = [_summary(tensor) for tensor in value] or [""]
+        elif field.name == "spec":
+            lines = [json_format.MessageToJson(value.to_proto(), indent=None)]
+        else:
+            lines = [str(value)]
+        put(f"{field.name:16} {lines[0]}", *(f"{'':16} {line}" for line in lines[1:]))
+    return 0
+
+
+def _summary(tensor: TensorSummary) -> str:
+    plan = f"; {tensor.plan}" if tensor.plan else ""
+    return f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}{plan}"
+
+
+def _timeline(timeline: Timeline) -> list[str]:
+    """Returns a line of wall times, and a line for each stage."""
+    return [
+        f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}",
+        *(
+            f"{spent.stage:8} busy {spent.busy * 1e3:10.1f} ms  wait {spent.wait * 1e3:10.1f} ms  "
+            f"{spent.bytes / 1e6:10.3f} MB"
+            for spent in timeline.stages
+        ),
+    ]
+
+
+def _close(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        found = client.get_round(arguments.round)
+        found.close(_time_left(arguments))
+        info = found.wait(_time_left(arguments))
+    raise_if_failed(info)
+    for tensor in info.results:
+        put(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
+    return 0
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        client.get_round(arguments.round).cancel("by command")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        client.get_round(arguments.round).delete()
+    return 0
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        found = client.get_round(arguments.round)
+        update = npz.read_update(arguments.file, found.spec)
+        submission = found.submit(
+            arguments.client,
+            update,
+            arguments.weight,
+            key_encoding=arguments.key_encoding,
+            value_encoding=arguments.value_encoding,
+            submission_id=arguments.submission_id,
+            resumable=arguments.submission_id is not None,
+            progress=True,
+            timeout=_time_left(arguments),
+        )
+    again = " (submitted before; it counts once)" if submission.duplicate else ""
+    put(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
+    return 0
+
+
+def _result(arguments: argparse.Namespace) -> int:
+    npz.check_output(arguments.output)
+    keys = None if arguments.keys is None else _key_range(arguments.keys)
+    with _client(arguments) as client:
+        found = client.get_round(arguments.round)
+        result = found.result(
+            arguments.tensor, keys=keys, value_encoding=arguments.value_encoding, timeout=_time_left(arguments)
+        )
+    npz.write_result(arguments.output, result)
+    npz.print_rows(arguments.output, result)
+    return 0
+
+
+def _key_range(text: str) -> tuple[int, int | None]:
+    begin, colon, end = text.partition(":")
+    try:
+        if colon:
+            return int(begin or 0), int(end) if end else None
+    except ValueError:
+        pass
+    raise InvalidArgumentError(f"--keys is [BEGIN]:[END], not {text!r}")

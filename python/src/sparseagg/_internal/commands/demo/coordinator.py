@@ -1,0 +1,158 @@
+"""The coordinator of the training rounds: opens a round, lets clients submit, applies the merged gradient."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+from typing import NamedTuple
+
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.progress import ProgressBar
+from sparseagg._internal.commands.demo.check import Submitted
+from sparseagg._internal.commands.demo.model import ClientData, Model
+from sparseagg._internal.commands.demo.pull_worker import update_of
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+
+__all__ = ["ClientFigures", "Coordinator", "RoundReport"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+    """The figures of a round; times are in milliseconds.
+
+    ``compute_ms`` and ``upload_ms`` are summed over the clients, several of which work at the same time. ``merge_ms``
+    is the server's time from the close to the result, ``wall_ms`` the time of the whole round.
+    """
+
+    number: int
+    clients: int
+    tuples: int
+    keys: int
+    bytes_sparse: int
+    bytes_dense: int
+    compute_ms: float
+    upload_ms: float
+    merge_ms: float
+    download_ms: float
+    apply_ms: float
+    wall_ms: float
+
+
+class ClientFigures(NamedTuple):
+    """The seconds that one client took for its update."""
+
+    compute_s: float
+    upload_s: float  # 0 where a worker uploads, who does not say
+
+
+class Coordinator:
+    """Trains ``model`` on the clients' texts through the server.
+
+    A round takes the mean weighted by the number of examples, in which a client without a token counts as zero. This is
+    exactly the gradient of the mean loss over the examples of all clients, as if all text were in one place. The
+    gradient is small at rare tokens, for which Adagrad makes up: it divides by the size of past gradients.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        model: Model,
+        names: list[str],
+        data: list[ClientData],
+        max_pairs: int,
+        concurrency: int,
+        seed: int,
+    ) -> None:
+        self._client = client
+        self._model = model
+        self._names = names
+        self._data = data
+        self._max_pairs = max_pairs
+        self._concurrency = concurrency
+        self._seed = seed
+        self.spec = RoundSpec(
+            tensors=[TensorSpec(name, dtype="float32", shape=table.shape) for name, table in model.tables.items()],
+            op="mean",
+            weighting="by_weight",
+            return_counts=True,
+        )
+
+    def run_round(
+        self, number: int, label: str, *, keep: bool = False
+    ) -> tuple[RoundReport, Result, dict[str, Submitted]]:
+        """Runs one round.
+
+        Args:
+            number: of the round, from 1 on.
+            label: text of the progress bar.
+            keep: whether to return the submissions by client id, too; otherwise that mapping is empty.
+        """
+        start = time.perf_counter()
+        opened = self._client.create_round(self.spec)
+        with ProgressBar(label, len(self._data), "clients") as bar:
+            figures, submitted = self._collect(opened, number, bar, keep)
+        closing = time.perf_counter()
+        result = opened.finish()
+        merge_s = result.info.timeline.finish
+        download_s = time.perf_counter() - closing - merge_s
+        applying = time.perf_counter()
+        keys = 0
+        for name, tensor in result.items():
+            if tensor.values is not None:
+                self._model.apply(name, tensor.keys, tensor.values)
+            keys += len(tensor)
+        self._applied(number, result)
+        apply_s = time.perf_counter() - applying
+        opened.delete()
+        info = result.info
+        row_bytes = sum(table.nbytes for table in self._model.tables.values())
+        report = RoundReport(
+            number=number,
+            clients=info.num_submissions,
+            tuples=info.num_tuples,
+            keys=keys,
+            bytes_sparse=info.num_bytes,
+            bytes_dense=row_bytes * info.num_submissions,
+            compute_ms=1e3 * sum(each.compute_s for each in figures),
+            upload_ms=1e3 * sum(each.upload_s for each in figures),
+            merge_ms=1e3 * merge_s,
+            download_ms=1e3 * max(0.0, download_s),
+            apply_ms=1e3 * apply_s,
+            wall_ms=1e3 * (time.perf_counter() - start),
+        )
+        return report, result, submitted
+
+    def _collect(
+        self, opened: Round, number: int, bar: ProgressBar, keep: bool
+    ) -> tuple[list[ClientFigures], dict[str, Submitted]]:
+        """Has all clients submit. Returns their figures, and their submissions by client id if they are to be kept."""
+        figures: list[ClientFigures] = []
+        submitted: dict[str, Submitted] = {}
+        with concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool:
+            numbers = range(len(self._data))
+            for k, (update, times) in enumerate(pool.map(lambda k: self._take_part(opened, number, k), numbers)):
+                figures.append(times)
+                if keep and update is not None:
+                    submitted[self._names[k]] = update
+                bar.advance()
+        return figures, submitted
+
+    def _applied(self, number: int, result: Result) -> None:
+        """Called when the result of a round is applied to the model."""
+
+    def _update(self, number: int, k: int) -> Submitted | None:
+        return update_of(self._model, self._data, k, self._max_pairs, self._seed, number)
+
+    def _take_part(self, opened: Round, number: int, k: int) -> tuple[Submitted | None, ClientFigures]:
+        """Runs client k's part of a round. Returns the submission and its times."""
+        start = time.perf_counter()
+        update = self._update(number, k)
+        computed = time.perf_counter()
+        if update is None:
+            return None, ClientFigures(computed - start, 0.0)
+        opened.submit(self._names[k], *update)
+        return update, ClientFigures(computed - start, time.perf_counter() - computed)

@@ -1,0 +1,206 @@
+"""The demo from beginning to end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.commands.demo import check, corpus, report
+from sparseagg._internal.commands.demo.coordinator import Coordinator
+from sparseagg._internal.commands.demo.model import ClientData, HeldOut, Model
+from sparseagg._internal.commands.demo.pull import PullCoordinator
+from sparseagg._internal.commands.demo.vocabulary import learn_vocabulary
+from sparseagg._internal.commands.output import put
+from sparseagg._internal.local.server import Server
+from sparseagg.errors import InvalidArgumentError, SparseaggError
+
+__all__ = ["Options", "add_arguments", "main", "run"]
+
+# The round that is checked: the first one whose gradient has no rows of zeros in either table.
+_CHECKED_ROUND = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of the demo, which are the command's flags."""
+
+    server: str | None = None
+    address: str | None = None
+    corpus: str | None = None
+    out: str = "out/demo"
+    rounds: int = 12
+    clients: int | None = None
+    vocabulary: int = 25_000
+    width: int = 32
+    pairs: int = 2000
+    concurrency: int = 4
+    learning_rate: float = 0.1
+    seed: int = 0
+    pull: bool = False
+
+
+_QUICK: dict[str, Any] = {"rounds": 3, "clients": 40, "vocabulary": 2000, "pairs": 400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the demo's flags to the command."""
+    default = Options()
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--server", metavar="PATH", help="sparseagg-server binary to start for the demo (the installed one)"
+    )
+    where.add_argument("--address", metavar="HOST:PORT", help="a running server instead")
+    parser.add_argument(
+        "--corpus",
+        metavar="PATH",
+        help="a folder, with a client for each file, or a play with 'Name:' speeches, with a client for each speaker "
+        "(this Python's standard library)",
+    )
+    parser.add_argument("--out", default=default.out, metavar="DIR", help="folder of the plot (%(default)s)")
+    parser.add_argument(
+        "--pull",
+        action="store_true",
+        help="the clients are workers that lease tasks, in processes, one of which is killed in each round",
+    )
+    parser.add_argument("--quick", action="store_true", help=f"a small run, of seconds: {_QUICK}")
+    parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
+    parser.add_argument("--clients", type=int, help="number of clients at most (all)")
+    parser.add_argument("--vocabulary", type=int, help=f"number of tokens at most ({default.vocabulary})")
+    parser.add_argument("--width", type=int, help=f"width of an embedding ({default.width})")
+    parser.add_argument(
+        "--pairs", type=int, help=f"number of examples of one client in a round at most ({default.pairs})"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, help=f"number of clients that work at the same time ({default.concurrency})"
+    )
+    parser.add_argument("--learning-rate", type=float, help=f"learning rate ({default.learning_rate})")
+    parser.add_argument("--seed", type=int, help=f"seed of initial values and samples ({default.seed})")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the demo as the command asks, and returns the exit status."""
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)}
+    options = Options(**{**(_QUICK if arguments.quick else {}), **{k: v for k, v in given.items() if v is not None}})
+    try:
+        return run(options)
+    except (OSError, RuntimeError, ValueError, SparseaggError) as error:
+        put(*f"sparseagg: demo: {error}".splitlines(), to=sys.stderr)
+        return 1
+
+
+def run(options: Options) -> int:
+    """Runs the demo; returns 0 if everything agrees, else 1. The last line printed is a JSON object."""
+    if options.rounds < 1:
+        raise InvalidArgumentError(f"rounds is a number from 1 on, not {options.rounds}")
+    start = time.perf_counter()
+    out = pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        address = options.address
+        if address is None:
+            address = stack.enter_context(Server(out / "server", program=options.server)).address
+        texts = corpus.load(options.corpus, options.clients)
+        client = stack.enter_context(Client(address))
+        stack.enter_context(_single_threaded_algebra())
+        summary = _train(options, texts, client, out, stack)
+    summary["seconds"] = round(time.perf_counter() - start, 1)
+    problems = summary.pop("problems")
+    for problem in problems:
+        put(f"sparseagg: demo: {problem}", to=sys.stderr)
+    put(f"time        {summary['seconds']} s, from the start of the server to its end", "", json.dumps(summary))
+    return 1 if problems else 0
+
+
+def _single_threaded_algebra() -> contextlib.AbstractContextManager[object]:
+    """Keeps matrix products in their caller's thread, if threadpoolctl is installed.
+
+    Several clients compute at the same time already. More threads below them would wait for each other.
+    """
+    try:
+        import threadpoolctl
+    except ImportError:
+        return contextlib.nullcontext()
+    limits: contextlib.AbstractContextManager[object] = threadpoolctl.threadpool_limits(1)
+    return limits
+
+
+def _train(
+    options: Options, texts: corpus.Corpus, client: Client, out: pathlib.Path, stack: contextlib.ExitStack
+) -> dict[str, Any]:
+    server = client.server_info()
+    num_tokens = sum(len(text.tokens) for text in texts.clients)
+    put(f"server      {client.address}, version {server.version}, {server.engine_description}")
+    put(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients", flush=True)
+
+    vocabulary, counting, num_shared = learn_vocabulary(client, texts.clients, options.vocabulary, options.concurrency)
+    put(
+        f"vocabulary  {counting.num_tuples} hashed counts in; {num_shared} tokens that two clients or more use out; "
+        f"the {len(vocabulary)} most frequent kept"
+    )
+    model = Model(vocabulary, options.width, options.learning_rate, options.seed)
+    held_out = HeldOut(model, [vocabulary.encode(text.tokens) for text in texts.held_out], options.seed)
+    arguments: dict[str, Any] = {
+        "model": model,
+        "names": [text.name for text in texts.clients],
+        "data": [ClientData.of(vocabulary.encode(text.tokens)) for text in texts.clients],
+        "max_pairs": options.pairs,
+        "concurrency": options.concurrency,
+        "seed": options.seed,
+    }
+    coordinator: Coordinator
+    if options.pull:
+        coordinator = stack.enter_context(PullCoordinator(client, out, **arguments))
+    else:
+        coordinator = Coordinator(client, **arguments)
+    losses = [held_out.loss(model)]
+    put(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round", "")
+    put(*report.table_header().split("\n"), flush=True)
+
+    reports = []
+    used: set[int] = set()
+    checked_round = min(_CHECKED_ROUND, options.rounds)
+    for number in range(1, options.rounds + 1):
+        label = f"round {number}/{options.rounds}"
+        round_report, result, updates = coordinator.run_round(number, label, keep=number == checked_round)
+        if number == checked_round:
+            to_check = (updates, result)
+        reports.append(round_report)
+        losses.append(held_out.loss(model))
+        used.update(*(tensor.keys.tolist() for tensor in result.values()))
+        put(report.table_row(round_report, losses[-1]), flush=True)
+
+    sparse = sum(r.bytes_sparse for r in reports)
+    dense = sum(r.bytes_dense for r in reports)
+    put("", f"upload      {sparse / 1e6:.0f} MB, {dense / sparse:.0f} times less than dense updates would take")
+    put(f"check       round {checked_round} against the same mean in NumPy … ", end="", flush=True)
+    differing = check.differences(*to_check)
+    put("differs" if differing else "the same, bit for bit")
+    problems = [f"round {checked_round} differs from the reference: {text}" for text in differing]
+    if not losses[-1] < losses[0]:
+        problems.append(f"the loss did not fall: {losses[0]} before, {losses[-1]} after")
+    picture = out / "training.png"
+    drawn = report.plot(picture, losses, reports)
+    put(f"plot        {picture}" if drawn else f"plot        none: {report.NO_PLOT}")
+    return {
+        "rounds": len(reports),
+        "clients": len(texts.clients),
+        "tuples": sum(r.tuples for r in reports),
+        "vocabulary": len(vocabulary),
+        "vocabulary_used": len(used),
+        "width": options.width,
+        "loss_first": losses[0],
+        "loss_last": losses[-1],
+        "bytes_sparse": sparse,
+        "bytes_dense": dense,
+        "reference_equal": not differing,
+        "backend": server.engine,
+        **({"kills": coordinator.num_kills} if isinstance(coordinator, PullCoordinator) else {}),
+        "problems": problems,
+    }

@@ -1,0 +1,191 @@
+"""Tables of keys and values: frames of pandas, and what Arrow reads, such as frames of Polars."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparseagg._internal.foreign.numpy_arrays import has_attribute, has_columns
+from sparseagg._internal.foreign.parts import Array, Keyed
+
+__all__ = ["is_table", "read_columns", "read_table"]
+
+KEY = "key"  # the name of the column with the keys
+
+
+class _MissingValue(ValueError):
+    """A column has no value at a row."""
+
+    def __init__(self, what: str, row: int) -> None:
+        super().__init__(f"{what} at position {row}")
+        self.row = row
+
+
+@contextlib.contextmanager
+def _naming_key(keys: Array) -> Iterator[None]:
+    """Names the key of a row without a value."""
+    try:
+        yield
+    except _MissingValue as error:
+        raise ValueError(f"{error}, key {keys[error.row]}") from error
+
+
+def is_table(thing: Any) -> bool:
+    """Returns whether this is a frame or series of pandas, or has columns, which only a table does."""
+    return _is_pandas(thing) or has_columns(thing) or _is_stream(thing)
+
+
+def _is_pandas(thing: Any) -> bool:
+    return has_attribute(thing, "iloc") and has_attribute(thing, "index")
+
+
+def _is_arrow(thing: Any) -> bool:
+    return has_attribute(thing, "schema") and has_attribute(thing, "column_names") and has_attribute(thing, "column")
+
+
+def _is_stream(thing: Any) -> bool:
+    """Returns whether this yields record batches, and not the pieces of one column."""
+    return has_attribute(thing, "__arrow_c_stream__") and has_attribute(thing, "schema")
+
+
+def read_table(table: Any) -> Keyed:
+    """Returns the keys and rows of a table.
+
+    Keys are the column "key"; of pandas, where there is none, the index. The other columns are values. One of Arrow's
+    columns may hold lists.
+
+    Raises:
+        ValueError: the table is of no kind that is read, has no keys, a value is missing or is no number, or lists
+            differ in length; the message names the column.
+    """
+    return _read_pandas(table) if _is_pandas(table) else _read_arrow(_as_arrow(table))
+
+
+def read_columns(table: Any) -> Array:
+    """Returns the rows of a table whose columns are all values, shape (n, columns).
+
+    Raises:
+        ValueError: as of ``read_table``; or there is a column "key".
+    """
+    if _is_pandas(table):
+        if not has_columns(table):
+            return _pandas_numbers(table, "the series")
+        names, rows = list(table.columns), _pandas_rows(table)
+    else:
+        table = _as_arrow(table)
+        names, rows = list(table.column_names), _arrow_rows(table, range(table.num_columns))
+    if KEY in names:
+        raise ValueError(f"its column {KEY!r} is not a value; give the table alone, or the other columns as rows")
+    if rows is None:
+        raise ValueError("it has no columns")
+    return rows
+
+
+def _as_arrow(table: Any) -> Any:
+    if _is_arrow(table):
+        return table
+    if not has_attribute(table, "__arrow_c_stream__"):
+        raise ValueError("it is a table without __arrow_c_stream__; give (keys, rows)")
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError(f"pyarrow, which reads this table, is not installed ({error}); give (keys, rows)") from error
+    return pyarrow.table(table)
+
+
+def _read_pandas(table: Any) -> Keyed:
+    if not has_columns(table):  # a series
+        keys = _pandas_numbers(table.index, "the index")
+        with _naming_key(keys):
+            return Keyed(keys, _pandas_numbers(table, "the series"))
+    names = list(table.columns)
+    if names.count(KEY) > 1:
+        raise ValueError(f"{names.count(KEY)} of its columns are named {KEY!r}")
+    is_value = [name != KEY for name in names]
+    if all(is_value):
+        keys = _pandas_numbers(table.index, "the index")
+    else:
+        keys = _pandas_numbers(table[KEY], f"column {KEY!r}")
+    with _naming_key(keys):
+        return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)]))
+
+
+def _pandas_rows(values: Any) -> Array | None:
+    """Returns the numbers of a frame's columns; None if there are no columns."""
+    if len(values.columns) == 0:
+        return None
+    if all(_is_number_type(dtype) for dtype in values.dtypes):
+        return np.asarray(values.to_numpy())
+    columns = (_pandas_numbers(values.iloc[:, at], f"column {name!r}") for at, name in enumerate(values.columns))
+    return np.column_stack(list(columns))
+
+
+def _pandas_numbers(column: Any, what: str) -> Array:
+    if _is_number_type(column.dtype):
+        return np.asarray(column.to_numpy())
+    missing = np.flatnonzero(column.isna())
+    if len(missing):
+        raise _MissingValue(f"{what} has a missing value", int(missing[0]))
+    numbers = np.asarray(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
+    if not _is_number_type(numbers.dtype):
+        raise ValueError(f"{what} is of {column.dtype}, not of numbers")
+    return numbers
+
+
+def _is_number_type(dtype: Any) -> bool:
+    """Returns whether this is a type of NumPy's numbers, and none of pandas's own, which may have missing values."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+
+
+def _read_arrow(table: Any) -> Keyed:
+    names = list(table.column_names)
+    if names.count(KEY) != 1:
+        raise ValueError(f"one of its columns must be {KEY!r}; it has {', '.join(map(repr, names)) or 'none'}")
+    keys = _arrow_numbers(table.column(names.index(KEY)), KEY)
+    with _naming_key(keys):
+        return Keyed(keys, _arrow_rows(table, [at for at, name in enumerate(names) if name != KEY]))
+
+
+def _arrow_rows(table: Any, positions: Sequence[int]) -> Array | None:
+    """Returns the numbers of the columns at these positions; None if there are none."""
+    names = [table.column_names[at] for at in positions]
+    columns = [_arrow_numbers(table.column(at), name) for at, name in zip(positions, names)]
+    if len(columns) < 2:
+        return columns[0] if columns else None
+    for name, column in zip(names, columns):
+        if column.ndim > 1:
+            raise ValueError(f"column {name!r} holds lists, so that it must be the only one of values")
+    return np.column_stack(columns)
+
+
+def _arrow_numbers(column: Any, name: str) -> Array:
+    """Returns the numbers of a column, shape (n,); of one of lists, shape (n, length)."""
+    column.validate(full=True)  # the offsets of lists, before they are followed
+    if column.null_count:
+        raise _MissingValue(f"column {name!r} has a null", column.is_null().index(True).as_py())
+    chunks = getattr(column, "chunks", None)
+    arrays = [_arrow_chunk(chunk, name) for chunk in ([column] if chunks is None else chunks)]
+    arrays = [array for array in arrays if len(array)] or arrays[:1]
+    if len(arrays) == 1:
+        return arrays[0]
+    if len({array.shape[1:] for array in arrays}) > 1:
+        raise ValueError(f"the lists of column {name!r} differ in length")
+    return np.concatenate(arrays) if arrays else np.empty(0, column.type.to_pandas_dtype())
+
+
+def _arrow_chunk(chunk: Any, name: str) -> Array:
+    if chunk.null_count:
+        raise ValueError(f"a list of column {name!r} has a null")
+    if not str(chunk.type).startswith(("list", "large_list", "fixed_size_list")):
+        numbers = np.asarray(chunk.to_numpy(zero_copy_only=False))
+        if not _is_number_type(numbers.dtype):
+            raise ValueError(f"column {name!r} is of {chunk.type}, not of numbers")
+        return numbers
+    values = _arrow_chunk(chunk.flatten(), name)
+    lengths = np.unique(chunk.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) > 1:
+        raise ValueError(f"the lists of column {name!r} differ in length")
+    return values.reshape(len(chunk), *lengths.tolist() or [0])

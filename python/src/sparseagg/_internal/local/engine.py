@@ -1,0 +1,377 @@
+"""The engine in this process: the same merge as on a server, and the same bits, without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base.arguments import checked_integer
+from sparseagg._internal.base.types import Update, Updates
+from sparseagg._internal.local import extension
+from sparseagg._internal.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
+from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
+from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
+from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
+from sparseagg._internal.updates.contributors import (
+    ClientId,
+    checked_client_id,
+    checked_updates,
+    checked_weight,
+    naming_client,
+    split_weight,
+)
+from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
+
+if TYPE_CHECKING:
+    from sparseagg._engine import Piece, RawResult
+
+__all__ = ["Aggregator", "aggregate", "release_memory"]
+
+# Updates of an iterator that are asked for at a time.
+_BATCH = 256
+
+# As many as a server takes; the memory of some millions could not be had.
+_MOST_THREADS = 1024
+
+
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+) -> Result:
+    """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
+
+    Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
+    are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
+    Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
+
+    Args:
+        updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
+            update is what ``Round.submit`` takes, or a pair (update, weight), for a spec with "by_weight". An iterator
+            has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
+            again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
+            if a sum of floats is not finite, and have to be the same both times.
+        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
+        memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
+            for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
+            that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
+
+    Raises:
+        EngineMissingError: this installation has no engine; the message says what to install.
+        InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
+        FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
+        ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
+    """
+    if isinstance(updates, (list, Mapping)):  # which can be read twice
+        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
+        # a second merge checks every value beforehand, and names the first bad one.
+        summed, unscanned = left_to_sums(spec)
+        if summed:
+            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit)
+            aggregator._add_all(updates)
+            aggregator.spec = spec
+            result = aggregator._finish(summed)
+            if result is not None:
+                return result
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
+    aggregator._add_all(updates)
+    return aggregator.finish()
+
+
+def release_memory() -> None:
+    """Gives memory that results and aggregators no longer use back to the system.
+
+    The engine keeps up to 256 MiB of it for its next merges, which are faster for that. What is in use stays, arrays
+    of results among it. Thread-safe, also while others merge.
+
+    Raises:
+        EngineMissingError: this installation has no engine; the message says what to install.
+    """
+    extension.load().release_memory()
+
+
+class Aggregator:
+    """A round in this process: submissions are added one by one, in any order, and merged by ``finish``.
+
+    Thread-safe: several threads may add at once, which prepares their updates side by side.
+
+    Args:
+        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
+        memory_limit: bytes that updates (copied keys, and values in the caller's arrays), partial sums and the result
+            may take together; the working memory of merges comes on top. None: no limit. An update that would pass the
+            limit makes the aggregator fold the updates before it and release them. From then on ``add`` takes clients
+            in ascending order of id (bytewise) only, where canonical sums of floats are among the tensors. The result
+            has the same bits as without a limit.
+
+    Raises:
+        EngineMissingError: this installation has no engine; the message says what to install.
+        InvalidArgumentError: the spec makes no sense; the message names the field.
+    """
+
+    def __init__(
+        self, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+    ) -> None:
+        if threads is not None:
+            what = f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
+            threads = checked_integer(what, threads, 1, _MOST_THREADS)
+        if memory_limit is not None:
+            what = "memory_limit is a number of bytes, or None for no limit"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
+        if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
+            raise InvalidArgumentError(
+                f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
+            )
+        refuse_unused(spec)
+        self.spec = spec
+        self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
+        self._lock = threading.Lock()
+        self._given = 0  # guarded by _lock: positions that add_all has taken
+        self._is_limited = memory_limit is not None
+        with extension.errors():
+            self._engine = extension.load().Aggregator(
+                [tensor_fields(spec, tensor) for tensor in spec.tensors],
+                spec.max_submissions or 0,
+                spec.max_tuples_per_submission or 0,
+                spec.max_bytes_per_submission or 0,
+                spec.min_submissions or 0,
+                threads or 0,
+                memory_limit or 0,
+            )
+
+    def add(
+        self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
+    ) -> None:
+        """Adds one client's update; when this returns, it counts, completely and once.
+
+        Args:
+            client_id: 1–256 bytes in UTF-8 without control characters, unique; an integer stands for its decimal text.
+                Their order, bytewise, is that of the sums.
+            update: as for ``Round.submit``.
+            weight: ≥ 0; required with "by_weight". Where no tensor has that, None or 1.
+            copy: copy the values, too. Keys are copied in any case, and may be changed as soon as this returns. By
+                default, values of the tensor's dtype are read where they are until ``finish`` returns: other values
+                written meanwhile give wrong sums, and never worse than that. Gradients of a module, which training
+                changes, are copied in any case.
+
+        Raises:
+            InvalidArgumentError: the update is wrong; the message names client, tensor, key and value. Nothing of it
+            counts.
+            OutOfRangeError: an integer row overflows by itself. AlreadyExistsError: the client has a submission.
+            ResourceExhaustedError: beyond a limit of the spec or the ``memory_limit``. FailedPreconditionError: there
+            are ``max_submissions`` already, or the aggregator is finished, or the client's id comes before those that
+            the ``memory_limit`` has made part of a sum.
+        """
+        client_id = checked_client_id(client_id)
+        with naming_client(client_id):
+            weight = checked_weight(weight)
+        with extension.errors():
+            self._engine.add_one(client_id, _Copied(update) if copy else update, weight, self._convert)
+
+    def add_all(self, updates: Updates) -> None:
+        """Adds many updates, preparing them side by side.
+
+        The first one that is refused ends it; those before it are added. The ids of a mapping are looked at before all
+        updates, of which those of lesser ids, bytewise, come first where there is a ``memory_limit``.
+
+        Args:
+            updates: as for ``aggregate``. Positions count on from one call to the next.
+        """
+        self._add_all(updates)
+
+    def _add_all(self, updates: Updates) -> None:
+        updates = checked_updates(updates)
+        if isinstance(updates, Mapping):
+            named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
+            if self._is_limited:
+                named.sort(key=lambda pair: pair[0].encode())
+            with extension.errors():
+                self._engine.add_all(
+                    [name for name, _ in named], 0, [update for _, update in named], self._convert_pair
+                )
+            return
+        batches = [updates] if isinstance(updates, list) else _batches(updates, 1 if self._is_limited else _BATCH)
+        for batch in batches:
+            with self._lock:
+                first = self._given
+                self._given += len(batch)
+            with extension.errors():
+                self._engine.add_all(None, first, batch, self._convert_pair)
+
+    def merge(self, other: Aggregator) -> None:
+        """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
+
+        Raises:
+            InvalidArgumentError: the tensors differ. AlreadyExistsError: a client has a submission in both.
+            ResourceExhaustedError, FailedPreconditionError: together they are too many, or beyond the ``memory_limit``,
+            or one of the two had to sum up some of its own to stay within it. Both aggregators stay as they were,
+            unless the process has run out of memory ("out of memory: ..."): then they cannot be used any more.
+        """
+        if not isinstance(other, Aggregator):
+            raise InvalidArgumentError(f"an aggregator is merged with another one, not with {type(other).__name__}")
+        mine, theirs = what_matters(self.spec), what_matters(other.spec)
+        for name in [*mine, *theirs]:
+            if mine.get(name) != theirs.get(name):
+                raise InvalidArgumentError(f"the aggregators differ in tensor {name!r}")
+        if list(mine) != list(theirs):
+            raise InvalidArgumentError("the aggregators differ in the order of their tensors")
+        with extension.errors():
+            self._engine.merge(other._engine)
+
+    def withdraw(self, client_id: ClientId) -> bool:
+        """Takes a client's submission out, as if it had never been added. The client may be added again.
+
+        Returns:
+            Whether there was a submission to withdraw.
+
+        Raises:
+            FailedPreconditionError: submissions have been merged already, so that none can be taken out: where the
+                order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or
+                beyond the ``memory_limit``. Or the aggregator is spent.
+        """
+        return self._withdraw([checked_client_id(client_id)]) > 0
+
+    def _withdraw(self, client_ids: list[str]) -> int:
+        """Takes the submissions of these clients out, all or, after an error, none, and returns their number."""
+        with extension.errors():
+            return int(self._engine.withdraw(client_ids))
+
+    def finish(self) -> Result:
+        """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
+
+        Raises:
+            OutOfRangeError: an integer sum leaves int64. FailedPreconditionError: weights that are divided by add up to
+            zero; or the aggregator is spent; or there are fewer than ``min_submissions``, and more may be added.
+        """
+        result = self._finish([])
+        assert result is not None
+        return result
+
+    def _finish(self, finite: Sequence[int]) -> Result | None:
+        """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
+        try:
+            with extension.errors():
+                raw = self._engine.finish(finite)
+        except ResourceExhaustedError as error:
+            raise ResourceExhaustedError(f"{error}{dense_bytes(self.spec)}") from error
+        if raw is None:
+            return None
+        results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
+        return Result(results, self._info(results, [part["plan"] for part in raw]))
+
+    @property
+    def num_submissions(self) -> int:
+        """Submissions added so far."""
+        return int(self._engine.num_submissions)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of updates and partial sums held: copied keys, and values in the caller's arrays included."""
+        return int(self._engine.memory_bytes)
+
+    def _convert(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """For the extension: makes wire arrays of what it cannot read itself."""
+        with naming_client(client_id):
+            return self._pieces(update), None
+
+    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+        """The same for many updates, which may come with a weight."""
+        with naming_client(client_id):
+            update, weight = split_weight(update)
+            return self._pieces(update), checked_weight(weight)
+
+    def _pieces(self, update: Any) -> list[Piece]:
+        copy = isinstance(update, _Copied)
+        update = update.update if copy else update
+        copy = copy or is_module(update)
+        return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+
+    def _piece(self, data: TensorData) -> Piece:
+        keys, values = (
+            None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
+        )
+        return self._index[data.spec.name], keys, values, data.num_keys
+
+    def _info(self, results: Mapping[str, TensorResult], plans: Sequence[str]) -> RoundInfo:
+        prepare, add, finish = self._engine.times
+        return RoundInfo(
+            name="",
+            spec=self.spec,
+            state="done",
+            state_reason="",
+            num_submissions=self._engine.num_submissions,
+            num_tuples=self._engine.num_tuples,
+            num_bytes=self._engine.num_bytes,
+            num_refused=0,
+            num_uploads=0,
+            create_time=None,
+            close_time=None,
+            end_time=None,
+            expire_time=None,
+            timeline=Timeline(
+                finish=finish,
+                open=0.0,
+                stages=(
+                    StageTime("prepare", prepare, 0.0, self._engine.num_bytes),
+                    StageTime("merge", add, 0.0, self._engine.num_bytes),
+                ),
+                longest="prepare" if prepare > add else "merge",
+            ),
+            engine=self._engine.engine,
+            results=tuple(
+                TensorSummary(r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, plan)
+                for r, plan in zip(results.values(), plans)
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copied:
+    """An update to be copied."""
+
+    update: Any
+
+
+def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yields the updates, so many at a time; fewer behind a module, whose gradients the next update may be made of."""
+    batch = []
+    for update in updates:
+        batch.append(update)
+        if len(batch) == size or is_module(split_weight(update)[0]):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
+    how = spec.aggregation_of(tensor)
+    values = raw["values"]
+    if values is not None and raw["dtype"] == "bfloat16":
+        values = bfloat16.float_from_bits(values)
+    columns: dict[str, Any] = {
+        "keys": raw["keys"],
+        "name": tensor.name,
+        "layout": raw["layout"],
+        "dtype": raw["dtype"],
+        "num_rows": tensor.num_rows,
+        "row_width": tensor.row_width,
+        "values": values,
+        "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
+        "weights": raw["weights"] if how.return_weights else None,
+        "fixed_point_shift": raw["fixed_point_shift"],
+        "fill": how.fill,
+        "shape": tensor.shape,
+    }
+    return TensorResult(**columns)

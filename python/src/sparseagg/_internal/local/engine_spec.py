@@ -1,0 +1,64 @@
+"""What the engine in this process has to know of a round's spec."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
+
+__all__ = ["dense_bytes", "left_to_sums", "tensor_fields", "what_matters"]
+
+
+def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
+    """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
+
+    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
+    Rows that ``min_contributors`` drops would hide theirs, and a ``fill`` may not be finite itself.
+    """
+
+    def tells(tensor: TensorSpec) -> bool:
+        how = spec.aggregation_of(tensor)
+        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
+        is_whole = how.min_contributors in (0, 1) and not how.fill
+        return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
+
+    telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
+    tensors = list(spec.tensors)
+    for index in telling:
+        tensors[index] = dataclasses.replace(tensors[index], on_nonfinite="propagate")
+    return telling, dataclasses.replace(spec, tensors=tuple(tensors))
+
+
+def dense_bytes(spec: RoundSpec) -> str:
+    """Says how large the largest result is that the spec wants dense, for errors; nothing where there is none."""
+
+    def value_bytes(tensor: TensorSpec) -> int:
+        widened = "int64" if tensor.dtype in ("int32", "int64") else tensor.dtype
+        return DTYPES[spec.aggregation_of(tensor).result_dtype or widened]
+
+    sizes = {
+        tensor.name: tensor.num_rows * tensor.row_width * value_bytes(tensor)
+        for tensor in spec.tensors
+        if spec.aggregation_of(tensor).result_layout == "dense" and spec.aggregation_of(tensor).op != "union"
+    }
+    if not sizes:
+        return ""
+    name = max(sizes, key=lambda tensor: sizes[tensor])
+    return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
+
+
+def what_matters(spec: RoundSpec) -> dict[str, Any]:
+    """What is computed of each tensor, whether the round or the tensor says so."""
+    return {tensor.name: tensor_fields(spec, tensor) for tensor in spec.tensors}
+
+
+def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
+    names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
+    options = vars(spec.aggregation_of(tensor)).copy()
+    options["result"] = options.pop("result_layout")  # as the extension calls it
+    return {
+        **{name: getattr(tensor, name) for name in names},
+        **options,
+        "max_submissions": spec.max_submissions,
+    }

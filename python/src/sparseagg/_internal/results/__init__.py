@@ -1,0 +1,1 @@
+"""What callers get: results, and descriptions of servers, rounds, submissions and tasks."""

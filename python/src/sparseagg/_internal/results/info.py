@@ -1,0 +1,285 @@
+"""The server's descriptions of itself, of its rounds and of submissions, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import timestamp_pb2
+
+from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.base.renamed import SIZES, renamed
+from sparseagg._internal.spec.round_spec import RoundSpec, enum_name
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Refusal", "RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
+
+
+def _time(message: pb.Round | pb.Refusal, field: str) -> datetime.datetime | None:
+    if not message.HasField(field):
+        return None
+    stamp: timestamp_pb2.Timestamp = getattr(message, field)
+    return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)
+
+
+def _names(enum: Any, prefix: str, numbers: Iterable[int]) -> tuple[str, ...]:
+    """Returns the names of encodings, without those that this client does not know."""
+    known = {number: name[len(prefix) :].lower() for name, number in enum.items()}
+    return tuple(known[number] for number in numbers if number in known)
+
+
+@renamed({"max_width": "max_row_width"})
+@dataclasses.dataclass(frozen=True)
+class ServerLimits:
+    """The limits that the server enforces; 0 is no limit. Times are in seconds."""
+
+    memory_limit_bytes: int
+    max_message_bytes: int
+    max_page_bytes: int
+    max_open_rounds: int
+    max_tensors: int
+    max_row_width: int
+    max_submissions: int
+    max_tuples_per_submission: int
+    max_bytes_per_submission: int
+    max_uploads: int
+    max_connections: int
+    max_result_ttl: float
+    max_wait: float
+    upload_timeout: float
+    max_open_tasks: int
+    max_task_bytes: int
+    max_waiting_leases: int
+    max_lease: float
+    max_open_rounds_per_tenant: int
+    max_memory_per_tenant: int
+    max_uploads_per_tenant: int
+    max_transfers_per_tenant: int
+    max_submissions_per_second_per_tenant: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """A server: its version, its engine, its limits, and the encodings of keys and values that it knows."""
+
+    version: str
+    api_versions: tuple[str, ...]
+    engine: str
+    engine_description: str
+    features: tuple[str, ...]
+    limits: ServerLimits
+    key_encodings: tuple[str, ...]
+    value_encodings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # what the server does without, for its operator
+
+    @classmethod
+    def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
+        """Returns the values of a message."""
+        fields = {field.name for field in dataclasses.fields(ServerLimits)}
+        times = {"max_result_ttl", "max_wait", "upload_timeout", "max_lease"}
+        limits = {name: getattr(proto.limits, name) for name in fields - times}
+        limits.update({name: seconds_of(getattr(proto.limits, name)) for name in times})
+        return cls(
+            version=proto.version,
+            api_versions=tuple(proto.api_versions),
+            engine=proto.engine,
+            engine_description=proto.engine_description,
+            features=tuple(proto.features),
+            limits=ServerLimits(**limits),
+            key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
+            value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
+            warnings=tuple(proto.warnings),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """A submission that counts.
+
+    Attributes:
+        round: name of the round, "rounds/{id}".
+        client_id: the client.
+        submission_id: the content.
+        duplicate: the same content was committed before. It counts once.
+        num_tuples: number of (key, row) tuples.
+        num_bytes: bytes of keys and values.
+    """
+
+    round: str
+    client_id: str
+    submission_id: str
+    duplicate: bool
+    num_tuples: int
+    num_bytes: int
+
+    @classmethod
+    def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
+        """Returns the values of a message; ``round_name`` is the round of a message that does not name it."""
+        listed = pb.CommitSubmissionResponse(round=round_name)
+        commit = proto if isinstance(proto, pb.CommitSubmissionResponse) else listed
+        return cls(
+            round=commit.round,
+            client_id=proto.client_id,
+            submission_id=proto.submission_id,
+            duplicate=commit.duplicate,
+            num_tuples=proto.num_tuples,
+            num_bytes=proto.num_bytes,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A submission that a round refused.
+
+    Attributes:
+        client_id: the client.
+        code: name of the gRPC status code, such as "INVALID_ARGUMENT".
+        reason: the error's text, shortened to 256 bytes.
+        time: when; None from a round in this process.
+    """
+
+    client_id: str
+    code: str
+    reason: str
+    time: datetime.datetime | None
+
+
+@dataclasses.dataclass(frozen=True)
+class StageTime:
+    """One stage's times, in seconds summed over uploads and threads, and the bytes that passed the stage."""
+
+    stage: str
+    busy: float
+    wait: float
+    bytes: int
+
+
+@renamed({"decode": "stages", "prepare": "stages", "add": "stages"})
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """The times of a round, in seconds.
+
+    Attributes:
+        finish: from the close to the result, wall time.
+        open: from creation to close, wall time.
+        stages: receive, decode, prepare, merge and encode, summed over threads; prepare and merge of a round in this
+            process.
+        longest: name of the stage with the longest time, with its waits.
+    """
+
+    finish: float
+    open: float
+    stages: tuple[StageTime, ...] = ()
+    longest: str = ""
+
+    @classmethod
+    def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
+        """Returns the values of a message."""
+        return cls(
+            finish=seconds_of(proto.finish),
+            open=seconds_of(proto.open),
+            stages=tuple(
+                StageTime(stage.stage, seconds_of(stage.busy), seconds_of(stage.wait), stage.bytes)
+                for stage in proto.stages
+            ),
+            longest=proto.longest,
+        )
+
+
+@renamed(SIZES)
+@dataclasses.dataclass(frozen=True)
+class TensorSummary:
+    """One tensor's result in outline.
+
+    Attributes:
+        num_keys: number of rows.
+        plan: the algorithms that merged the tensor, how much each and why, for people to read; may be empty.
+    """
+
+    name: str
+    num_keys: int
+    layout: str
+    dtype: str
+    row_width: int
+    num_rows: int
+    plan: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundInfo:
+    """A round at one moment.
+
+    Attributes:
+        name: "rounds/{id}".
+        state: "open", "finalizing", "done", "failed" or "cancelled"; for a state that only a newer server has, a name
+            such as "round_state_9".
+        state_reason: why the round is "failed" or "cancelled".
+        num_submissions: number of committed submissions.
+        num_tuples: number of tuples in committed submissions.
+        num_bytes: bytes of keys and values in committed submissions.
+        num_refused: number of refused submissions.
+        recent_refusals: the latest 20 of these, the oldest first. A caller of the role client sees its own only.
+        num_uploads: number of uploads that are not committed yet.
+        results: the tensors of a round that is "done".
+    """
+
+    name: str
+    spec: RoundSpec
+    state: str
+    state_reason: str
+    num_submissions: int
+    num_tuples: int
+    num_bytes: int
+    num_refused: int
+    num_uploads: int
+    create_time: datetime.datetime | None
+    close_time: datetime.datetime | None
+    end_time: datetime.datetime | None
+    expire_time: datetime.datetime | None
+    timeline: Timeline
+    engine: str
+    results: tuple[TensorSummary, ...]
+    recent_refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the round is in a final state."""
+        return self.state in ("done", "failed", "cancelled")
+
+    @classmethod
+    def from_proto(cls, proto: pb.Round) -> RoundInfo:
+        """Returns the values of a message."""
+        return cls(
+            name=proto.name,
+            spec=RoundSpec.from_proto(proto.spec),
+            state=enum_name(pb.RoundState, "ROUND_STATE_", proto.state),
+            state_reason=proto.state_reason,
+            num_submissions=proto.num_submissions,
+            num_tuples=proto.num_tuples,
+            num_bytes=proto.num_bytes,
+            num_refused=proto.num_refused,
+            num_uploads=proto.num_uploads,
+            create_time=_time(proto, "create_time"),
+            close_time=_time(proto, "close_time"),
+            end_time=_time(proto, "end_time"),
+            expire_time=_time(proto, "expire_time"),
+            timeline=Timeline.from_proto(proto.timeline),
+            engine=proto.engine,
+            results=tuple(
+                TensorSummary(
+                    name=summary.name,
+                    num_keys=summary.num_keys,
+                    layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+                    dtype=enum_name(pb.DType, "DTYPE_", summary.dtype),
+                    row_width=summary.row_width,
+                    num_rows=summary.num_rows,
+                    plan=summary.plan,
+                )
+                for summary in proto.results
+            ),
+            recent_refusals=tuple(
+                Refusal(each.client_id, each.code, each.reason, _time(each, "time")) for each in proto.recent_refusals
+            ),
+        )

@@ -1,0 +1,316 @@
+"""The merged tensors of a round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.renamed import SIZES, renamed
+from sparseagg._internal.results import forms as result_forms
+from sparseagg._internal.results.add_rows import Addition
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.spec.of_model import model_arrays
+from sparseagg._internal.spec.round_spec import key_bytes
+from sparseagg._internal.spec.tied import overlapping_arrays, tied_arrays
+from sparseagg._internal.updates.arrays import Array
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = ["Result", "TensorResult"]
+
+
+@renamed(SIZES)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
+class TensorResult:
+    """One tensor's result, or the part of it within the range of keys that the caller asked for.
+
+    Attributes:
+        name: the tensor's name.
+        layout: "sparse" or "dense".
+        dtype: name of the values' dtype.
+        num_rows: number of rows of the tensor; 0: all of uint64.
+        row_width: values per key.
+        keys: shape (n,), ascending and unique; uint32 where num_rows allows, else uint64. A dense result has all
+            keys of the range. Given as None, all keys of the tensor, which are made at their first use.
+        values: shape (n,) if ``row_width`` is 1, else (n, row_width). bfloat16 values have the type of ml_dtypes, if
+            that package is installed; otherwise they are widened to float32, exactly. None for a union.
+        counts: number of contributors of each key, uint32, shape (n,); None without ``return_counts``.
+        weights: sum of the contributors' weights, float64, shape (n,); None without ``return_weights``.
+        fixed_point_shift: s, if the sums are exact multiples of 2^-s; else None.
+        fill: the spec's value at keys of a dense result that no submission lists.
+        shape: of the tensor's array, as in the spec; without one there (num_rows,) if ``row_width`` is 1, else
+            (num_rows, row_width). None if num_rows is 0.
+    """
+
+    name: str
+    layout: str
+    dtype: str
+    num_rows: int
+    row_width: int
+    keys: Array
+    values: Array | None
+    counts: Array | None
+    weights: Array | None
+    fixed_point_shift: int | None
+    fill: float = 0.0
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is None and self.num_rows:
+            object.__setattr__(
+                self, "shape", (self.num_rows,) if self.row_width == 1 else (self.num_rows, self.row_width)
+            )
+        if self.keys is None:  # all keys: __getattr__ makes them
+            object.__delattr__(self, "keys")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "keys":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            keys = np.arange(self.num_rows, dtype=f"u{key_bytes(self.num_rows)}")
+            object.__setattr__(self, name, keys)
+            return keys
+
+    def __len__(self) -> int:
+        return len(self.keys) if "keys" in vars(self) else self.num_rows
+
+    def __repr__(self) -> str:
+        rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.row_width}"
+        return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, num_rows {self.num_rows})"
+
+    @property
+    def indices(self) -> Array:
+        """The keys as int64, which NumPy, torch, SciPy and TensorFlow index with.
+
+        Raises:
+            FailedPreconditionError: a key does not fit int64; the message names it.
+        """
+        if len(self) and int(self.keys[-1]) >= 1 << 63:
+            raise FailedPreconditionError(
+                f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64; if keys are the bits of "
+                "signed ids, keys.view(np.int64) has these"
+            )
+        return self.keys.astype(np.int64)
+
+    @default_float_environment()
+    def dense(self, fill: float | None = None) -> Array:
+        """Returns all values, in the tensor's ``shape``.
+
+        Args:
+            fill: value at keys that this result does not have; None: the spec's fill if the result is dense, else 0.
+                A dense result of the whole tensor has all keys.
+
+        Raises:
+            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
+                for the memory.
+        """
+        values = self._values()
+        if self.shape is None:
+            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
+        if self._is_whole():
+            return values.reshape(self.shape)
+        if fill is None:
+            fill = self.fill if self.layout == "dense" else 0.0
+        rows = result_forms.empty_array(self, (self.num_rows, *values.shape[1:]), values.dtype)
+        rows[...] = fill
+        rows[self.keys] = values
+        return rows.reshape(self.shape)
+
+    def add_to(self, target: Any, alpha: float = 1.0) -> None:
+        """Adds alpha × the rows to an array, in place. Keys that this result does not have keep their values.
+
+        Each value becomes target + alpha · row, computed in float64 and rounded once to the target's dtype. Integers
+        are added exactly. With merged gradients, alpha is minus the learning rate.
+
+        Args:
+            target: a NumPy array, or a torch tensor or parameter on any device, of the result's ``shape``.
+            alpha: factor of the rows.
+
+        Raises:
+            InvalidArgumentError: the target is another thing, is read-only, or has another shape or an unfit dtype; or
+                alpha is no finite number. Nothing is added.
+            FailedPreconditionError: there are no values (union), or no bound on the keys (num_rows 0).
+            OutOfRangeError: an integer sum does not fit the target's dtype. Rows at smaller keys are added.
+        """
+        self._addition(target, alpha).run()
+
+    def as_update(self) -> Any:
+        """Returns the tensor of an update: all rows if the result is dense and whole, else (keys, values).
+
+        Methods that take updates, such as ``Round.submit``, call this. Counts and weights are no part of an update.
+        """
+        if self._is_whole() and self.values is not None:
+            return self.values
+        return self.keys, self.values
+
+    def to_scipy(self) -> Any:
+        """Returns a ``scipy.sparse.csr_matrix`` of shape (num_rows, row_width), with one stored row per key.
+
+        16-bit floats, with which SciPy does not compute, are widened to float32, exactly.
+
+        Raises:
+            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
+                for the memory.
+        """
+        return result_forms.to_scipy(self)
+
+    def to_torch(self) -> Any:
+        """Returns a torch tensor: ``dense()`` if the result is dense, else a coalesced COO tensor of ``shape``.
+
+        The axes that make the keys are sparse, and those of a row are dense.
+
+        Raises:
+            FailedPreconditionError: there are no values (union), or num_rows is 0 or does not fit int64.
+        """
+        return result_forms.to_torch(self)
+
+    def to_tf(self) -> Any:
+        """Returns a ``tf.Tensor`` of ``dense()`` if the result is dense, else a ``tf.IndexedSlices`` of ``shape``.
+
+        Keys that are single elements of an array of several axes make a ``tf.SparseTensor``.
+
+        Raises:
+            FailedPreconditionError: there are no values (union), or num_rows or a key does not fit int64.
+        """
+        return result_forms.to_tf(self)
+
+    def to_jax(self) -> Any:
+        """Returns a JAX array of ``dense()`` if the result is dense, else a ``BCOO`` array of ``shape``.
+
+        The axes that make the keys are sparse, and those of a row are dense. Indices are unique and sorted.
+
+        Raises:
+            FailedPreconditionError: there are no values (union), num_rows is 0, or values or indices need 64 bits that
+                JAX is not set to have.
+        """
+        return result_forms.to_jax(self)
+
+    def to_pandas(self) -> Any:
+        """Returns a ``pandas.DataFrame``: keys in the index "key"; a column "value", or columns 0 … row_width − 1.
+
+        An update may be such a frame. 16-bit floats are widened to float32, exactly; other values are not copied.
+
+        Raises:
+            FailedPreconditionError: there are no values (union).
+        """
+        return result_forms.to_pandas(self)
+
+    def to_arrow(self) -> Any:
+        """Returns a ``pyarrow.Table`` of columns "key" and "value", whose values are lists if row_width is not 1.
+
+        An update may be such a table. 16-bit floats are widened to float32, exactly; keys and other values are not
+        copied.
+
+        Raises:
+            FailedPreconditionError: there are no values (union).
+        """
+        return result_forms.to_arrow(self)
+
+    def _is_whole(self) -> bool:
+        return self.layout == "dense" and len(self) == self.num_rows
+
+    def _addition(self, target: Any, alpha: Any) -> Addition:
+        values = self._values().reshape(len(self), self.row_width)
+        if self.shape is None:
+            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 is no part of an array")
+        return Addition(self.name, self.shape, None if self._is_whole() else self.keys, values, target, alpha)
+
+    def _changes(self) -> bool:
+        """Returns whether adding this changes anything."""
+        return bool(self._values().any())
+
+    def _equals(self, other: TensorResult) -> bool:
+        """Returns whether another result of an array of the same shape has the same bits."""
+        if (self.layout, self.row_width, len(self)) != (other.layout, other.row_width, len(other)):
+            return _have_same_bits(self.dense(), other.dense())
+        return np.array_equal(self.keys, other.keys) and _have_same_bits(self._values(), other._values())
+
+    def _values(self) -> Array:
+        if self.values is None:
+            raise FailedPreconditionError(f"tensor {self.name!r} is a union, which has keys and counts but no values")
+        return self.values
+
+
+def _have_same_bits(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+class Result(Mapping[str, TensorResult]):
+    """The merged tensors of a round by name, in the order of the spec.
+
+    Attributes:
+        info: the round.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorResult], info: RoundInfo) -> None:
+        self._tensors = dict(tensors)
+        self.info = info
+
+    def __getitem__(self, name: str) -> TensorResult:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return "Result({})".format(", ".join(f"{plain(name)}: {len(tensor)} rows" for name, tensor in self.items()))
+
+    def add_to(self, model: Any, alpha: float = 1.0) -> None:
+        """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.
+
+        An array that has several names (tied weights) is added to once.
+
+        Args:
+            model: a torch module, a state dict or another mapping from names to arrays, or a list of arrays, as for
+                ``RoundSpec.like``. Arrays of no tensor stay.
+            alpha: factor of the rows.
+
+        Raises:
+            InvalidArgumentError: the model has no array of a tensor's name, or not a fit one; or arrays of several
+                tensors are one memory (tied weights), and the results differ. Nothing is added.
+            FailedPreconditionError: a tensor has no values (union), or no bound on the keys (num_rows 0).
+            OutOfRangeError: an integer sum does not fit its array's dtype. Tensors before it are added.
+        """
+        arrays = model_arrays(model, frozen=True, buffers=True, tied=True)
+        for name in self:
+            if name not in arrays:
+                known = ", ".join(map(repr, arrays))
+                raise InvalidArgumentError(f"the model has no array {name!r}; it has {known or 'none'}")
+        additions = {name: tensor._addition(arrays[name], alpha) for name, tensor in self.items()}
+        for repeated in self._repeated({name: arrays[name] for name in self}):
+            del additions[repeated]
+        for addition in additions.values():
+            addition.run()
+
+    def _repeated(self, arrays: Mapping[str, Any]) -> set[str]:
+        """Returns the names of tied arrays whose tensors are added by another name already.
+
+        Raises:
+            InvalidArgumentError: the results of tied arrays differ, or arrays overlap in another way.
+        """
+        repeated: set[str] = set()
+        for names in tied_arrays(arrays):
+            # A tensor that no client has sent, as the second name of a module's gradient, adds nothing.
+            first, *others = [name for name in names if self[name]._changes()] or names[:1]
+            different = next((name for name in others if not self[first]._equals(self[name])), None)
+            if different is not None:
+                raise InvalidArgumentError(
+                    f"tensors {first!r} and {different!r} are one array of the model (tied weights), and their results "
+                    f"differ: add the right one with result[name].add_to(array)"
+                )
+            repeated.update(set(names) - {first})
+        overlap = overlapping_arrays({name: array for name, array in arrays.items() if name not in repeated})
+        if overlap is not None:
+            raise InvalidArgumentError(
+                f"tensors {overlap[0]!r} and {overlap[1]!r} have elements in common in the model's memory, to which "
+                "both would be added: add the right one with result[name].add_to(array)"
+            )
+        return repeated

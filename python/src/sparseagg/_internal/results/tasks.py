@@ -1,0 +1,185 @@
+"""Tasks: what coordinators create and workers lease."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import timestamp_pb2
+
+from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
+from sparseagg._internal.base.durations import Seconds, duration, seconds_of
+from sparseagg._internal.base.types import Update
+from sparseagg._internal.spec.round_spec import enum_name
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import tasks_pb2 as pb
+
+__all__ = ["NewTask", "Outcome", "Task", "checked_bytes", "checked_labels"]
+
+_MOST_INT32 = 2**31 - 1
+_MOST_UINT32 = 2**32 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class NewTask:
+    """A task to create.
+
+    Attributes:
+        payload: for the worker; at most the server's max_task_bytes.
+        labels: what a worker must have to get the task.
+        priority: tasks of a higher priority go first.
+        deadline: seconds from the creation until the task fails; None: never.
+        max_attempts: leases until the task fails; 0: the server's default, 10.
+        round: the round to submit to, by its id, its name or as ``Round``; None: none.
+        ttl: seconds that the ended task is kept; None: the server's limit.
+        id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None: a random one.
+    """
+
+    payload: bytes = b""
+    labels: Iterable[str] = ()
+    priority: int = 0
+    deadline: Seconds | None = None
+    max_attempts: int = 0
+    round: Any = None
+    ttl: Seconds | None = None
+    id: str | None = None
+
+    def to_proto(self, task_id: str) -> pb.NewTask:
+        """Returns the message; ``InvalidArgumentError`` names a field with a wrong type."""
+        most = f"from 0 to {_MOST_UINT32}"
+        return pb.NewTask(
+            task_id=checked_text("a task's id", task_id),
+            spec=pb.TaskSpec(
+                payload=checked_bytes("payload", self.payload),
+                labels=checked_labels(self.labels),
+                priority=checked_integer("priority is a number of 32 bits", self.priority, -_MOST_INT32, _MOST_INT32),
+                deadline=duration("deadline", self.deadline),
+                max_attempts=checked_integer(f"max_attempts is a number {most}", self.max_attempts, 0, _MOST_UINT32),
+                round=_round_name(self.round),
+                ttl=duration("ttl", self.ttl),
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task at one moment.
+
+    Attributes:
+        name: "tasks/{id}".
+        state: "open", "leased", "completed", "failed" or "cancelled".
+        state_reason: why the task is "failed" or "cancelled", or why its latest attempt was not the last.
+        payload: of ``get_task`` and ``lease_task``, while the task has not ended; otherwise empty.
+        attempts: leases so far.
+        client_id: the worker of the latest lease; of the one that has completed the task.
+        lease_id: of that lease.
+        lease_remaining: seconds until that lease expires, as the server wrote them.
+        result: of a "completed" task, from ``get_task`` and ``list_tasks``.
+    """
+
+    name: str
+    state: str
+    state_reason: str
+    payload: bytes
+    labels: tuple[str, ...]
+    priority: int
+    round: str
+    owner: str
+    attempts: int
+    max_attempts: int
+    client_id: str
+    lease_id: str
+    lease_remaining: float
+    submission_id: str
+    result: bytes
+    create_time: datetime.datetime | None
+    end_time: datetime.datetime | None
+    expire_time: datetime.datetime | None
+
+    @property
+    def id(self) -> str:
+        """The name without "tasks/"."""
+        return self.name.partition("/")[2]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task is in a final state."""
+        return self.state not in ("open", "leased")
+
+    @classmethod
+    def from_proto(cls, proto: pb.Task) -> Task:
+        """Returns the values of a message."""
+        return cls(
+            name=proto.name,
+            state=enum_name(pb.TaskState, "TASK_STATE_", proto.state),
+            state_reason=proto.state_reason,
+            payload=proto.spec.payload,
+            labels=tuple(proto.spec.labels),
+            priority=proto.spec.priority,
+            round=proto.spec.round,
+            owner=proto.owner,
+            attempts=proto.attempts,
+            max_attempts=proto.spec.max_attempts,
+            client_id=proto.lease.client_id,
+            lease_id=proto.lease.lease_id,
+            lease_remaining=seconds_of(proto.lease.remaining),
+            submission_id=proto.submission_id,
+            result=proto.result,
+            create_time=_time(proto, "create_time"),
+            end_time=_time(proto, "end_time"),
+            expire_time=_time(proto, "expire_time"),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a worker's handler has made of a task.
+
+    Attributes:
+        update: for the task's round; see ``Round.submit``. None: nothing to submit, which fails a task with a round.
+        weight: of the update.
+        result: small, for the coordinator; at most the server's max_task_bytes.
+    """
+
+    update: Update | None = None
+    weight: float | None = None
+    result: bytes = b""
+
+    @classmethod
+    def of(cls, returned: Any) -> Outcome:
+        """Returns what a handler has returned as an outcome; ``InvalidArgumentError`` if it is none."""
+        if isinstance(returned, Outcome):
+            return returned
+        if returned is None:
+            return cls()
+        return cls(result=checked_bytes("what a handler returns, unless it is an Outcome or None,", returned))
+
+
+def checked_bytes(what: str, value: Any) -> bytes:
+    """Returns ``value`` as bytes; ``InvalidArgumentError`` names ``what`` if it is no bytes-like object."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidArgumentError(f"{what} is bytes, not {shown(value)}")
+
+
+def checked_labels(labels: Any) -> list[str]:
+    """Returns a list of labels; ``InvalidArgumentError`` if ``labels`` is no collection of strings."""
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
+        raise InvalidArgumentError(f"labels is a list of strings, not {shown(labels)}")
+    return [checked_text("a label", label) for label in labels]
+
+
+def _round_name(chosen: Any) -> str:
+    if chosen is None:
+        return ""
+    name = checked_text("the round of a task", getattr(chosen, "name", chosen))
+    return name if name.startswith("rounds/") else f"rounds/{name}"
+
+
+def _time(message: pb.Task, field: str) -> datetime.datetime | None:
+    if not message.HasField(field):
+        return None
+    stamp: timestamp_pb2.Timestamp = getattr(message, field)
+    return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)

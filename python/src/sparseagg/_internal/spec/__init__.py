@@ -1,0 +1,1 @@
+"""What a round computes: its tensors, their shapes, and the options."""

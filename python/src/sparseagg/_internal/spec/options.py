@@ -1,0 +1,243 @@
+"""The options that a round sets and a tensor may override, and the names of dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.types import DTypeLike
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "DTYPES",
+    "Aggregation",
+    "OptionArguments",
+    "Options",
+    "dtype_name",
+    "enum_name",
+    "key_bytes",
+    "options_from_proto",
+    "outside_key_space",
+    "set_fields",
+    "words_of",
+]
+
+# Bytes of one value, by dtype name.
+DTYPES: dict[str, int] = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint32": 4,
+    "uint64": 8,
+}
+
+# Fields of AggregationSpec in the proto that are enums, and the prefix of the values.
+_ENUMS = {
+    "op": (pb.Op, "OP_"),
+    "weighting": (pb.Weighting, "WEIGHTING_"),
+    "result_layout": (pb.ResultLayout, "RESULT_LAYOUT_"),
+    "numerics": (pb.Numerics, "NUMERICS_"),
+    "on_nonfinite": (pb.NonfinitePolicy, "NONFINITE_POLICY_"),
+    "on_bound": (pb.BoundPolicy, "BOUND_POLICY_"),
+    "on_empty": (pb.EmptyPolicy, "EMPTY_POLICY_"),
+    "result_dtype": (pb.DType, "DTYPE_"),
+}
+_SCALARS = (
+    "return_counts",
+    "return_weights",
+    "min_contributors",
+    "prune_zeros",
+    "fill",
+    "dense_threshold",
+    "value_bound",
+    "weight_bound",
+)
+
+
+def dtype_name(dtype: DTypeLike) -> str:
+    """Returns the name of a dtype given as a name, a numpy dtype or type, or a torch, TensorFlow or JAX dtype.
+
+    Raises:
+        InvalidArgumentError: ``dtype`` is none of ``DTYPES``.
+    """
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = str(name).rpartition(".")[2]  # torch.float32
+    if name not in DTYPES:
+        raise InvalidArgumentError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    return name
+
+
+def key_bytes(num_rows: int) -> int:
+    """Returns the bytes of one key on the wire and in results: 4 where num_rows allows, else 8."""
+    return 4 if 0 < num_rows <= 1 << 32 else 8
+
+
+def outside_key_space(num_rows: int) -> str:
+    """Returns what is wrong with a key that is negative or not below num_rows: the end of an error's text."""
+    if num_rows:
+        return f"is not in [0, {num_rows})"
+    return "is negative; keys are unsigned, and signed 64-bit ids keep their bits as uint64: keys.view(np.uint64)"
+
+
+def words_of(field: str) -> list[str]:
+    """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
+    enum, prefix = _ENUMS[field]
+    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
+
+
+def _enum_value(field: str, value: str | None) -> int:
+    if value is None:
+        return 0
+    known = words_of(field)
+    if value not in known:
+        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(known)}")
+    enum, prefix = _ENUMS[field]
+    return int(enum.Value(prefix + value.upper()))
+
+
+def enum_name(enum: Any, prefix: str, number: int) -> str:
+    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
+    name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
+    return name.lower()
+
+
+def _enum_name(field: str, number: int) -> str | None:
+    enum, prefix = _ENUMS[field]
+    return None if number == 0 else enum_name(enum, prefix, number)
+
+
+def set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
+    """Copies fields of the spec into the message. Fields of None stay unset."""
+    for field in fields:
+        value = getattr(spec, field)
+        if value is None:
+            continue
+        try:
+            setattr(proto, field, value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(f"{field} cannot be {shown(value)}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+    """How one tensor is aggregated, with all defaults filled in. From ``RoundSpec.aggregation_of``."""
+
+    op: str = "sum"
+    weighting: str = "uniform"
+    result_layout: str = "sparse"
+    numerics: str = "canonical"
+    return_counts: bool = False
+    return_weights: bool = False
+    min_contributors: int = 1
+    prune_zeros: bool = False
+    fill: float = 0.0
+    dense_threshold: float | None = None
+    result_dtype: str | None = None
+    on_nonfinite: str = "reject"
+    on_bound: str = "reject"
+    on_empty: str = "fail"
+    value_bound: float | None = None
+    weight_bound: float | None = None
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options as arguments of ``TensorSpec`` and ``RoundSpec``, which ``RoundSpec`` documents."""
+
+    op: str | None
+    weighting: str | None
+    result_layout: str | None
+    numerics: str | None
+    return_counts: bool | None
+    return_weights: bool | None
+    min_contributors: int | None
+    prune_zeros: bool | None
+    fill: float | None
+    dense_threshold: float | None
+    result_dtype: DTypeLike | None
+    on_nonfinite: str | None
+    on_bound: str | None
+    on_empty: str | None
+    value_bound: float | None
+    weight_bound: float | None
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Options:
+    """The options that a round sets and a tensor may override. None: not set."""
+
+    op: str | None
+    weighting: str | None
+    result_layout: str | None
+    numerics: str | None
+    return_counts: bool | None
+    return_weights: bool | None
+    min_contributors: int | None
+    prune_zeros: bool | None
+    fill: float | None
+    dense_threshold: float | None
+    result_dtype: str | None
+    on_nonfinite: str | None
+    on_bound: str | None
+    on_empty: str | None
+    value_bound: float | None
+    weight_bound: float | None
+
+    def __init__(self, **options: Unpack[OptionArguments]) -> None:
+        names = OptionArguments.__annotations__
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}")
+        self._set(**{name: options.get(name) for name in names})
+        if self.result_dtype is not None:
+            self._set(result_dtype=dtype_name(self.result_dtype))
+        self._check_words()
+
+    def _set(self, **fields: Any) -> None:
+        """Sets fields of a new object. Dataclasses that are frozen refuse assignments."""
+        vars(self).update(fields)
+
+    def _check_words(self) -> None:
+        """Raises ``InvalidArgumentError`` for an unknown word, unless ``enum_name`` made it of an unknown number."""
+        for field, (_, prefix) in _ENUMS.items():
+            value = getattr(self, field)
+            if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
+                _enum_value(field, value)
+
+    def _options_to_proto(self) -> pb.AggregationSpec:
+        proto = pb.AggregationSpec()
+        for field in _ENUMS:
+            setattr(proto, field, _enum_value(field, getattr(self, field)))
+        set_fields(proto, self, _SCALARS)
+        return proto
+
+    def _shown(self, always: dict[str, Any]) -> str:
+        """Returns the text of ``__repr__``: these fields, and those that are not as they are by default."""
+        options = dict.fromkeys(OptionArguments.__annotations__)  # None by default, and shown last
+        defaults = {each.name: each.default for each in dataclasses.fields(self) if each.name not in options}
+        defaults = {name: default for name, default in {**defaults, **options}.items() if name not in always}
+        given = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+        shown = {**always, **given}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def _options(self) -> dict[str, Any]:
+        names = [*_ENUMS, *_SCALARS]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for field in _ENUMS:
+        options[field] = _enum_name(field, getattr(proto, field))
+    for field in _SCALARS:
+        options[field] = getattr(proto, field) if proto.HasField(field) else None
+    return options

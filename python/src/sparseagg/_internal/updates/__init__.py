@@ -1,0 +1,1 @@
+"""Updates as callers give them, and the arrays that they become."""

@@ -1,0 +1,323 @@
+"""Conversion of the arrays that callers have to keys and values of one tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.types import Update
+from sparseagg._internal.foreign.numpy_arrays import to_numpy
+from sparseagg._internal.foreign.parts import Array, Entries, Keyed
+from sparseagg._internal.foreign.sparse_arrays import read_parts
+from sparseagg._internal.foreign.tables import is_table, read_columns
+from sparseagg._internal.spec.options import outside_key_space
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.spec.tied import every_name
+from sparseagg._internal.updates.wire_values import first_true, wire_values
+from sparseagg.errors import InvalidArgumentError
+
+__all__ = [
+    "Array",
+    "TensorData",
+    "engine_data",
+    "is_module",
+    "kind_of",
+    "tensor_data",
+    "to_numpy",
+    "update_data",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorData:
+    """The (key, row) tuples of one tensor, in the types of the wire.
+
+    Attributes:
+        spec: the tensor.
+        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked
+            integers of 32 or 64 bits.
+        values: shape (n, row_width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
+        num_keys: n.
+    """
+
+    spec: TensorSpec
+    keys: Array | None
+    values: Array | None
+    num_keys: int
+
+    def copied(self) -> TensorData:
+        """Returns the same tuples in new arrays."""
+        keys, values = (None if array is None else array.copy() for array in (self.keys, self.values))
+        return dataclasses.replace(self, keys=keys, values=values)
+
+
+def is_module(update: Any) -> bool:
+    """Returns whether this is a torch module, whose gradients stay in the same arrays from step to step."""
+    return callable(getattr(update, "named_parameters", None))
+
+
+def update_data(spec: RoundSpec, update: Update) -> list[TensorData]:
+    """Converts one client's update. Arrays that have the wire's type are not copied.
+
+    Args:
+        spec: of the round.
+        update: as ``Round.submit`` documents it. Rows and dense values may also be flat, row after row. Parameters of a
+            module without a gradient are not touched.
+
+    Returns:
+        The tensors of the update in the order of the spec.
+
+    Raises:
+        InvalidArgumentError: the round has no such tensor, or a tensor has a wrong shape, type or value.
+    """
+    return [_with_wire_keys(data) for data in engine_data(spec, update)]
+
+
+@default_float_environment()
+def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
+    """Converts one client's update as ``update_data`` does, but leaves keys to the engine in this process.
+
+    The engine checks keys, and brings them to the wire's type, in the pass that copies them.
+    """
+    if is_module(update):
+        update = _gradients(spec, update)
+    elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
+        update = _named(spec, update)
+    for name in update:
+        spec.tensor(name)
+    return [_engine_tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+
+
+def _gradients(spec: RoundSpec, module: Any) -> dict[str, Any]:
+    """Returns the gradients of a module. One that has several names comes by each that the round has."""
+    known = {tensor.name for tensor in spec.tensors}
+    named = list(every_name(module.named_parameters))
+    names: dict[int, list[str]] = {}
+    for name, parameter in named:
+        if name in known:
+            names.setdefault(id(parameter), []).append(name)
+    gradients: dict[str, Any] = {}
+    for first, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            gradients.update(dict.fromkeys(names.get(id(parameter), [first]), parameter.grad))
+    return gradients
+
+
+def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
+    """Returns an update without names as a mapping."""
+    names = [tensor.name for tensor in spec.tensors]
+    # As RoundSpec.like names the arrays of a list.
+    if isinstance(update, list) and len(update) == len(names) and names == [str(at) for at in range(len(names))]:
+        return dict(zip(names, update))
+    if len(names) != 1:
+        raise InvalidArgumentError(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
+    return {names[0]: update}
+
+
+@default_float_environment()
+def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+    """Converts one tensor; see ``update_data``."""
+    return _with_wire_keys(_engine_tensor_data(spec, tensor))
+
+
+def _engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+    with _readable(spec, tensor):
+        return _tensor_data(spec, tensor)
+
+
+@contextlib.contextmanager
+def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
+    """Turns any error of reading ``thing`` into an ``InvalidArgumentError`` that names tensor, part and type."""
+    try:
+        yield
+    except (InvalidArgumentError, MemoryError):
+        raise
+    except Exception as error:  # any kind of error that the thing's library raises
+        raise InvalidArgumentError(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
+
+
+def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+    if callable(getattr(tensor, "as_update", None)):  # a TensorResult
+        tensor = tensor.as_update()
+    if isinstance(tensor, tuple):
+        if len(tensor) != 2:
+            raise InvalidArgumentError(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
+        keys, rows = tensor
+        with _readable(spec, keys, "keys of "):
+            keys = _key_array(keys)
+        with _readable(spec, rows, "rows of "):
+            if rows is not None:
+                rows = read_columns(rows) if is_table(rows) else to_numpy(rows)
+        return _from_rows(spec, keys, rows)
+    parts = read_parts(tensor)
+    if isinstance(parts, Keyed):
+        return _from_rows(spec, parts.keys, parts.rows)
+    if isinstance(parts, Entries):
+        return _from_entries(spec, parts)
+    return _from_dense(spec, tensor)
+
+
+def kind_of(thing: Any) -> str:
+    """Returns the full name of a thing's type, for errors."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _key_array(keys: Any) -> Array:
+    array = to_numpy(keys)
+    # NumPy makes floats from integers without a common type, such as 0 and 2^64 - 1.
+    if array.dtype.kind == "f" and isinstance(keys, (list, tuple)) and all(type(key) is int for key in keys):
+        return np.array(keys, dtype=np.uint64)
+    return array
+
+
+def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
+    if isinstance(tensor, list) and len(tensor) == 2 and spec.num_rows != 2 and hasattr(tensor[0], "__len__"):
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)"
+        )
+    values = to_numpy(tensor)
+    if values.size != spec.num_rows * spec.row_width or spec.num_rows == 0:
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but num_rows "
+            f"{spec.num_rows} × row_width {spec.row_width} needs {spec.num_rows * spec.row_width}; "
+            "give (keys, rows) for a part"
+        )
+    _check_axes(spec, "dense", values.shape)
+    rows = values.reshape(spec.num_rows, spec.row_width)
+    return TensorData(spec, None, wire_values(spec, None, rows, spec.num_rows), spec.num_rows)
+
+
+def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
+    """Refuses an array whose axes are not the tensor's, such as a transposed array.
+
+    An array with one axis is flat, and axes of size 1 make no difference. Without a shape in the spec, keys may be on
+    several axes, and columns also. The first axes make the keys.
+    """
+    if len(shape) < 2:
+        return
+    if spec.shape is None:
+        if spec.num_rows in itertools.accumulate(shape, operator.mul, initial=1):
+            return
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make num_rows "
+            f"{spec.num_rows}, and the others row_width {spec.row_width}"
+        )
+    if shape[0] != spec.num_rows and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
+        raise InvalidArgumentError(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
+
+
+def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
+    keys = _integer_keys(spec, keys)
+    values = None if rows is None else wire_values(spec, keys, to_numpy(rows), len(keys))
+    return TensorData(spec, keys, values, len(keys))
+
+
+def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
+    """Converts the entries of a sparse array. As in dense arrays, the axes make first the keys, then the columns."""
+    coordinates, values = entries.coordinates, entries.values
+    shape = tuple(int(size) for size in entries.shape)
+    if len(coordinates) == 1 and spec.num_rows == 0:
+        return _from_rows(spec, coordinates[0], values)
+    sparse_shape, row_width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
+    if math.prod(shape) != spec.num_rows * spec.row_width or math.prod(sparse_shape) >= 1 << 63:
+        raise _refuse_shape(spec, shape)
+    _check_axes(spec, "sparse", shape)
+    try:
+        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
+    except ValueError as error:
+        raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
+    if row_width % spec.row_width == 0:  # each entry is a row, or several
+        rows_each = row_width // spec.row_width
+        if rows_each > 1:
+            flat = (flat[:, np.newaxis] * rows_each + np.arange(rows_each)).reshape(-1)
+            values = values.reshape(len(flat), spec.row_width)
+        return _from_rows(spec, flat, values)
+    if row_width == 1:
+        return _from_values(spec, flat, values)
+    raise _refuse_shape(spec, shape)
+
+
+def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit num_rows {spec.num_rows} × row_width "
+        f"{spec.row_width}"
+    )
+
+
+def _refuse_coordinates(
+    spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]
+) -> InvalidArgumentError:
+    for axis, (indices, length) in enumerate(zip(coordinates, sparse_shape)):
+        outside = (indices < 0) | (indices >= length)
+        if outside.any():
+            at = first_true(outside)
+            return InvalidArgumentError(
+                f"tensor {spec.name!r}: coordinate {indices[at]} of axis {axis} at position {at} is not in "
+                f"[0, {length})"
+            )
+    return InvalidArgumentError(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
+
+
+def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
+    """Converts single values at key · row_width + column to rows, with zeros in the other columns.
+
+    A repeated entry goes to another row of its key. The merge adds up the rows of a key, in float64.
+    """
+    if not (flat[1:] > flat[:-1]).all():
+        order = np.argsort(flat, kind="stable")
+        flat, values = flat[order], values[order]
+    keys, columns = np.divmod(flat, spec.row_width)
+    is_new = _differs(flat)
+    if not is_new.all():
+        position = np.arange(len(flat))
+        repeat = position - np.maximum.accumulate(np.where(is_new, position, 0))
+        order = np.lexsort((repeat, keys))
+        keys, columns, values, repeat = keys[order], columns[order], values[order], repeat[order]
+        starts = _differs(keys) | _differs(repeat)
+    else:
+        starts = _differs(keys)
+    rows = np.zeros((np.count_nonzero(starts), spec.row_width), dtype=values.dtype)
+    rows[np.cumsum(starts) - 1, columns] = values
+    return _from_rows(spec, keys[starts], rows)
+
+
+def _differs(array: Array) -> Array:
+    """Returns for each entry whether it differs from the entry before; true for the first entry."""
+    mask = np.ones(len(array), dtype=bool)
+    mask[1:] = array[1:] != array[:-1]
+    return mask
+
+
+def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
+    """Returns the keys as contiguous integers of 32 or 64 bits in the machine's byte order, copied if they are not."""
+    if keys.ndim != 1:
+        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
+    if keys.size == 0:
+        return np.empty(0, dtype=f"=u{spec.key_bytes}")
+    if keys.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
+    return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
+
+
+def _with_wire_keys(data: TensorData) -> TensorData:
+    """Returns the tuples with keys of the wire's type, which share memory with keys of as many bits."""
+    keys, spec = data.keys, data.spec
+    if keys is None:
+        return data
+    wire = np.dtype(f"<u{spec.key_bytes}")
+    bits = keys.view(f"=u{keys.dtype.itemsize}")  # a negative key becomes one beyond the type's largest
+    largest = min(np.iinfo(keys.dtype).max, np.iinfo(wire).max)
+    if largest < np.iinfo(bits.dtype).max and keys.size > 0 and int(bits.max()) > largest:
+        at = first_true(bits > bits.dtype.type(largest))
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.num_rows)}"
+        )
+    return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
