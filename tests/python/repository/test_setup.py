@@ -98,7 +98,7 @@ def test_setup_without_what_it_takes_installs_the_client_and_says_so(checkout: P
     assert extensions(checkout) == []
     text = {"cmake": "CMake was not found", "c++": "no C++ compiler", "host": "repository", "headers": "pip install -v"}
     assert text[missing] in (reason(checkout) or "")
-    assert (checkout / "lib" / "sparseagg" / "client" / "blocking_client.py").exists()
+    assert (checkout / "lib" / "sparseagg" / "_internal" / "client" / "blocking_client.py").exists()
 
     stops = build(checkout, "on")
     assert stops.returncode != 0
