@@ -48,7 +48,7 @@ test-cpp: build ## the C++ tests
 .PHONY: test-python
 test-python: $(VENV)/.test deps-browser build ## the Python tests, against a real server
 	status=0; \
-	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/python tests/system $(PYTEST_ARGS) || status=1; \
+	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/system tests/python $(PYTEST_ARGS) || status=1; \
 	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
 	  exit $$status  # the latter skips, by name, the libraries that are not here
 
