@@ -60,7 +60,7 @@ def fill_status(server) -> None:
         with pytest.raises(sa.SparseaggError):
             failed.submit("phone-1", {"bias": (np.array([1]), np.array([np.nan], np.float32))})
         with pytest.raises(sa.SparseaggError):
-            failed.close()
+            failed.finish()
     create_tasks(server.http_address, "news-42", ["phone"] * 4)
     lease = {"clientId": "phone-7", "labels": ["phone"], "timeout": "1s"}
     request(server.http_address, "POST", "/v1/tasks:lease", lease)
