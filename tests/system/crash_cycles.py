@@ -30,7 +30,7 @@ or zeroed, at a random place. With --power-failures it takes all of that. Under 
 acknowledged may then be lost; clients submit again, and the cycles, which are all rounds, check that
 
 - a result is the sum of the listed submissions, none of which counts in part;
-- a result that was there has the same bits after a restart, or its round is failed or gone.
+- a result that was there has the same bits after a restart, or its round is failed, gone, or open again.
 
 Prints the seed first, and a JSON object with the figures in the last line. Exits 1 at the first failure, and leaves the
 data directory and the server's log for a look.
