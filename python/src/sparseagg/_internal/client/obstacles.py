@@ -150,7 +150,13 @@ def _connected(address: str, until: float) -> socket.socket:
     timeout_s = max(0.01, until - time.monotonic())
     if not isinstance(target, str):
         assert target is not None
-        connection = socket.create_connection(target, timeout_s)
+        try:
+            connection = socket.create_connection(target, timeout_s)
+        except socket.gaierror:
+            if target[0] != "localhost":
+                raise
+            # Without /etc/hosts the system may not know the name, which gRPC does (RFC 6761, section 6.3).
+            connection = socket.create_connection(("127.0.0.1", target[1]), timeout_s)
     else:
         connection = socket.socket(socket.AF_UNIX)
         try:
