@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import pathlib
 import pickle
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sparseagg as sa
 from real_server import ServerProcess
 from scripted_server import Scripted, serving
-from sparseagg._internal.client.obstacles import find_obstacle, may_look
 from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport
 from sparseagg._internal.commands import doctor
 from sparseagg._internal.commands.cli import main
@@ -335,67 +333,3 @@ def test_server_with_tls_that_restarts_is_waited_for(start_server, tmp_path):
         server.kill()
         start_server(*flags, address=server.address)
         assert client.server_info().version == sa.__version__
-
-
-@contextlib.contextmanager
-def answering(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A port whose connections are given to ``talk``, and then closed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection, contextlib.suppress(OSError):
-                        talk(connection)
-
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            accepting.join()
-
-
-def test_find_obstacle_of_a_port_that_says_nothing_is_unknown():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert find_obstacle(address, False, "", 0.05) is None
-
-
-@pytest.mark.parametrize("answer", [b"", b"\0", b"SSH-2.0-x\r\n", b"\0\0\0\4\0\0\0\0\0"])
-def test_find_obstacle_of_a_port_that_says_something_else_is_unknown(answer):
-    def talk(connection: socket.socket) -> None:
-        connection.sendall(answer)
-        connection.recv(1 << 16)
-
-    with answering(talk) as address:
-        assert find_obstacle(address, False, "", 10.0) is None
-
-
-def test_find_obstacle_goes_not_where_grpc_goes_through_a_proxy(monkeypatch):
-    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    assert may_look("server.example:1", True)
-    assert not may_look("xds:///server.example", True)
-    monkeypatch.setenv("http_proxy", "http://proxy.example:1")
-    assert not may_look("server.example:1", True)
-    assert may_look("server.example:1", False)
-    assert may_look("127.0.0.1:1", True)
-
-
-def test_localhost_is_this_machine_where_no_hosts_file_names_it(monkeypatch):
-    resolve = socket.getaddrinfo
-
-    def without_hosts_file(host, *more, **options):
-        if host == "localhost":
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return resolve(host, *more, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", without_hosts_file)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"localhost:{listener.getsockname()[1]}"
-    obstacle = find_obstacle(address, False, "", 5)
-    assert obstacle is not None
-    assert obstacle.text == f"nothing listens at {address}: is a server running?"
