@@ -248,7 +248,15 @@ template <typename Key>
 void FoldAs(const TensorSpec& spec, CpuUpdate& update) {
   auto storage = std::make_shared<Storage<Key>>();
   const auto& sorted = *static_cast<const SortedTuples<Key>*>(update.unfolded);
-  CopyOrFold(spec, sorted, update.values, *storage, update.dtype).IgnoreError();  // sums of floats have none
+  if (update.num_keys == sorted.size()) {
+    sorted.With([&](const auto& tuples) {
+      CopyKeysInOrder(tuples, storage->keys);
+      CopyValuesInOrder(tuples, update.values, SizeOf(spec.dtype) * spec.row_width, storage->values);
+    });
+  } else {
+    update.dtype = DType::kFloat64;
+    FoldFloatRows(spec, sorted, update.values, *storage);
+  }
   update.unfolded = nullptr;
   SetColumns(std::move(storage), update);
 }

@@ -24,7 +24,7 @@ struct LoneShape {
   uint64_t num_rows;
   uint32_t row_width;
   size_t num_tuples;
-  uint64_t num_keys;  // that the tuples draw from
+  uint64_t num_keys;  // that the tuples draw from; as many as tuples: each has one of its own
   bool is_sorted;
 };
 
@@ -35,7 +35,12 @@ RawSubmission Update(const TensorSpec& spec, const LoneShape& shape, const std::
   const uint64_t stride =
       shape.num_rows == 0 ? std::numeric_limits<uint64_t>::max() / shape.num_keys : shape.num_rows / shape.num_keys;
   std::vector<uint64_t> keys(shape.num_tuples);
-  for (uint64_t& key : keys) key = random() % shape.num_keys * stride;
+  if (shape.num_keys == shape.num_tuples) {
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * stride;
+    std::shuffle(keys.begin(), keys.end(), random);
+  } else {
+    for (uint64_t& key : keys) key = random() % shape.num_keys * stride;
+  }
   if (shape.is_sorted) std::sort(keys.begin(), keys.end());
   std::vector<double> values(keys.size() * shape.row_width);
   for (double& value : values) {
@@ -118,6 +123,10 @@ TEST_P(EngineLoneUpdate, BesideOthers_HaveTheReferencesBits) {
   Run({spec}, {first, Update(spec, none, "a", kSeed + 1, 0.1)});
   const std::vector<RawSubmission> three = {Update(spec, none, "a", kSeed + 1, 0.1), first,
                                             Update(spec, small, "c", kSeed + 2, 0.1)};
+  const size_t many = large.num_tuples;
+  TensorSpec unique = MakeSpec(DType::kFloat32, Op::kSum, many, large.row_width);
+  const LoneShape each_once{many, large.row_width, many, many, false};
+  Run({unique}, {Update(unique, each_once, "b", kSeed, 1.0), Update(unique, small, "c", kSeed, 1.0)});
   Run({spec}, three);
   Run({spec}, three, {.num_aggregations = 2});
   Run({spec}, three, {.fold_seed = kSeed});
