@@ -8,6 +8,8 @@ import queue
 import re
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "bench"
@@ -51,6 +53,13 @@ class ServerProcess:
         for line in self.process.stdout:
             lines.put(line)
         lines.put("")
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Asks until it is so; fails if the server leaves before."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not condition():
+            assert self.process.poll() is None, "the server has left"
+            assert time.monotonic() < deadline, "waited in vain"
 
     def stop(self) -> int:
         """Stops it in order; returns its status."""

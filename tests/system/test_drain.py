@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import queue
 import signal
-import time
-from collections.abc import Callable
 
 import grpc
 import numpy as np
@@ -29,14 +27,6 @@ def status(server, path: str) -> int:
     return answer.status
 
 
-def poll(server, condition: Callable[[], bool]) -> None:
-    """Asks until it is so; fails if the server leaves before."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not condition():
-        assert server.process.poll() is None
-        assert time.monotonic() < deadline
-
-
 class OpenUpload:
     """A stream with one chunk of two: a call that is under way until somebody ends it."""
 
@@ -53,7 +43,7 @@ class OpenUpload:
             values=np.array([1], "<f4").tobytes(),
         )
         self._chunks.put(pb.UpdateChunk(round=round_name, client_id="a", submission_id="a-1", slices=[part]))
-        poll(server, lambda: stub.GetRound(pb.GetRoundRequest(name=round_name)).num_uploads == 1)
+        server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(name=round_name)).num_uploads == 1)
 
     def abandon(self) -> None:
         self._chunks.put(None)
@@ -66,7 +56,7 @@ def test_second_signal_ends_at_once_what_the_first_one_lets_finish(start_server,
         upload = OpenUpload(server, channel, client.create_round(SPEC).name)
         assert status(server, "/readyz") == 200
         server.process.send_signal(signal.SIGTERM)
-        poll(server, lambda: status(server, "/readyz") == 503)
+        server.wait_until(lambda: status(server, "/readyz") == 503)
         assert status(server, "/healthz") == 200
         assert not upload.call.done()
         assert server.process.poll() is None
@@ -82,8 +72,8 @@ def test_drain_delay_serves_on_but_is_not_ready(start_server) -> None:
         health = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert health(b"") == b"\x08\x01"  # HealthCheckResponse{status = SERVING}
         server.process.send_signal(signal.SIGTERM)
-        poll(server, lambda: status(server, "/readyz") == 503)
-        poll(server, lambda: health(b"") == b"\x08\x02")  # NOT_SERVING
+        server.wait_until(lambda: status(server, "/readyz") == 503)
+        server.wait_until(lambda: health(b"") == b"\x08\x02")  # NOT_SERVING
         client.create_round(SPEC).finish()
         assert status(server, "/metrics") == 200
     assert server.process.poll() is None

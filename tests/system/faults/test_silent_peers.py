@@ -10,6 +10,7 @@ import grpc
 import pytest
 from real_server import ServerProcess
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -81,22 +82,15 @@ def test_watch_does_not_hold_up_the_stop(method: str, patient_server: ServerProc
 
 def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
     with grpc.insecure_channel(patient_server.address) as channel:
-        put = channel.stream_unary(
-            "/sparseagg.v1.Aggregation/SubmitUpdate",
-            request_serializer=pb.UpdateChunk.SerializeToString,
-            response_deserializer=pb.CommitSubmissionResponse.FromString,
-        )
-        create = channel.unary_unary(
-            "/sparseagg.v1.Aggregation/CreateRound",
-            request_serializer=pb.CreateRoundRequest.SerializeToString,
-            response_deserializer=pb.Round.FromString,
-        )
+        stub = rpc.AggregationStub(channel)
         spec = pb.RoundSpec(tensors=[pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, num_rows=9)])
-        create(pb.CreateRoundRequest(round_id="r", spec=spec))
+        stub.CreateRound(pb.CreateRoundRequest(round_id="r", spec=spec))
         host, _, port = patient_server.address.rpartition(":")
 
         def chunks():
             yield pb.UpdateChunk(round="rounds/r", client_id="c", submission_id="s")
+            # A call that no handler has yet is cancelled by gRPC itself, and tried again by the clients.
+            patient_server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(name="rounds/r")).num_uploads == 1)
             patient_server.process.terminate()
             # A peer without calls is ended: by then, one with a call would have been, too.
             with contextlib.suppress(ConnectionResetError):
@@ -105,5 +99,5 @@ def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
             yield pb.UpdateChunk(round="rounds/r", client_id="c", submission_id="s", sequence=1, last=True)
 
         with socket.create_connection((host, int(port)), timeout=60) as silent:
-            assert put(chunks()).num_tuples == 0
+            assert stub.SubmitUpdate(chunks()).num_tuples == 0
     assert patient_server.process.wait(timeout=60) == 0
