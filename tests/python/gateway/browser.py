@@ -42,8 +42,10 @@ class Driver:
                 ports.put(found.group(1))
 
     def open(self, url: str, *, width: int = 1100, height: int = 900, dark: bool = False) -> Page:
-        # A container's root has no namespaces of its own, and little shared memory.
-        flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        # A container's root has no namespaces of its own, and little shared memory. The driver talks to the browser
+        # through a pipe: for a port it asks the system for "localhost", which needs /etc/hosts.
+        flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
+        flags.append("--hide-scrollbars")
         if dark:
             flags.append("--force-dark-mode")
         options = {"binary": self._browser, "args": flags}
