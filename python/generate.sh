@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates python/src/sparseagg/v1/*_pb2*.py from the proto files; what it writes is committed.
+# Generates python/src/sparseagg/v1/*_pb2.py and their *.pyi from the proto files; what it writes is committed.
 #
 #   python/generate.sh           writes the files
 #   python/generate.sh --check   fails when the committed files are not what it would write
@@ -21,9 +21,7 @@ if [[ ${1-} == --check ]]; then
   trap 'rm -rf "$out"' EXIT
 fi
 
-plugin=$(command -v grpc_python_plugin)
-protoc --proto_path=proto --python_out="$out" --pyi_out="$out" \
-  --plugin=protoc-gen-grpc_python="$plugin" --grpc_python_out="$out" proto/sparseagg/v1/*.proto
+protoc --proto_path=proto --python_out="$out" --pyi_out="$out" proto/sparseagg/v1/*.proto
 
 if [[ ${1-} == --check ]]; then
   status=0

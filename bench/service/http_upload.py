@@ -26,8 +26,8 @@ from typing import Any
 
 import grpc
 import numpy as np
+from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
 CLIENTS = 50
 TUPLES = 250_000  # of a client
@@ -76,7 +76,7 @@ def send(address: str, rounds: list[str], clients: list[int], barrier: Any, time
         times.put((name, begin, time.monotonic()))
 
 
-def measure_http(address: str, stub: rpc.AggregationStub, streams: int) -> float:
+def measure_http(address: str, stub: Any, streams: int) -> float:
     """Returns the bytes a second of one turn of HTTP."""
     tensor = pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, num_rows=NUM_ROWS)
     request = pb.CreateRoundRequest(spec=pb.RoundSpec(tensors=[tensor]))
@@ -128,7 +128,7 @@ def main() -> int:
         assert found is not None
         try:
             with grpc.insecure_channel(found.group(1)) as channel:
-                stub = rpc.AggregationStub(channel)
+                stub = make_stub(channel)
                 turns: dict[str, list[float]] = {"grpc": [], "http": []}
                 for _ in range(arguments.turns):
                     turns["grpc"].append(measure_grpc(arguments.loadgen, found.group(1), arguments.streams))

@@ -6,11 +6,11 @@ import contextlib
 from concurrent import futures
 
 import grpc
+from sparseagg._internal.wire.stub import methods
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 
 
-class Scripted(pb_grpc.AggregationServicer):
+class Scripted:
     """Answers GetRound with the codes it is given, then with a round."""
 
     def __init__(self, *codes: grpc.StatusCode, delay_ms: int | None = None) -> None:
@@ -30,9 +30,16 @@ class Scripted(pb_grpc.AggregationServicer):
 
 
 @contextlib.contextmanager
-def serving(servicer: Scripted, credentials: grpc.ServerCredentials | None = None):
+def serving(servicer: object, credentials: grpc.ServerCredentials | None = None):
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    pb_grpc.add_AggregationServicer_to_server(servicer, server)
+    handlers = {
+        method.name: getattr(grpc, f"{method.kind}_rpc_method_handler")(
+            getattr(servicer, method.name), method.request.FromString, method.response.SerializeToString
+        )
+        for method in methods()
+        if hasattr(servicer, method.name)
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("sparseagg.v1.Aggregation", handlers),))
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:

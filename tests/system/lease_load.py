@@ -35,8 +35,8 @@ from typing import Any
 import grpc
 import sparseagg as sa
 from google.protobuf import duration_pb2
+from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import tasks_pb2 as pb
-from sparseagg.v1 import tasks_pb2_grpc as pb_grpc
 
 CHANNELS = 16
 QUIET_S = 10.0
@@ -126,7 +126,7 @@ async def run_load(server: sa.Server, options: argparse.Namespace) -> dict[str, 
     channels = [
         grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
     ]
-    stubs = [pb_grpc.TasksStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
+    stubs = [make_stub(channel) for channel in channels]
     result: dict[str, Any] = {}
     await stubs[0].ListTasks(pb.ListTasksRequest())
     empty = resident_bytes(server)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
+from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 METRICS = ("--metrics-address", "127.0.0.1:0")
@@ -31,7 +31,7 @@ class OpenUpload:
     """A stream with one chunk of two: a call that is under way until somebody ends it."""
 
     def __init__(self, server, channel: grpc.Channel, round_name: str) -> None:
-        stub = rpc.AggregationStub(channel)
+        stub = make_stub(channel)
         self._chunks: queue.Queue[pb.UpdateChunk | None] = queue.Queue()
         self.call = stub.SubmitUpdate.future(iter(self._chunks.get, None))
         part = pb.TensorSlice(

@@ -11,7 +11,6 @@ import pytest
 import sparseagg as sa
 from google.protobuf import timestamp_pb2
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
 from test_retry import serving
 
 SEED = 20261209
@@ -86,7 +85,7 @@ def test_result_goes_on_where_the_connection_broke(
     assert proxy.broken >= 4
 
 
-class Replaced(pb_grpc.AggregationServicer):
+class Replaced:
     """Has a round whose second page comes after another one of its name has been made."""
 
     def __init__(self) -> None:

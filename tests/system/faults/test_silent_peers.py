@@ -9,8 +9,8 @@ import threading
 import grpc
 import pytest
 from real_server import ServerProcess
+from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
-from sparseagg.v1 import aggregation_pb2_grpc as rpc
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -82,7 +82,7 @@ def test_watch_does_not_hold_up_the_stop(method: str, patient_server: ServerProc
 
 def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
     with grpc.insecure_channel(patient_server.address) as channel:
-        stub = rpc.AggregationStub(channel)
+        stub = make_stub(channel)
         spec = pb.RoundSpec(tensors=[pb.TensorSpec(name="t", dtype=pb.DTYPE_FLOAT32, num_rows=9)])
         stub.CreateRound(pb.CreateRoundRequest(round_id="r", spec=spec))
         host, _, port = patient_server.address.rpartition(":")

@@ -1,1 +1,1 @@
-"""Messages and stubs generated from proto/sparseagg/v1; python/generate.sh makes them."""
+"""Messages generated from proto/sparseagg/v1; python/generate.sh makes them."""

@@ -11,9 +11,8 @@ from typing import Any
 import grpc
 
 from sparseagg._internal.wire.message import send_chunk_messages
+from sparseagg._internal.wire.stub import make_stub
 from sparseagg.errors import CancelledError, FailedPreconditionError, SparseaggError
-from sparseagg.v1 import aggregation_pb2_grpc as pb_grpc
-from sparseagg.v1 import tasks_pb2_grpc as tasks_pb_grpc
 
 __all__ = ["ChannelPool"]
 
@@ -129,9 +128,7 @@ class ChannelPool:
     def _add(self) -> int:
         """Opens a channel and returns its index. Requires _lock."""
         channel = self._open_channel()
-        stub = pb_grpc.AggregationStub(channel)  # type: ignore[no-untyped-call]
-        # The methods of both services: no two have one name.
-        vars(stub).update(vars(tasks_pb_grpc.TasksStub(channel)))  # type: ignore[no-untyped-call]
+        stub = make_stub(channel)
         send_chunk_messages(stub, channel)
         self._channels.append(channel)
         self._stubs.append(stub)
