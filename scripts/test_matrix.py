@@ -221,8 +221,9 @@ def read_results(wheel: Path) -> list[Result]:
 def write_results(wheel: Path, results: Sequence[Result]) -> None:
     """Writes the JSON file and the table of the page."""
     machine = f"{platform.system()} {platform.machine()}"
-    kept = {"wheel": wheel.name, "machine": machine, "results": [dataclasses.asdict(each) for each in results]}
-    TABLE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    rows = ",\n".join(json.dumps(dataclasses.asdict(each)) for each in results)
+    head = f'"wheel": {json.dumps(wheel.name)}, "machine": {json.dumps(machine)}'
+    TABLE.write_text(f'{{{head}, "results": [\n{rows}\n]}}\n', encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
