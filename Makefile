@@ -196,20 +196,18 @@ bench-one-update: bench-build ## one large update with repeated keys, compared b
 
 .PHONY: tune
 tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
-	@mkdir -p bench/results
+	@mkdir -p out/bench
 	cmake --build --preset dev --target merge_tune
-	build/dev/bench/merge_tune --out bench/results/tune.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/merge/tune.py bench/results/tune.json --out bench/results/tune.png
+	build/dev/bench/merge_tune --out out/bench/tune.json $(BENCH_ARGS)
+	$(PEERS_PYTHON) bench/merge/tune.py out/bench/tune.json --out out/bench/tune.png
 
 .PHONY: bench-service
 bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
 	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
-	$(BIN)/python bench/service/plot_service.py bench/results/service.json --out bench/results/service.png
 
 .PHONY: bench-service-quick
 bench-service-quick: bench-service-build ## the same on a tenth of the clients, into out/bench (a minute)
 	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
-	$(BIN)/python bench/service/plot_service.py out/bench/service.json --out out/bench/service.png
 
 .PHONY: bench-service-build
 bench-service-build: build/dev/build.ninja $(VENV)/.demo

@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Bytes per second of the memory, from the makers' data sheets, and the share that a copy kernel reaches of it.
-BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
+# Bytes per second of an H100's memory, from its data sheet, and the share that a copy kernel reaches of it.
+BANDWIDTH = 3.35e12
 SHARE = 0.9
 
 # A multiprocessor of sm_90.
@@ -116,13 +116,15 @@ def read_kernels(report: str) -> list[Kernel]:
 
 
 def kernel_table(kernels: list[Kernel]) -> list[str]:
-    """The lines of the table of kernels: the most and the least of all instantiations of each."""
+    """The lines of the table of kernels that spill or are not fully occupied: least and most of the instantiations."""
     lines = [
         "| kernel | instances | registers | spilled bytes | shared bytes | occupancy |",
         "|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(k.name.partition("<")[0] for k in kernels):
         same = [k for k in kernels if k.name.partition("<")[0] == name]
+        if all(k.occupancy() == 1 and k.spilled == 0 for k in same):
+            continue
         figures = [
             spread([k.registers for k in same]),
             spread([k.spilled for k in same]),
@@ -139,26 +141,34 @@ def spread(numbers: list[int]) -> str:
 
 
 def traffic_table(traffic: dict[str, Any]) -> list[str]:
-    """The lines of the table of bytes."""
-    heads = " | ".join(f"{name} model, G/s" for name in BANDWIDTHS)
+    """The lines of the table of bytes: a row for each workload, with the path that the planner takes and the other."""
     lines = [
-        f"| workload | path | bytes a tuple | floor | {heads} | by kernel |",
-        "|---|---|---|---|" + "---|" * (len(BANDWIDTHS) + 1),
+        "| workload | planned path | bytes a tuple | floor | H100 model, G/s | the other path, bytes a tuple |",
+        "|---|---|---|---|---|---|",
     ]
-    for result in traffic["results"]:
-        taken = result["bytes_per_tuple"]
-        rates = " | ".join(f"{SHARE * bandwidth / taken / 1e9:.1f}" for bandwidth in BANDWIDTHS.values())
-        largest = sorted(result["kernels"].items(), key=lambda each: -each[1])
-        parts = ", ".join(f"{name} {count:.1f}" for name, count in largest if count >= 0.05)
-        path = result["path"] + (", as planned" if result["planned"] else "")
-        floor = f"{result['floor_bytes_per_tuple']:.1f}"
-        lines.append(f"| {result['workload']} | {path} | {taken:.1f} | {floor} | {rates} | {parts} |")
+    for planned in (each for each in traffic["results"] if each["planned"]):
+        taken, floor = planned["bytes_per_tuple"], planned["floor_bytes_per_tuple"]
+        rate = SHARE * BANDWIDTH / taken / 1e9
+        others = [
+            f"{each['path']} {each['bytes_per_tuple']:.1f}"
+            for each in traffic["results"]
+            if each["workload"] == planned["workload"] and not each["planned"]
+        ]
+        cells = (
+            planned["workload"],
+            planned["path"],
+            f"{taken:.1f}",
+            f"{floor:.1f}",
+            f"{rate:.1f}",
+            *(others or ["–"]),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def feeding_table(traffic: dict[str, Any]) -> list[str]:
     """The lines of the table of rounds fed from host memory."""
-    kinds = list(dict.fromkeys(each["memory"] for each in traffic["feeding"]))
+    kinds = ("pinned", "sent on arrival")
     lines = [
         "| workload | bytes a tuple in | out | " + " | ".join(f"{kind}, G/s (link)" for kind in kinds) + " |",
         "|---|---|---|" + "---|" * len(kinds),

@@ -1,4 +1,4 @@
-"""The parts of the comparisons: the reference that answers are held to, the tables, the pictures."""
+"""The parts of the comparisons: the reference that answers are held to, and the tables."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def peers_file() -> dict[str, Any]:
 
 
 def test_gpu_table_compares_with_the_fastest_peer(module, gpu_file, peers_file) -> None:
-    text = module("plot_gpu").markdown(gpu_file, peers_file)
+    text = module("measured_table").markdown(gpu_file, peers_file)
     plain, skewed = (line for line in text.splitlines() if line.startswith("| A |") and line.count("|") > 5)
     cells = [cell.strip() for cell in plain.strip("|").split("|")]
     assert cells == [
@@ -156,12 +156,6 @@ def test_gpu_table_compares_with_the_fastest_peer(module, gpu_file, peers_file) 
     assert "- cupy: no such thing" in text
     assert "- cub on A (plain): key 2: 3, not 4" in text
     assert "torch index_add_ on D: no memory" in text
-
-
-def test_gpu_picture_is_drawn(module, gpu_file, peers_file, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    module("plot_gpu").draw(gpu_file, peers_file, tmp_path / "gpu.png")
-    assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_gpu_peers_find_wrong_answers(module) -> None:

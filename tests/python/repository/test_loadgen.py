@@ -208,7 +208,7 @@ def test_flags_that_cannot_be_are_refused() -> None:
     assert (done.returncode, "--target" in done.stderr) == (1, True)
 
 
-def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.Path) -> None:
+def test_quick_benchmark_measures_everything(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "service.json"
     programs = ("--server", server_binary(), "--loadgen", loadgen_binary())
     subprocess.run([sys.executable, BENCH / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
@@ -222,6 +222,3 @@ def test_quick_benchmark_measures_everything_and_can_be_drawn(tmp_path: pathlib.
     assert found["small_rounds"]["clients"] == 20
     assert len(found["memory_growth"]["resident_bytes"]) == 3
     assert found["soak"]["clients_at_once"] == 40
-    picture = tmp_path / "service.png"
-    subprocess.run([sys.executable, BENCH / "plot_service.py", out, "--out", picture], check=True, timeout=120)
-    assert picture.read_bytes().startswith(b"\x89PNG")

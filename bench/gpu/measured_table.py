@@ -1,4 +1,4 @@
-"""Tables and a picture of what gpu_bench and peers/gpu_peers.py wrote: per workload ours, the peers and the limits.
+"""Tables of what gpu_bench and peers/gpu_peers.py wrote: per workload ours, the peers and the limits.
 
 Figures of a run without a GPU are refused: on the host gpu_bench tests itself and measures nothing.
 """
@@ -10,8 +10,6 @@ import json
 import pathlib
 import sys
 from typing import Any
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 
 OURS = ("resident", "kernels")
 NATIVE_PEERS = ("thrust", "cub")
@@ -122,70 +120,19 @@ def markdown(gpu: File, peers: File | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(gpu: File, peers: File | None, out: pathlib.Path) -> None:
-    """The picture: a column for each plain workload, on a scale of powers of ten."""
-    import picture
-
-    workloads = [workload for workload, variant in cases(gpu) if variant == "plain"]
-    figure, axes = picture.new(size=(9, 4.6))
-    labelled = set()
-
-    def point(x: float, row_rate: float, label: str, marker: str, colour: str) -> None:
-        axes.scatter(
-            x, row_rate / 1e6, s=55, marker=marker, color=colour, label=None if label in labelled else label, zorder=3
-        )
-        labelled.add(label)
-
-    for x, workload in enumerate(workloads):
-        for what, label, marker, colour in (
-            ("resident", "sparseagg, updates on the device", "D", picture.OURS),
-            ("end_to_end", "sparseagg, from pinned host memory", "s", "#e08a3c"),
-        ):
-            memory = "pinned" if what == "end_to_end" else None
-            if row := find(gpu, workload, "plain", what, memory):
-                point(x, row["tuples_per_s"], label, marker, colour)
-                if row["share_of_limit"] > 0:
-                    bound = row["tuples_per_s"] / row["share_of_limit"] / 1e6
-                    limit = "limit of the link" if memory else "limit of copies on the device"
-                    axes.plot(
-                        [x - 0.3, x + 0.3],
-                        [bound, bound],
-                        color=colour,
-                        linewidth=1,
-                        linestyle="--",
-                        label=None if limit in labelled else limit,
-                    )
-                    labelled.add(limit)
-        for peer_rate, _ in peer_rates(gpu, peers, workload, "plain"):
-            point(x - 0.2, peer_rate, "peers, on the device, float32", "o", picture.PEER)
-        for peer_rate, name in peer_rates(gpu, peers, workload, "plain")[:1]:
-            axes.annotate(name, (x - 0.2, peer_rate / 1e6), xytext=(0, 6), textcoords="offset points", fontsize=6)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(workloads)), workloads)
-    axes.set_ylabel("million tuples a second")
-    picture.style(axes, "both")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False, fontsize=8)
-    axes.set_title(f"{gpu['device']}, {gpu['date']}", fontsize=9)
-    picture.save(figure, out)
-
-
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gpu", type=pathlib.Path, help="JSON of gpu_bench")
     parser.add_argument("--peers", type=pathlib.Path, help="JSON of gpu_peers.py")
-    parser.add_argument("--table", type=pathlib.Path, help="Markdown to write")
-    parser.add_argument("--out", type=pathlib.Path, help="PNG to write")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="Markdown to write")
     options = parser.parse_args()
     gpu = json.loads(options.gpu.read_text(encoding="utf-8"))
     peers = json.loads(options.peers.read_text(encoding="utf-8")) if options.peers else None
     if not gpu["is_gpu"]:
         print(f"{options.gpu} was written without a GPU: there is nothing to show", file=sys.stderr)
         return 1
-    if options.table:
-        options.table.write_text(markdown(gpu, peers), encoding="utf-8")
-    if options.out:
-        draw(gpu, peers, options.out)
+    options.out.write_text(markdown(gpu, peers), encoding="utf-8")
     return 0
 
 
