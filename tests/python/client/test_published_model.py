@@ -150,7 +150,7 @@ def test_version_that_is_removed_during_the_reading_is_no_error(any_client, monk
     async def write(self, round_id, rows, keys):
         if not raced:  # the publisher goes on, and removes what this call is about to read
             raced.append(round_id)
-            inner = model._inner if isinstance(model._inner, async_model.PublishedModel) else model._inner._model
+            inner = model._inner if isinstance(model._inner, async_model.PublishedModel) else model._inner._inner
             arrays["rows"][...] = 5.0
             await inner.publish(3, arrays, whole=True)
         return await real(self, round_id, rows, keys)

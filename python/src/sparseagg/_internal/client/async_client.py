@@ -49,8 +49,10 @@ class Client(TaskCalls):
     calls from another loop raise ``FailedPreconditionError``. Tasks of one loop may make calls at the same time. Not
     thread-safe: make another client for each thread's loop, and in a forked child.
 
-    ``sparseagg.Client`` has the same methods, and documents their arguments and errors, and the addresses ":memory:"
-    (the engine in this process) and ":local:" (the constructor starts a server, and blocks until it listens).
+    The constructor has the arguments of ``sparseagg.Client``. With the address ":local:" it starts a server, and blocks
+    until that listens.
+
+    Arrays are converted in another thread, while the event loop goes on: do not change them before the call returns.
 
     Time: the client's ``timeout`` limits a short call, one that carries no update and no result, with all its attempts.
     Some methods have a ``timeout`` too: it limits all that the method does, retries included; with None only the
@@ -132,8 +134,8 @@ class Client(TaskCalls):
         """Closes the connections to the server.
 
         Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
-        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A
-        second call has no effect.
+        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A second
+        call has no effect.
         """
         await self._connection.close()
         if self._server is not None:
@@ -144,7 +146,18 @@ class Client(TaskCalls):
         return ServerInfo.from_proto(await self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
 
     async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
-        """Opens a round; see ``sparseagg.Client.create_round``."""
+        """Opens a round.
+
+        Args:
+            spec: what to compute, and until when.
+            round_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None for a random id. If the server has a round of this id with
+                the same spec, that round is returned in its present state.
+
+        Raises:
+            InvalidArgumentError: the spec has no meaning; the message names the field.
+            AlreadyExistsError: the server has a round of this id with another spec.
+            ResourceExhaustedError: the server has too many rounds, or no memory for this one.
+        """
         request = create_request(spec, round_id)
         return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
 
@@ -153,18 +166,13 @@ class Client(TaskCalls):
         return Round(self._connection, await self._connection.get_round(round_name(name)))
 
     async def list_rounds(self) -> AsyncIterator[Round]:
-        """Yields all rounds of the server, oldest first. Asks the server for a page when the one before is used up."""
-        page: str | None = ""  # the token of the page to ask for: "" for the first one, None after the last one
-        while page is not None:
-            rounds, page = await self._page_of_rounds(page)
-            for each in rounds:
-                yield each
-
-    async def _page_of_rounds(self, page: str) -> tuple[list[Round], str | None]:
-        """Returns the rounds of one page, and the next page's token, which is None if this page is the last."""
-        response = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=page))
-        rounds = [Round(self._connection, RoundInfo.from_proto(proto)) for proto in response.rounds]
-        return rounds, response.next_page_token or None
+        """Yields all rounds of the server, oldest first."""
+        token: str | None = ""  # of the page to ask for: "" for the first one, None after the last one
+        while token is not None:
+            page = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+            for proto in page.rounds:
+                yield Round(self._connection, RoundInfo.from_proto(proto))
+            token = page.next_page_token or None
 
     def model(
         self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
@@ -181,11 +189,23 @@ class Client(TaskCalls):
         value_encoding: ValueEncoding = None,
         timeout: Timeout = None,
     ) -> Result:
-        """Merges updates in one call; see ``sparseagg.Client.aggregate``.
+        """Merges updates in one call, without a round.
 
-        Another thread converts the updates while the event loop goes on: do not change their arrays before this
-        returns. An iterable that is neither a list nor a mapping is iterated in the event loop. All updates are
-        converted before the first one is sent.
+        Args:
+            updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the client
+                ids. An update is an update of ``Round.submit``, or a pair (update, weight). An iterator must make new
+                arrays for each update, since all arrays are read after the last update. (Gradients of a module are
+                copied.)
+            spec: what to compute.
+            key_encoding: both ways; see ``Round.submit``.
+            value_encoding: of the updates; see ``Round.submit``. The result's values are not rounded.
+            timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
+                includes the conversion of ``updates``, which the timeout does not interrupt.
+
+        Raises:
+            InvalidArgumentError: the spec or an update is wrong. Nothing is merged.
+            TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
+            FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
         refuse_unused(spec)

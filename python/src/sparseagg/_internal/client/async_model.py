@@ -95,7 +95,29 @@ class PublishedModel:
     async def publish(
         self, version: SupportsIndex, changes: Mapping[str, Any], *, model: Any = None, whole: bool = False
     ) -> None:
-        """Makes a version known to clients; see ``sparseagg.PublishedModel.publish``."""
+        """Makes a version known to clients.
+
+        A whole model is published besides the changes when there is none on the server, when the changes since the last
+        one have more bytes, or when half of that one's result_ttl is over. Then the oldest rounds are removed, beyond
+        ``keep_bytes``; the newest whole model and the changes after it stay in any case.
+
+        Args:
+            version: the version before, plus 1; the first may be any from 0 on. The newest version again, with the same
+                content, has no effect.
+            changes: what changed since the version before, by tensor: (keys, rows), the new values of these rows; or an
+                array, the new values of all. A tensor that is left out has not changed.
+            model: the arrays of the whole model at this version, used if a whole model is to be published. None: it is
+                read back from the server then.
+            whole: ``changes`` are arrays, and the whole model: the only way without ``model`` to begin.
+
+        Raises:
+            InvalidArgumentError: an argument is wrong; the message names tensor and value.
+            AlreadyExistsError: the version was published with other content.
+            FailedPreconditionError: a whole model has to be published and the server has none to make it of, since its
+                result_ttl is over.
+            ResourceExhaustedError: the server has no memory for the version, or a row has more values than the server's
+                max_row_width.
+        """
         number = checked_integer("a version is an integer from 0 on", version, 0, _LAST_VERSION)
         if not isinstance(changes, Mapping):
             raise InvalidArgumentError(f"changes is a mapping from tensor names to (keys, rows), not {shown(changes)}")
@@ -132,7 +154,24 @@ class PublishedModel:
         *,
         keys: tuple[int, int | None] | None = None,
     ) -> int:
-        """Brings arrays to the newest version; see ``sparseagg.PublishedModel.catch_up``."""
+        """Brings arrays to the newest version, in place, and returns that version.
+
+        Reads the changes after ``since``, oldest first. If one is gone, reads the newest whole model and the changes
+        after it. A call that nothing has changed for costs two short messages.
+
+        Args:
+            arrays: the model's arrays that the caller has, or some of them, by name: arrays of NumPy, or tensors of
+                torch on the CPU, as they were at ``since``.
+            since: version of ``arrays``; None: they have no contents yet.
+            keys: range (begin, end) of the rows to bring up to date, an end of None: to the last one. The other rows
+                stay as they are.
+
+        Raises:
+            InvalidArgumentError: the model has no such tensor, or it has another type or shape. Nothing is written.
+            NotFoundError: there is no whole model on the server, and it is needed.
+
+            After an error, the arrays may be between two versions. Call again with the same ``since``.
+        """
         rows = rows_of(arrays, writable=True)
         at = None if since is None else checked_integer("since is a version or None", since, -1, _LAST_VERSION)
         for _ in range(_MOST_FALLBACKS):

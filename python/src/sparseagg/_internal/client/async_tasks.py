@@ -30,12 +30,24 @@ _STATES = ("open", "leased", "completed", "failed", "cancelled")
 
 @renamed(ROUND)
 class TaskCalls:
-    """A part of ``sparseagg.aio.Client``; ``sparseagg.Client`` documents the methods."""
+    """A part of both clients."""
 
     _connection: Connection | MemoryConnection
 
     async def create_tasks(self, tasks: Iterable[NewTask], owner: str = "") -> list[str]:
-        """Creates tasks and returns their names."""
+        """Creates tasks and returns their names.
+
+        Args:
+            tasks: the tasks. A task whose id, content and owner are those of an existing one stays as it is. Up to 1000
+                tasks and 1 MiB are created together or not at all; of more, the first may exist when an error comes.
+            owner: owners of tasks with the same priority take turns; "": the name of the credential.
+
+        Raises:
+            InvalidArgumentError: a task is wrong; the message says which one.
+            AlreadyExistsError: an id is that of another task.
+            FailedPreconditionError: the round of a task is not open.
+            ResourceExhaustedError: the server has too many tasks, or a payload is too large.
+        """
         names: list[str] = []
         for messages in _batches(tasks):
             request = pb.CreateTasksRequest(tasks=messages, owner=checked_text("an owner", owner))
@@ -51,7 +63,19 @@ class TaskCalls:
         timeout: Timeout = 30.0,
         lease_id: str | None = None,
     ) -> Task | None:
-        """Leases a task, or returns None if none comes within ``timeout``."""
+        """Leases a task, or returns None if none comes within ``timeout``. ``sparseagg.worker`` does all that follows.
+
+        Args:
+            client_id: the worker, under whose id it submits.
+            labels: what the worker has.
+            lease_duration: seconds until the lease expires, unless ``extend_lease`` renews it.
+            timeout: how long to wait for a task, in seconds, retries included; None: for ever.
+            lease_id: names the lease: with the id of a lease that the client has, the answer is that task. None: a
+                random id.
+
+        Raises:
+            TimeoutError: (``DeadlineExceededError``) the server has not answered within ``timeout`` and a few seconds.
+        """
         deadline = checked_deadline(timeout)
         request = pb.LeaseTaskRequest(
             client_id=checked_client_id(client_id),
@@ -73,14 +97,27 @@ class TaskCalls:
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def extend_lease(self, task: Task, lease_duration: Seconds = 60.0) -> Task:
-        """Renews the lease of a task for ``lease_duration`` from now."""
+        """Renews the lease of a task for ``lease_duration`` from now.
+
+        Raises:
+            FailedPreconditionError: the task has ended, or the lease has passed on to another worker.
+        """
         return await self._change(
             "ExtendLease",
             pb.ExtendLeaseRequest(**_lease(task), lease_duration=duration("lease_duration", lease_duration)),
         )
 
     async def complete_task(self, task: Task, submission_id: str = "", result: bytes = b"") -> Task:
-        """Completes a leased task."""
+        """Completes a leased task.
+
+        Args:
+            task: of ``lease_task``.
+            submission_id: of the submission in the task's round, if the task has one.
+            result: small, for the coordinator.
+
+        Raises:
+            FailedPreconditionError: the task has ended, or the round has no such submission.
+        """
         submission_id = checked_text("a submission's id", submission_id)
         request = pb.CompleteTaskRequest(
             **_lease(task), submission_id=submission_id, result=checked_bytes("result", result)
@@ -88,7 +125,11 @@ class TaskCalls:
         return await self._change("CompleteTask", request)
 
     async def fail_task(self, task: Task, reason: str = "", *, retry: bool = True) -> Task:
-        """Gives a leased task back, to be offered again or to be failed."""
+        """Gives a leased task back: to be offered again while it has attempts left, or else to be failed.
+
+        Raises:
+            FailedPreconditionError: the task has ended, or the lease has passed on to another worker.
+        """
         request = pb.FailTaskRequest(**_lease(task), reason=checked_text("a reason", reason), retry=bool(retry))
         return await self._change("FailTask", request)
 
@@ -97,15 +138,33 @@ class TaskCalls:
         return await self._change("GetTask", pb.GetTaskRequest(name=_task_name(name)))
 
     async def list_tasks(self, *, state: str | None = None, in_round: Any = None) -> AsyncIterator[Task]:
-        """Yields tasks, oldest first."""
-        token: str | None = ""
-        while token is not None:
-            tasks, token = await self._page_of_tasks(state, in_round, token)
-            for each in tasks:
-                yield each
+        """Yields tasks, oldest first, without their payloads.
+
+        Args:
+            state: "open", "leased", "completed", "failed" or "cancelled"; None: all.
+            in_round: only tasks of this round, by its id, its name or as ``Round``.
+        """
+        if state is not None and state not in _STATES:
+            raise InvalidArgumentError(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
+        request = pb.ListTasksRequest(
+            page_size=_MOST_TASKS,
+            state=None if state is None else f"TASK_STATE_{state.upper()}",
+            round=_filter_round(in_round),
+        )
+        while True:
+            page = await self._connection.call("ListTasks", request)
+            for proto in page.tasks:
+                yield Task.from_proto(proto)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return
 
     async def cancel_tasks(self, names: Iterable[str] = (), *, in_round: Any = None, reason: str = "") -> int:
-        """Cancels tasks by name, or all of a round; returns how many had not ended."""
+        """Cancels tasks by name, or all of a round; returns how many had not ended.
+
+        Raises:
+            NotFoundError: a name is of no task. Of more than 1000 names, the first may be cancelled then.
+        """
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")
         named = [_task_name(name) for name in names]
@@ -121,19 +180,6 @@ class TaskCalls:
 
     async def _change(self, method: str, request: Any) -> Task:
         return Task.from_proto(await self._connection.call(method, request))
-
-    async def _page_of_tasks(self, state: str | None, chosen: Any, token: str) -> tuple[list[Task], str | None]:
-        """Returns the tasks of one page, and the next page's token, which is None if this page is the last."""
-        if state is not None and state not in _STATES:
-            raise InvalidArgumentError(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
-        request = pb.ListTasksRequest(
-            page_token=token,
-            page_size=_MOST_TASKS,
-            state=None if state is None else f"TASK_STATE_{state.upper()}",
-            round=_filter_round(chosen),
-        )
-        response = await self._connection.call("ListTasks", request)
-        return [Task.from_proto(proto) for proto in response.tasks], response.next_page_token or None
 
 
 def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:

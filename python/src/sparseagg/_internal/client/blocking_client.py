@@ -5,25 +5,18 @@ Each method runs the coroutine of the same name in ``async_client`` over a ``Blo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.durations import Seconds
-from sparseagg._internal.base.renamed import ENCODINGS, renamed
-from sparseagg._internal.base.types import Updates
+from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_client
-from sparseagg._internal.client.async_tasks import TaskCalls
+from sparseagg._internal.client.blocking import blocking, blocking_iterator
 from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.blocking_tasks import BlockingTaskCalls
 from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import BlockingTransport, run
-from sparseagg._internal.results.info import ServerInfo
-from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg._internal.wire.formats import ValueEncoding
 
 __all__ = ["Client", "open_round"]
 
@@ -34,8 +27,8 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
-@renamed({"disconnect": "close", **ENCODINGS})
-class Client(BlockingTaskCalls):
+@renamed({"disconnect": "close"})
+class Client:
     """A client of one server. ``with`` closes it. Thread-safe.
 
         with sparseagg.Client("localhost:8001") as client:
@@ -100,7 +93,7 @@ class Client(BlockingTaskCalls):
         options: list[tuple[str, Any]] | None = None,
         public_address: str | None = None,
     ) -> None:
-        self._client = _Operations(
+        self._inner = _Operations(
             address,
             token=token,
             tls=tls,
@@ -113,11 +106,7 @@ class Client(BlockingTaskCalls):
             options=options,
             public_address=public_address,
         )
-        self._connection = self._client._connection
-
-    @property
-    def _tasks(self) -> TaskCalls:
-        return self._client
+        self._connection = self._inner._connection
 
     def __reduce__(self) -> tuple[Any, ...]:
         return async_client.reconnected, (type(self), self._connection.endpoint)
@@ -125,7 +114,7 @@ class Client(BlockingTaskCalls):
     @property
     def address(self) -> str:
         """The server's address, or ":memory:"."""
-        return self._client.address
+        return self._inner.address
 
     def __enter__(self) -> Client:
         return self
@@ -133,44 +122,11 @@ class Client(BlockingTaskCalls):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Closes the connections to the server.
-
-        Calls under way raise ``CancelledError``, later calls ``FailedPreconditionError``.
-        Rounds on a server stay open. Rounds of ":memory:" end, and the server that ":local:" started stops. A second
-        call has no effect.
-        """
-        run(self._client.close())
-
-    def server_info(self) -> ServerInfo:
-        """Returns the server's version, engine and limits."""
-        return run(self._client.server_info())
-
-    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
-        """Opens a round.
-
-        Args:
-            spec: what to compute, and until when.
-            round_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None for a random id. If the server has a round of this id with
-                the same spec, that round is returned in its present state.
-
-        Raises:
-            InvalidArgumentError: the spec has no meaning; the message names the field.
-            AlreadyExistsError: the server has a round of this id with another spec.
-            ResourceExhaustedError: the server has too many rounds, or no memory for this one.
-        """
-        return Round(run(self._client.create_round(spec, round_id)))
-
-    def get_round(self, name: str) -> Round:
-        """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
-        return Round(run(self._client.get_round(name)))
-
-    def list_rounds(self) -> Iterator[Round]:
-        """Yields all rounds of the server, oldest first."""
-        token: str | None = ""
-        while token is not None:
-            rounds, token = run(self._client._page_of_rounds(token))
-            yield from map(Round, rounds)
+    close = blocking(_Operations.close)
+    server_info = blocking(_Operations.server_info)
+    create_round = blocking(_Operations.create_round, Round)
+    get_round = blocking(_Operations.get_round, Round)
+    list_rounds = blocking_iterator(_Operations.list_rounds, Round)
 
     def model(
         self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
@@ -184,40 +140,17 @@ class Client(BlockingTaskCalls):
             result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the
                 server's limit (--max-result-ttl).
         """
-        return PublishedModel(self._client.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
+        return PublishedModel(self._inner.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
 
-    def aggregate(
-        self,
-        updates: Updates,
-        spec: RoundSpec,
-        *,
-        key_encoding: str = "auto",
-        value_encoding: ValueEncoding = None,
-        timeout: Timeout = None,
-    ) -> Result:
-        """Merges updates in one call, without a round.
-
-        Args:
-            updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the client
-                ids. An update is an update of ``Round.submit``, or a pair (update, weight). An iterator must make new
-                arrays for each update, since all arrays are read after the last update. (Gradients of a module are
-                copied.)
-            spec: what to compute.
-            key_encoding: both ways; see ``Round.submit``.
-            value_encoding: of the updates; see ``Round.submit``. The result's values are not rounded.
-            timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
-                includes the conversion of ``updates``, which the timeout does not interrupt.
-
-        Raises:
-            InvalidArgumentError: the spec or an update is wrong. Nothing is merged.
-            TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
-            FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
-        """
-        return run(
-            self._client.aggregate(
-                updates, spec, key_encoding=key_encoding, value_encoding=value_encoding, timeout=timeout
-            )
-        )
+    aggregate = blocking(_Operations.aggregate)
+    create_tasks = blocking(_Operations.create_tasks)
+    lease_task = blocking(_Operations.lease_task)
+    extend_lease = blocking(_Operations.extend_lease)
+    complete_task = blocking(_Operations.complete_task)
+    fail_task = blocking(_Operations.fail_task)
+    get_task = blocking(_Operations.get_task)
+    list_tasks = blocking_iterator(_Operations.list_tasks)
+    cancel_tasks = blocking(_Operations.cancel_tasks)
 
 
 def open_round(handle: str, **options: Any) -> Round:

@@ -61,7 +61,7 @@ def worker(
     """
     return run(
         Worker(
-            client._client,
+            client._inner,
             handler,
             client_id,
             labels=labels,
