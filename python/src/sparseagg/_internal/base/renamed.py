@@ -34,12 +34,14 @@ def renamed(names: dict[str, str]) -> Callable[[_Class], _Class]:
         find = getattr(cls, "__getattr__", None)
 
         def get(self: Any, name: str) -> Any:
+            """Raises ``AttributeError``; for a former name, with the present one."""
             if name in names:
                 raise AttributeError(_message(name, names))
             if find is None:
                 raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
             return find(self, name)
 
+        get.__name__ = "__getattr__"  # for help()
         setattr(cls, "__getattr__", get)  # noqa: B010  # the type checker must not see it: it would allow any name
         return cls
 

@@ -39,8 +39,8 @@ class TaskCalls:
 
         Args:
             tasks: the tasks. A task whose id, content and owner are those of an existing one stays as it is. Up to 1000
-                tasks and 1 MiB are created together or not at all; of more, the first may exist when an error comes.
-            owner: owners of tasks with the same priority take turns; "": the name of the credential.
+                tasks and 1 MiB are created together or not at all; of more, the first may exist after an error.
+            owner: on whose behalf; owners of tasks with the same priority take turns. "": the name of the credential.
 
         Raises:
             InvalidArgumentError: a task is wrong; the message says which one.
@@ -66,9 +66,9 @@ class TaskCalls:
         """Leases a task, or returns None if none comes within ``timeout``. ``sparseagg.worker`` does all that follows.
 
         Args:
-            client_id: the worker, under whose id it submits.
-            labels: what the worker has.
-            lease_duration: seconds until the lease expires, unless ``extend_lease`` renews it.
+            client_id: the worker's id, under which it submits.
+            labels: the worker's. It gets tasks whose labels are all among them.
+            lease_duration: seconds, or a timedelta, until the lease expires, unless ``extend_lease`` renews it.
             timeout: how long to wait for a task, in seconds, retries included; None: for ever.
             lease_id: names the lease: with the id of a lease that the client has, the answer is that task. None: a
                 random id.
@@ -108,12 +108,12 @@ class TaskCalls:
         )
 
     async def complete_task(self, task: Task, submission_id: str = "", result: bytes = b"") -> Task:
-        """Completes a leased task.
+        """Completes a leased task, and returns it as it is now.
 
         Args:
             task: of ``lease_task``.
             submission_id: of the submission in the task's round, if the task has one.
-            result: small, for the coordinator.
+            result: bytes for the coordinator; at most the server's max_task_bytes.
 
         Raises:
             FailedPreconditionError: the task has ended, or the round has no such submission.
@@ -125,7 +125,12 @@ class TaskCalls:
         return await self._change("CompleteTask", request)
 
     async def fail_task(self, task: Task, reason: str = "", *, retry: bool = True) -> Task:
-        """Gives a leased task back: to be offered again while it has attempts left, or else to be failed.
+        """Gives a leased task back. The server offers it again while it has attempts left, and otherwise fails it.
+
+        Args:
+            task: of ``lease_task``.
+            reason: for the task's ``state_reason``.
+            retry: False fails the task at once.
 
         Raises:
             FailedPreconditionError: the task has ended, or the lease has passed on to another worker.
@@ -163,7 +168,8 @@ class TaskCalls:
         """Cancels tasks by name, or all of a round; returns how many had not ended.
 
         Raises:
-            NotFoundError: a name is of no task. Of more than 1000 names, the first may be cancelled then.
+            NotFoundError: a name is unknown. No task is cancelled then, but of more than 1000 names
+                the first thousands may be.
         """
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")

@@ -35,20 +35,21 @@ def worker(
         sparseagg.worker(client, train, "site-7", labels=["gpu"])
 
     While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. The worker
-    may be started before the server, and if the server restarts, the worker goes on when it is there again. If the
-    worker is killed, its lease expires, and the task is offered again. Where there is nothing to submit to the task's
-    round, the task is failed for good. An exception of the handler gives the task back with the exception as the
-    reason. The submission's id is the task's, so that a task that is begun again by the same client counts once. A
-    client has one submission in a round, so that it should get one task of a round: a label for each client, as
-    "client:site-7", addresses tasks.
+    may be started before the server, and outlasts restarts of the server. If the worker is killed, its lease expires,
+    and the task is offered again. An exception of the handler gives the task back, with the exception as the reason. A
+    task with a round for which the handler returns no update fails for good.
+
+    The submission's id is the task's, so that a task that the same client begins again counts once. A client has one
+    submission in a round, so that it should get one task of a round: a label for each client, such as "client:site-7",
+    addresses tasks.
 
     Args:
         client: whose server has the tasks.
         handler: a function of a ``Task``. It returns an ``Outcome``, the bytes of a result, or None.
         client_id: under which the worker leases and submits.
-        labels: what the worker has.
-        lease_duration: seconds after which a killed worker's task is offered again.
-        idle_timeout: seconds without a task after which the worker ends; None: never.
+        labels: the worker's. It gets tasks whose labels are all among them.
+        lease_duration: seconds, or a timedelta, after which a killed worker's task is offered again.
+        idle_timeout: seconds, or a timedelta, without a task after which the worker ends; None: never.
         max_tasks: number of completed tasks after which the worker ends; None: never.
         should_stop: called between two tasks, and at least every 30 seconds; returns whether the worker ends.
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from google.protobuf import json_format
 
@@ -52,14 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sparseagg", description=sparseagg.__doc__.partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"sparseagg {sparseagg.__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        title="commands", required=True, metavar="COMMAND", description="sparseagg COMMAND --help explains each."
+    )
 
     address = argparse.ArgumentParser(add_help=False)
     address.add_argument(
         "--address",
         default=os.environ.get("SPARSEAGG_ADDRESS") or DEFAULT_ADDRESS,
         metavar="HOST:PORT",
-        help="of the server (%(default)s; environment SPARSEAGG_ADDRESS)",
+        help=f"address of the server (default: SPARSEAGG_ADDRESS, or {DEFAULT_ADDRESS})",
     )
     credentials_flags.add_arguments(address)
     at_server = argparse.ArgumentParser(add_help=False, parents=[address])
@@ -67,35 +70,42 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="limit of the command (no limit of a submission, a merge or reading a result, 60 of any other call)",
+        help="limit of the whole command (default: 60 for each call, none for submissions, merges and results)",
     )
 
-    info = commands.add_parser("info", parents=[at_server], help="the server's version, engine and limits")
+    info = _add(commands, "info", "show the server's version, engine and limits", parents=[at_server])
     info.set_defaults(run=_info)
 
-    rounds = commands.add_parser("rounds", help="list, create, show and end rounds")
+    rounds = _add(commands, "rounds", "list, create, show and end rounds")
     actions = rounds.add_subparsers(title="actions", required=True, metavar="ACTION")
-    actions.add_parser("list", parents=[at_server], help="all rounds, oldest first").set_defaults(run=_list)
-    create = actions.add_parser("create", parents=[at_server], help="open a round")
+    _add(actions, "list", "list all rounds, oldest first", parents=[at_server]).set_defaults(run=_list)
+    create = _add(actions, "create", "open a round, and print its id", parents=[at_server])
     create.add_argument("spec", type=pathlib.Path, help=SPEC_HELP)
-    create.add_argument("--id", help="the round's id (a random one)")
+    create.add_argument("--id", help="the round's id (default: a random one)")
     create.set_defaults(run=_create)
     for name, run, text in (
-        ("show", _show, "everything about a round"),
-        ("close", _close, "close a round, and wait for the merge"),
+        ("show", _show, "show everything about a round"),
+        ("close", _close, "close a round: it takes no more submissions; wait for the merge"),
         ("cancel", _cancel, "end a round without a result"),
         ("delete", _delete, "remove a round and its result from the server"),
     ):
-        action = actions.add_parser(name, parents=[at_server], help=text)
+        action = _add(actions, name, text, parents=[at_server])
         action.add_argument("round", help="the round's id")
         action.set_defaults(run=run)
 
-    submit = commands.add_parser("submit", parents=[at_server], help="submit an update from a .npz file")
+    submit = _add(commands, "submit", "submit a client's update from a .npz file", parents=[at_server])
     submit.add_argument("round", help="the round's id")
     submit.add_argument("client", help="the client's id")
-    submit.add_argument("file", help="arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor")
+    submit.add_argument(
+        "file", help="the .npz file, with arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor"
+    )
     submit.add_argument("--weight", type=float, help="weight of the update, for rounds with weighting by_weight")
-    submit.add_argument("--key-encoding", choices=ENCODINGS, default="auto", help="encoding of keys (%(default)s)")
+    submit.add_argument(
+        "--key-encoding",
+        choices=ENCODINGS,
+        default="auto",
+        help="how keys are sent: auto (default) is the smallest encoding, plain 4 or 8 bytes a key",
+    )
     submit.add_argument(
         "--value-encoding", choices=NARROW, help="round floats to this narrower type, to send fewer bytes"
     )
@@ -104,55 +114,55 @@ def _parser() -> argparse.ArgumentParser:
     )
     submit.set_defaults(run=_submit)
 
-    result = commands.add_parser(
-        "result", parents=[at_server], help="wait for a round's result, and read it into a .npz file"
-    )
+    result = _add(commands, "result", "wait for a round's result, and read it into a .npz file", parents=[at_server])
     result.add_argument("round", help="the round's id")
     result.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
     result.add_argument(
-        "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (all tensors)"
+        "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (default: all tensors)"
     )
-    result.add_argument("--keys", metavar="[BEGIN]:[END]", help="read keys from BEGIN on and below END (all keys)")
-    result.add_argument("--value-encoding", choices=NARROW, help="round floats to this narrower type on their way")
+    result.add_argument(
+        "--keys", metavar="[BEGIN]:[END]", help="read the keys from BEGIN on and below END (default: all keys)"
+    )
+    result.add_argument(
+        "--value-encoding",
+        choices=NARROW,
+        help="let the server round floats to this narrower type, to receive fewer bytes",
+    )
     result.set_defaults(run=_result)
 
-    merging = commands.add_parser(
-        "merge", help="merge .npz files in this process, without a server", description=merge.DESCRIPTION
-    )
+    merging = _add(commands, "merge", "merge .npz files in this process, without a server", merge.DESCRIPTION)
     merge.add_arguments(merging)
     merging.set_defaults(run=merge.main)
 
-    commands.add_parser(
-        "engine", help="show the engine that this installation has for merging without a server"
-    ).set_defaults(run=_engine)
+    _add(commands, "engine", "show the engine that merges without a server, or why there is none").set_defaults(
+        run=_engine
+    )
 
-    checking = commands.add_parser(
-        "doctor",
-        help="check what this installation has, and say what to do about the rest",
-        description=doctor.DESCRIPTION,
+    checking = _add(
+        commands, "doctor", "check this installation, and say what to do about what is missing", doctor.DESCRIPTION
     )
     doctor.add_arguments(checking)
     checking.set_defaults(run=doctor.main)
 
-    live = commands.add_parser(
-        "top", parents=[address], help="watch the rounds of a running server", description=top.DESCRIPTION
-    )
+    live = _add(commands, "top", "watch the rounds of a running server", top.DESCRIPTION, parents=[address])
     top.add_arguments(live)
     live.set_defaults(run=top.main)
 
     commands.add_parser("server", add_help=False, help="run a server: sparseagg-server with the flags that follow")
 
-    keys.add_arguments(
-        commands.add_parser(
-            "keys", help="make, list and revoke bearer tokens of a server", description=keys.DESCRIPTION
-        )
-    )
+    keys.add_arguments(_add(commands, "keys", "make, list and revoke bearer tokens of a server", keys.DESCRIPTION))
 
-    training = commands.add_parser(
-        "demo", help="federated training on real text, through a real server", description=demo.__doc__
-    )
+    training = _add(commands, "demo", "federated training on real text, through a real server", demo.__doc__)
     demo_run.add_arguments(training)
     training.set_defaults(run=demo_run.main)
+    return parser
+
+
+def _add(group: Any, name: str, text: str, description: str | None = None, **options: Any) -> argparse.ArgumentParser:
+    """Adds a command to a group; its own help shows ``description``, by default the line in the group's help."""
+    parser: argparse.ArgumentParser = group.add_parser(
+        name, help=text, description=description or f"{text[0].upper()}{text[1:]}.", **options
+    )
     return parser
 
 

@@ -15,18 +15,21 @@ __all__ = ["add_arguments", "client_options"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags to the parser of a command that calls a server."""
-    flags = parser.add_argument_group("credentials", "without --tls…, as SPARSEAGG_TLS_CA and its kind say")
+    flags = parser.add_argument_group(
+        "credentials",
+        "TLS by default as the environment says: SPARSEAGG_TLS_CA, SPARSEAGG_TLS_CERTIFICATE, SPARSEAGG_TLS_KEY",
+    )
     flags.add_argument(
         "--token-file",
         type=pathlib.Path,
         metavar="FILE",
-        help="with the bearer token to send (that of the environment's SPARSEAGG_TOKEN, if there is one)",
+        help="file that holds the bearer token (default: the token in SPARSEAGG_TOKEN, if that is set)",
     )
-    flags.add_argument("--tls", action="store_true", help="use TLS, and the system's certificate authorities")
-    flags.add_argument("--tls-ca", metavar="PEM", help="use TLS, and these certificate authorities")
-    flags.add_argument("--tls-certificate", metavar="PEM", help="use TLS, and this certificate of the client")
+    flags.add_argument("--tls", action="store_true", help="use TLS; trust the system's certificate authorities")
+    flags.add_argument("--tls-ca", metavar="PEM", help="use TLS; trust the authorities in this file")
+    flags.add_argument("--tls-certificate", metavar="PEM", help="use TLS; show the server this certificate")
     flags.add_argument("--tls-key", metavar="PEM", help="private key of --tls-certificate")
-    flags.add_argument("--tenant", metavar="NAME", help="for an admin: whose rounds to work with")
+    flags.add_argument("--tenant", metavar="NAME", help="for an admin: the tenant whose rounds to work with")
 
 
 def client_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--address",
         default=os.environ.get("SPARSEAGG_ADDRESS") or None,
         metavar="HOST:PORT",
-        help="of a running server to check, too (none; environment SPARSEAGG_ADDRESS)",
+        help="also check the running server there (default: SPARSEAGG_ADDRESS, if that is set)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of the table")
     credentials_flags.add_arguments(parser)

@@ -35,22 +35,34 @@ _ID_DIGITS = 12  # of a hash, as an id that people can type
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the actions to the command's parser."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="make a token, and print it this once")
-    create.add_argument("file", metavar="FILE", type=pathlib.Path, help="made where it is missing")
-    create.add_argument("--role", required=True, choices=ROLES, help="what the token's holder may do")
-    create.add_argument("--tenant", default="default", help="whose rounds the holder sees (%(default)s)")
-    create.add_argument("--name", default=_NOBODY, help="the holder; of a client, the client id of its uploads (any)")
-    create.add_argument("--days", type=float, metavar="N", help="days until the token expires (never)")
+    create = actions.add_parser("create", help="make a token, and print it once")
     create.add_argument(
-        "-o", "--output", type=pathlib.Path, metavar="TOKEN_FILE", help="write the token there, and do not print it"
+        "file", metavar="FILE", type=pathlib.Path, help="the server's --tokens-file; created if it does not exist"
+    )
+    create.add_argument("--role", required=True, choices=ROLES, help="what the holder of the token may do")
+    create.add_argument(
+        "--tenant", default="default", help="the tenant whose rounds the holder sees (default: %(default)s)"
+    )
+    create.add_argument(
+        "--name",
+        default=_NOBODY,
+        help="the holder's name; for the role client, its only client id (default: no name, and any client id)",
+    )
+    create.add_argument("--days", type=float, metavar="N", help="days until the token expires (default: never)")
+    create.add_argument(
+        "-o",
+        "--output",
+        type=pathlib.Path,
+        metavar="TOKEN_FILE",
+        help="write the token to this new file instead of printing it",
     )
     create.set_defaults(run=_create)
-    listing = actions.add_parser("list", help="what the tokens may do, without the tokens")
-    listing.add_argument("file", metavar="FILE", type=pathlib.Path)
+    listing = actions.add_parser("list", help="show what the tokens may do, and when they expire")
+    listing.add_argument("file", metavar="FILE", type=pathlib.Path, help="the server's --tokens-file")
     listing.set_defaults(run=_list)
     revoke = actions.add_parser("revoke", help="remove tokens; a running server refuses them within two seconds")
-    revoke.add_argument("file", metavar="FILE", type=pathlib.Path)
-    revoke.add_argument("ids", metavar="ID", nargs="+", help="as shown by list")
+    revoke.add_argument("file", metavar="FILE", type=pathlib.Path, help="the server's --tokens-file")
+    revoke.add_argument("ids", metavar="ID", nargs="+", help="id of a token, as list shows it; 8 hex digits suffice")
     revoke.set_defaults(run=_revoke)
 
 

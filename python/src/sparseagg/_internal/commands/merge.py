@@ -25,11 +25,12 @@ tensors, which must be the same in all files. A result without TENSOR.counts and
 them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
 
 _OPTIONS = {
-    **{
-        field.replace("_", "-"): words_of(field)
-        for field in ("op", "result_layout", "numerics", "on_bound", "on_nonfinite")
-    },
-    "result-dtype": ["float32", "float64"],
+    "op": "how updates are combined (default: sum)",
+    "result_layout": "auto is the smaller of the two (default: that of the tensor)",
+    "numerics": "canonical sums are float64 in the order of files; fixed_point needs the bounds (default: canonical)",
+    "on_bound": "what to do with a value beyond the bound (default: reject its file)",
+    "on_nonfinite": "what to do with NaN and infinities (default: reject their file)",
+    "result_dtype": "dtype of the result's floats (default: that of the tensor)",
 }
 
 # numpy.savez gives such names to arrays without a name.
@@ -38,37 +39,44 @@ _UNNAMED = re.compile(r"arr_\d+")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="an update")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="the .npz file of an update")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
     parser.add_argument("--spec", type=pathlib.Path, help=SPEC_HELP)
-    for name, choices in _OPTIONS.items():
-        parser.add_argument(f"--{name}", choices=choices)
+    for name, text in _OPTIONS.items():
+        choices = ["float32", "float64"] if name == "result_dtype" else words_of(name)
+        parser.add_argument(f"--{name.replace('_', '-')}", choices=choices, help=text)
     parser.add_argument(
         "--num-rows",
         action="append",
         metavar="[TENSOR=]N",
-        help="keys are below N; may be repeated, for each tensor (any 64-bit keys)",
+        help="number of rows: keys are below N; may be repeated, for each tensor (default: any 64-bit keys)",
     )
     parser.add_argument(
         "--weights",
         metavar="W,W,…",
-        help="weights of the files, in their order; makes the weighting by_weight, which a --spec must have",
+        help="weights of the files as listed here; sets the weighting by_weight, which a --spec must have itself",
     )
     parser.add_argument(
         "--counts", action="store_true", help="write TENSOR.counts, the number of files that list each key"
     )
-    parser.add_argument("--min-contributors", type=int, metavar="N", help="leave out keys that fewer files list")
-    parser.add_argument("--prune-zeros", action="store_true", help="leave out keys whose rows are zero")
-    parser.add_argument("--fill", type=float, help="value at absent keys of a dense result (0)")
-    parser.add_argument("--modular", action="store_true", help="unsigned sums that wrap")
-    parser.add_argument("--value-bound", type=float, help="largest value times weight, with fixed_point")
-    parser.add_argument("--weight-bound", type=float, help="largest weight, with fixed_point")
-    parser.add_argument("--threads", type=int, help="number of threads (one per core)")
+    parser.add_argument("--min-contributors", type=int, metavar="N", help="leave out keys that fewer than N files list")
+    parser.add_argument("--prune-zeros", action="store_true", help="leave out keys whose result is all zeros")
+    parser.add_argument(
+        "--fill", type=float, metavar="VALUE", help="value at absent keys of a dense result (default: 0)"
+    )
+    parser.add_argument("--modular", action="store_true", help="let sums of unsigned integers wrap")
+    parser.add_argument(
+        "--value-bound", type=float, metavar="BOUND", help="with fixed_point: bound of |value × weight|"
+    )
+    parser.add_argument(
+        "--weight-bound", type=float, metavar="BOUND", help="with fixed_point and weights: the largest weight"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="number of threads (default: one per core)")
     parser.add_argument(
         "--memory-limit",
         type=_size,
         metavar="SIZE",
-        help="limit of updates, partial sums and result, such as 2GiB; files are then merged as they are read",
+        help="limit of the memory of updates, partial sums and result, such as 2GiB: files are merged as they are read",
     )
 
 
@@ -216,7 +224,7 @@ def _description(tensor: TensorSpec) -> str:
 
 def _spec(arguments: argparse.Namespace) -> RoundSpec:
     options = {
-        **{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in _OPTIONS},
+        **{name: getattr(arguments, name) for name in _OPTIONS},
         "return_counts": arguments.counts or None,
         "min_contributors": arguments.min_contributors,
         "prune_zeros": arguments.prune_zeros or None,

@@ -32,12 +32,16 @@ _MIN_INTERVAL_S = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's flags."""
     parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two looks (%(default)s)"
+        "--interval",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="time between two refreshes (default: %(default)s)",
     )
     parser.add_argument(
         "--metrics",
         metavar="URL",
-        help="of the server's metrics, such as http://127.0.0.1:8002/metrics, for the memory in use",
+        help="the server's metrics, such as http://127.0.0.1:8002/metrics: adds the memory in use to the view",
     )
     parser.add_argument("--once", action="store_true", help="print one view, without rates; needs no terminal")
 

@@ -67,7 +67,7 @@ class Server:
         tls: the server's certificate, key and, where clients need certificates, their authorities. Not of a shared
             server.
         tokens_file: bearer tokens that the server takes, as ``sparseagg keys`` writes it; without ``tls`` and ca, the
-            only credentials. None: the server believes everybody.
+            only credentials. None: the server does not authenticate callers.
         options: more flags of sparseagg-server, as ``["--threads", "2"]``. Metrics are off without
             ``--metrics-address``.
         start_timeout: seconds that ``start`` may take.

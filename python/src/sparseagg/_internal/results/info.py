@@ -62,7 +62,15 @@ class ServerLimits:
 
 @dataclasses.dataclass(frozen=True)
 class ServerInfo:
-    """A server: its version, its engine, its limits, and the encodings of keys and values that it knows."""
+    """What a server is and can do.
+
+    Attributes:
+        engine: "cpu" or "cuda".
+        engine_description: device and threads, for people.
+        features: names of additions to the API that the server has.
+        key_encodings, value_encodings: those that clients may use.
+        warnings: what the server does without, for its operator, such as authentication.
+    """
 
     version: str
     api_versions: tuple[str, ...]
@@ -72,7 +80,7 @@ class ServerInfo:
     limits: ServerLimits
     key_encodings: tuple[str, ...]
     value_encodings: tuple[str, ...]
-    warnings: tuple[str, ...] = ()  # what the server does without, for its operator
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
@@ -100,8 +108,8 @@ class Submission:
 
     Attributes:
         round: name of the round, "rounds/{id}".
-        client_id: the client.
-        submission_id: the content.
+        client_id: who submitted.
+        submission_id: the id of the content, from ``Round.submit``.
         duplicate: the same content was committed before. It counts once.
         num_tuples: number of (key, row) tuples.
         num_bytes: bytes of keys and values.
@@ -134,7 +142,7 @@ class Refusal:
     """A submission that a round refused.
 
     Attributes:
-        client_id: the client.
+        client_id: of the submission.
         code: name of the gRPC status code, such as "INVALID_ARGUMENT".
         reason: the error's text, shortened to 256 bytes.
         time: when; None from a round in this process.
@@ -148,7 +156,14 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class StageTime:
-    """One stage's times, in seconds summed over uploads and threads, and the bytes that passed the stage."""
+    """What one stage of a round took.
+
+    Attributes:
+        stage: "receive", "decode", "prepare", "merge" or "encode".
+        busy: seconds of work, summed over uploads and threads.
+        wait: seconds of waiting, likewise.
+        bytes: that passed the stage.
+    """
 
     stage: str
     busy: float
@@ -222,6 +237,10 @@ class RoundInfo:
         num_refused: number of refused submissions.
         recent_refusals: the latest 20 of these, the oldest first. A caller of the role client sees its own only.
         num_uploads: number of uploads that are not committed yet.
+        create_time, close_time, end_time: when the round was created, was closed, and ended, in UTC; None: not yet.
+        expire_time: when the server removes the ended round; None: the round has not ended.
+        timeline: seconds by stage.
+        engine: name of the engine that merges, "cpu" or "cuda".
         results: the tensors of a round that is "done".
     """
 

@@ -54,34 +54,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Options()
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--server", metavar="PATH", help="sparseagg-server binary to start for the demo (the installed one)"
+        "--server", metavar="PATH", help="the sparseagg-server to start for the demo (default: the installed one)"
     )
-    where.add_argument("--address", metavar="HOST:PORT", help="a running server instead")
+    where.add_argument("--address", metavar="HOST:PORT", help="use this running server instead")
     parser.add_argument(
         "--corpus",
         metavar="PATH",
         help="a folder, with a client for each file, or a play with 'Name:' speeches, with a client for each speaker "
-        "(this Python's standard library)",
+        "(default: the sources of Python's standard library)",
     )
-    parser.add_argument("--out", default=default.out, metavar="DIR", help="folder of the plot (%(default)s)")
+    parser.add_argument(
+        "--out", default=default.out, metavar="DIR", help="folder to write the plot to (default: %(default)s)"
+    )
     parser.add_argument(
         "--pull",
         action="store_true",
-        help="the clients are workers that lease tasks, in processes, one of which is killed in each round",
-    )
-    parser.add_argument("--quick", action="store_true", help=f"a small run, of seconds: {_QUICK}")
-    parser.add_argument("--rounds", type=int, help=f"training rounds ({default.rounds})")
-    parser.add_argument("--clients", type=int, help="number of clients at most (all)")
-    parser.add_argument("--vocabulary", type=int, help=f"number of tokens at most ({default.vocabulary})")
-    parser.add_argument("--width", type=int, help=f"width of an embedding ({default.width})")
-    parser.add_argument(
-        "--pairs", type=int, help=f"number of examples of one client in a round at most ({default.pairs})"
+        help="run clients as worker processes that lease tasks; one is killed in each round",
     )
     parser.add_argument(
-        "--concurrency", type=int, help=f"number of clients that work at the same time ({default.concurrency})"
+        "--quick",
+        action="store_true",
+        help="a run of seconds: " + " ".join(f"--{name} {value}" for name, value in _QUICK.items()),
     )
-    parser.add_argument("--learning-rate", type=float, help=f"learning rate ({default.learning_rate})")
-    parser.add_argument("--seed", type=int, help=f"seed of initial values and samples ({default.seed})")
+    parser.add_argument("--rounds", type=int, help=f"training rounds (default: {default.rounds})")
+    parser.add_argument("--clients", type=int, help="number of clients at most (default: all)")
+    parser.add_argument("--vocabulary", type=int, help=f"number of tokens at most (default: {default.vocabulary})")
+    parser.add_argument("--width", type=int, help=f"values of an embedding (default: {default.width})")
+    parser.add_argument(
+        "--pairs", type=int, help=f"training examples of one client in a round at most (default: {default.pairs})"
+    )
+    parser.add_argument(
+        "--concurrency", type=int, help=f"clients that work at the same time (default: {default.concurrency})"
+    )
+    parser.add_argument("--learning-rate", type=float, help=f"learning rate (default: {default.learning_rate})")
+    parser.add_argument("--seed", type=int, help=f"seed of initial values and samples (default: {default.seed})")
 
 
 def main(arguments: argparse.Namespace) -> int:
