@@ -175,7 +175,7 @@ bench: bench-build ## workloads A to G, compared with other libraries, into benc
 	@mkdir -p bench/results
 	build/dev/bench/merge_bench --repetitions 21 --out bench/results/merge.json
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
-	  --merge-bench bench/results/merge.json --out bench/results/comparison.json $(BENCH_ARGS)
+	  --out bench/results/comparison.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/plot.py bench/results/comparison.json --out bench/results/comparison.png
 
 .PHONY: bench-quick
@@ -183,8 +183,7 @@ bench-quick: bench-build ## the same on a twentieth of the clients, into out/ben
 	@mkdir -p out/bench
 	build/dev/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
 	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
-	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only \
-	  --merge-bench out/bench/merge.json --out out/bench/comparison.json $(BENCH_ARGS)
+	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only --out out/bench/comparison.json $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/peers/plot.py out/bench/comparison.json --out out/bench/comparison.png
 	@$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --summary
 

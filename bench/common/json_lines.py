@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 
@@ -24,3 +25,9 @@ def dumps(value: Any, levels: int = 2) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
     return json.dumps(value)
+
+
+def write(path: pathlib.Path, value: Any) -> None:
+    """Writes ``value`` to a file, whose folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dumps(value) + "\n", encoding="utf-8")

@@ -94,8 +94,7 @@ def main() -> int:
     pythons = dict(each.split("=", 1) for each in options.python)
     found = [each for size in (QUICK if options.quick else SIZES) for each in measure(size, options, pythons)]
     head = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "cores": os.cpu_count(), "threads": 1}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json_lines.dumps({**head, "runs": found}) + "\n", encoding="utf-8")
+    json_lines.write(options.out, {**head, "runs": found})
     return 0
 
 

@@ -221,7 +221,7 @@ def main() -> int:
     found["versions"] = {name: importlib.metadata.version(name) for name in packages}
     found["versions"]["python"] = platform.python_version()
     found["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    options.out.write_text(json_lines.dumps(found) + "\n", encoding="utf-8")
+    json_lines.write(options.out, found)
     return 0
 
 

@@ -222,12 +222,11 @@ def main() -> int:
         report[workload] = [{"case": case, **figures} for case, figures in cases.items()]
         report[workload] += [{"case": "times less", "largest_difference_of_models": largest, **ratios}]
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
-    from json_lines import dumps
+    import json_lines
 
-    text = dumps(report) + "\n"
-    print(text)
+    print(json_lines.dumps(report))
     if args.out:
-        args.out.write_text(text, encoding="utf-8")
+        json_lines.write(args.out, report)
     return 0
 
 

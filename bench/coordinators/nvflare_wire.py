@@ -106,12 +106,11 @@ def main() -> int:
     report = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else {}
     report["wire"] = [{name: getattr(args, name) for name in ("rows", "width", "sites", "touched")}, *runs, summary]
     sys.path.insert(0, str(HERE.parent / "common"))
-    from json_lines import dumps
+    import json_lines
 
-    text = dumps(report) + "\n"
-    print(text)
+    print(json_lines.dumps(report))
     if args.out:
-        args.out.write_text(text, encoding="utf-8")
+        json_lines.write(args.out, report)
     return 0
 
 

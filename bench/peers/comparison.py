@@ -251,14 +251,6 @@ def _result(facts: dict[str, Any], entry: Entry, memory: str) -> dict[str, Any]:
     }
 
 
-def read_merge_bench(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The measurements of merge_bench that the race has, too: sums with a sparse answer."""
-    kept = ("workload", "numerics", "counts", "threads", "tuples_per_s")
-    rows = json.loads(path.read_text(encoding="utf-8"))["results"]
-    raced = [row for row in rows if (row["op"], row["result"], row["weighting"]) == ("sum", "sparse", "uniform")]
-    return [{name: row[name] for name in kept} for row in raced]
-
-
 def _absent() -> list[dict[str, str]]:
     path = pathlib.Path(sys.prefix, "absent.json")
     if not path.exists():
@@ -283,7 +275,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--least", type=int, default=2, help="repetitions of those that are slow (%(default)s)")
     parser.add_argument("--patience", type=float, default=0.7, help="seconds for one's repetitions (%(default)s)")
     parser.add_argument("--fresh-only", action="store_true", help="not with warm memory, for a quick look")
-    parser.add_argument("--merge-bench", type=pathlib.Path, help="JSON of merge_bench, to be shown beside")
     return parser
 
 
@@ -314,10 +305,8 @@ def main() -> int:
         "left_out": comparison.left_out,
         "workloads": comparison.workloads,
         "results": comparison.results,
-        "merge_bench": read_merge_bench(options.merge_bench) if options.merge_bench else [],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json_lines.dumps(out) + "\n", encoding="utf-8")
+    json_lines.write(options.out, out)
     return 0
 
 

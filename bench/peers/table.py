@@ -55,15 +55,6 @@ class Results:
         facts, speeds = self.workloads[workload], self.file["machine"]["memory_bytes_per_s"][f"{threads} threads"]
         return float(facts["bytes_in"] / speeds["read"] + facts["bytes_out"] / speeds["write"])
 
-    def merge_bench(self, workload: str, mode: str, threads: int) -> float | None:
-        """Tuples a second of merge_bench, which begins with validated updates."""
-        numerics, _, counts = mode.partition("+")
-        for row in self.file["merge_bench"]:
-            found = (row["workload"], row["numerics"], row["counts"], row["threads"])
-            if found == (workload, numerics, bool(counts), threads):
-                return float(row["tuples_per_s"])
-        return None
-
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table whose columns but the first are right-aligned."""
@@ -108,7 +99,6 @@ def summary(results: Results) -> str:
         "ours is",
         "of the floor",
         "Python / C++",
-        "/ merge_bench",
     ]
     rows = []
     for name in results.workloads:
@@ -124,9 +114,6 @@ def summary(results: Results) -> str:
                 for output in ("sparse", "dense")
             }
             native = results.find(name, OURS_IN_CPP, "sparse", threads)
-            bench = results.merge_bench(name, MODES[0], threads)
-            # merge_bench runs again and again in one process, which is warm memory.
-            like_bench = warm or ours[0]
             floor = results.floor_seconds(name, threads)
             rows.append(
                 [
@@ -145,7 +132,6 @@ def summary(results: Results) -> str:
                     ratio(ours[0], separate),
                     "–" if ours[0] is None else f"{floor / ours[0]['median_seconds']:.0%}",
                     "–" if not (ours[0] and native) else f"{ours[0]['tuples_per_s'] / native['tuples_per_s']:.0%}",
-                    "–" if not (like_bench and bench) else f"{like_bench['tuples_per_s'] / bench:.0%}",
                 ]
             )
     return table(header, rows)

@@ -334,8 +334,7 @@ def main() -> int:
         "quick": options.quick,
         "seconds": round(time.monotonic() - begin, 1),
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json_lines.dumps({**head, **found}) + "\n", encoding="utf-8")
+    json_lines.write(options.out, {**head, **found})
     return 0
 
 
