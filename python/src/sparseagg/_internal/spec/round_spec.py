@@ -172,7 +172,7 @@ class RoundSpec(Options):
     Args:
         tensors: the tensors, with distinct names.
         op: by default "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent
-            key counts as 0. "coordinate_mean": that sum over Σ_{C(i)} w_k, so that an absent key does not vote.
+            key counts as 0. "coordinate_mean": that sum over Σ_{C(i)} w_k; a missing key is excluded from the average.
             "union": keys and counts, without values. "min", "max": element-wise over C(i), unweighted.
         weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
             without, a submission with another weight than 1 is refused.
