@@ -10,6 +10,7 @@
 #include "cuda/device/host_device.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/fallback_bytes.h"
+#include "cuda/kernels/block.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -72,7 +73,8 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
 absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
   HostDevice device;
   Tuning tuning = options_.tuning;
-  tuning.max_batch_entries = std::numeric_limits<int32_t>::max();  // the most possible, for updates that cannot be cut
+  // The most that Merger::StartSort can number, for updates that cannot be cut.
+  tuning.max_batch_entries = std::numeric_limits<int32_t>::max() - kBlockThreads;
   tuning.max_tile_bytes = kMaxHostTileBytes;
   Session session(device, device.memory_bytes(), tuning, options_.cpu.num_threads);
   return RunOnce(session, operation, 0);

@@ -48,7 +48,8 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 //
 // Prepare and PrepareBytes may run on any thread, also during other calls; they must have returned before Finish. All
 // other calls, const ones too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws
-// std::bad_alloc. A failure of a GPU is no error of a call: the engine does the work on the CPU (Engine::Probe).
+// std::bad_alloc. A failure of a GPU is no error of a call, but for MergeFrom: the engine does the work on the CPU
+// (Engine::Probe).
 // Deterministic: the bits of the result depend only on the spec, the updates and their canonical order, not on engine,
 // threads and times of merges.
 class Accumulator {
@@ -65,10 +66,11 @@ class Accumulator {
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
   // empty update where the submission has none. The update is pending until it is merged (folded) into the base, the
-  // sums so far: by FoldPending, by Finish, or, where the order does not matter (OrderMatters), by an Add after which
-  // the pending updates have at least the base's size and at least 64 MiB. Errors: RESOURCE_EXHAUSTED: no memory.
-  // INTERNAL: a broken promise of the engine. Always consumes `update`, which counts if num_submissions() has grown;
-  // all other submissions still count, and calls may go on.
+  // sums so far: by FoldPending, by Finish, or, where the order does not matter (OrderMatters), by the Add that makes
+  // the pending updates as large as the base and as the engine's threshold (64 MiB on the CPU, 16 MiB on a GPU).
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bug in the engine. Consumes `update`, after an error too. If
+  // num_submissions() has grown after an error, the update counts, and only the merge that followed has failed. All
+  // other submissions still count, and calls may go on.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
@@ -123,9 +125,9 @@ class Engine {
   virtual ~Engine() = default;
   virtual absl::string_view name() const = 0;   // "cpu" or "cuda"
   virtual std::string description() const = 0;  // device and threads, for people to read
-  // Returns: OK while the engine works as its name says. After the first error of its device, in any call, the engine
-  // does that work again and all further work on the CPU, and Probe returns that error. CreateAccumulator works without
-  // a Probe before it.
+  // Returns: OK while the engine uses its device. An operation that finds no device memory runs on the CPU, and the
+  // next one uses the device again. After any other error of the device, in any call, the engine does that work again
+  // and all further work on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
   virtual absl::Status Probe() const = 0;
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.

@@ -1,4 +1,4 @@
-// The segmented fold of the medium and the long segments, by thread blocks.
+// The segmented fold of the medium and the long segments (segments.h), by thread blocks.
 #ifndef SPARSEAGG_CUDA_KERNELS_FOLD_LISTED_H_
 #define SPARSEAGG_CUDA_KERNELS_FOLD_LISTED_H_
 
@@ -13,18 +13,19 @@
 
 namespace sparseagg::cuda {
 
-// Most columns of a row that one block folds.
+// Most columns of one part.
 inline constexpr uint32_t kMaxGroupColumns = 32;
 
-// Block kernel: a block folds up to kMaxGroup columns of one listed segment after another, of a medium one with
-// kWarpThreads threads and of a long one with kBlockThreads. A single thread would wait for one memory access after
-// another, for example at a key that every client has. The two bodies:
+// Block kernel: folds the segments of one SegmentList, medium ones with a warp a block and long ones with
+// kBlockThreads. A block takes parts in turn; a part is up to kMaxGroup columns of one segment. A single thread would
+// wait for one memory access after another, for example at a key that every client has. The two bodies:
 //
 //   in order     Float64 terms are added in order, by one thread for each column. Meanwhile all threads load the next
 //                tile of terms into shared memory.
-//   any order    Each lane folds every num_lanes-th contributor; the lanes' accumulators are combined as a tree.
+//   any order    Each lane looks at every num_lanes-th entry, and folds the base row or the whole source that begins
+//                there. The lanes' accumulators are combined as a tree.
 //
-// A block of one warp takes less than 6 KiB of shared memory, so that as many blocks as a multiprocessor can hold fit.
+// A block of one warp takes less than 6 KiB of shared memory, so this does not limit the blocks on a multiprocessor.
 template <typename Fold, uint32_t kNumThreads>
 struct FoldListedSegments {
   static constexpr uint32_t kThreads = kNumThreads;
@@ -75,7 +76,7 @@ struct FoldListedSegments {
     uint32_t source;  // the current source, or kNobody
   };
   struct InOrderShared {
-    double values[2][kTileValues];     // entries × columns: terms, or values whose source has duplicates to fold first
+    double values[2][kTileValues];     // entries × columns: terms, or values to be summed by source first
     uint32_t sources[2][kTileValues];  // of each entry, kIsTerm for terms
     State states[kMaxGroup];
   };
@@ -237,6 +238,7 @@ struct FoldListedSegments {
   SPARSEAGG_HD Acc FoldLane(const Part& part, uint32_t lane, uint32_t num_lanes, uint32_t column) const {
     if (args.unique) return FoldSegment<Fold, 1>(args, part.begin + lane, part.end, num_lanes, column).values[0];
     Acc acc = Fold::Start();
+    // entry + num_lanes does not wrap around: a merge has fewer than 2^32 − kBlockThreads entries (Merger::StartSort).
     for (uint32_t entry = part.begin + lane; entry < part.end; entry += num_lanes) {
       const uint32_t position = args.segments.Position(entry);
       uint32_t end = entry + 1;
@@ -248,7 +250,6 @@ struct FoldListedSegments {
         while (end < part.end && args.segments.Position(end) < source_end) ++end;
       }
       acc = Fold::Combine(acc, FoldSegment<Fold, 1>(args, entry, end, /*stride=*/1, column).values[0]);
-      if (part.end - entry <= num_lanes) break;  // entry + num_lanes could wrap around
     }
     return acc;
   }

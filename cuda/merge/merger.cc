@@ -12,10 +12,11 @@
 namespace sparseagg::cuda {
 namespace {
 
-// Most entries sorted for each new tuple; where it would take more, the device gives up the merge.
-constexpr uint64_t kMaxSortsOfATuple = 16;
+// Most earlier rows that a batch may sort again for each of its tuples. With more, the merge leaves the device.
+constexpr uint64_t kMaxRowsPerTuple = 16;
 
-// The most segments of more than `length` entries: each has so many entries in addition to one for each segment.
+// Returns: the most segments that can have more than `length` entries. Each has `length` entries beyond its first, and
+// num_entries − count entries are not the first of their segment.
 uint32_t MaxLonger(const Segments& segments, uint32_t length) {
   return length == 0 ? segments.count : (segments.num_entries - segments.count) / length;
 }
@@ -41,23 +42,20 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
   ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
   BatchCursor cursor(updates);
   bool is_merged = bases.size() <= 1;
-  if (is_merged && cursor.done()) {
-    RETURN_IF_ERROR(session_.JoinCopies());
-    return rows;
-  }
+  if (is_merged && cursor.done()) return rows;
   ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
   while (true) {
     std::optional<Batch> next;
     // The host stages the next batch while the device works. The number of rows that this merge makes is not known yet.
     // If their largest possible number leaves too little room for a batch, the next batch is sent after the merge.
-    const auto send_next = [&]() -> absl::Status {
+    const auto send_ahead = [&]() -> absl::Status {
       if (cursor.done()) return absl::OkStatus();
       const uint64_t size = BatchSize(MaxRows(rows.num_rows, batch.num_tuples), cursor.num_left());
       if (size == 0) return absl::OkStatus();
       ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(size)));
       return absl::OkStatus();
     };
-    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_next));
+    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_ahead));
     batch = Batch();
     if (next.has_value()) {
       batch = *std::move(next);
@@ -71,7 +69,7 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bas
 
 absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& cursor) {
   const uint64_t size = BatchSize(rows.num_rows, cursor.num_left());
-  if (size == 0) {
+  if (size == 0) {  // smaller batches would not help: the merge leaves the device
     return NoRoom(absl::StrCat("device memory: too little room beside ", rows.num_rows, " rows for ", cursor.num_left(),
                                " more tuples"));
   }
@@ -123,10 +121,11 @@ uint64_t Merger::MaxRows(uint64_t num_rows, uint64_t num_tuples) const {
 }
 
 uint64_t Merger::RoomBeside(uint64_t num_rows) const {
-  // Bytes of an entry: key and position, twice during the sort; scratch of the sort; the begin of its segment; its part
-  // of the two lists of segments, or the flag of a row to keep; and its row.
-  const uint64_t entry_bytes =
-      2 * (shape_.key_bytes + sizeof(uint32_t)) + 2 + sizeof(uint32_t) + sizeof(uint8_t) + shape_.RowBytes();
+  const uint64_t entry_bytes = 2 * (shape_.key_bytes + sizeof(uint32_t))  // key and position, twice during the sort
+                               + 2                                        // scratch of the sort
+                               + sizeof(uint32_t)                         // the begin of its segment
+                               + sizeof(uint8_t)     // in the lists of segments, or to keep its row
+                               + shape_.RowBytes();  // its folded row
   // Bytes of an earlier row: the row itself, and its entry.
   const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
   // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
@@ -151,15 +150,17 @@ uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
       }
     }
   }
-  size >>= 2 * shrink_;
+  size >>= 2 * shrink_;  // a quarter for each retry
   // Every batch sorts the earlier rows again, so with small batches the device is far slower than the CPU engine.
-  const uint64_t too_few = std::min(num_left, num_rows / kMaxSortsOfATuple);
+  const uint64_t too_few = std::min(num_left, num_rows / kMaxRowsPerTuple);
   if (size < too_few || (size == 0 && num_left > 0 && shrink_ == 0)) return 0;
-  return std::max<uint64_t>(1, size);
+  return std::max<uint64_t>(1, size);  // also without tuples, since the bases still have to be merged
 }
 
 absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
   DeviceBuffer d_keys;
+  // Below 2^32 − kBlockThreads, so that no kernel's index wraps around: a batch has at most INT32_MAX tuples, and
+  // max_batch_entries, the most rows, is by kBlockThreads less.
   const uint32_t num_entries = base.num_rows + batch.num_tuples;
   if (base.num_rows == 0) {
     d_keys = std::move(batch.d_keys);
@@ -174,7 +175,8 @@ absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
     }
     batch.d_keys.Release();
   }
-  // Without earlier rows, weights and duplicates a fold needs nothing but the values in order.
+  // Sorts the 4-byte values themselves in place of positions: without earlier rows, weights and duplicates, a fold
+  // needs nothing but the values in order.
   const bool carries = base.num_rows == 0 && batch.unique && shape_.uniform &&
                        shape_.key_weights == WeightKind::kCounts && shape_.row_bytes == sizeof(uint32_t) &&
                        shape_.columns == 1;

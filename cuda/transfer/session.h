@@ -1,4 +1,4 @@
-// Session: what one operation on a device works with.
+// Session: a device with its memory budget and its rings.
 #ifndef SPARSEAGG_CUDA_TRANSFER_SESSION_H_
 #define SPARSEAGG_CUDA_TRANSFER_SESSION_H_
 
@@ -20,9 +20,9 @@
 
 namespace sparseagg::cuda {
 
-// A device with its memory budget and its rings. Owned by the DeviceEngine; used under the engine's device lock,
-// so by one thread at a time. An operation's allocations are released when it ends, successful or not; the copies of
-// arrays that have arrived (SendAhead) stay.
+// One for each device, used by one operation after another under DeviceEngine's device lock; or one for a single
+// operation on a HostDevice. Not thread-safe, but for pinned(). An operation releases what it has allocated when it
+// ends, successful or not. Copies made by SendAhead outlive it, until Forget or until device memory runs out.
 class Session {
  public:
   // `num_threads`: that copy within host memory; 0: one per core.
@@ -58,7 +58,8 @@ class Session {
   };
   // Blocks: until the number of indices is known.
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
-  // The same in two steps, so that the host may do something else before it blocks. At most `max_selected` are set.
+  // The same in two steps, so that the host may do something else before it blocks. Requires: at most `max_selected`
+  // flags are set; d_indices has no room for more.
   struct PendingSelection {
     DeviceBuffer d_indices;
     DeviceBuffer d_count;
@@ -69,9 +70,10 @@ class Session {
                                                     uint32_t count);
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
-  // Sends copies of whole arrays, which StagingRing::CopyIn uses from then on. Does not block: until Forget, the arrays
-  // must neither change nor go. Adds to `sent` those that had no copy before: none if there is no room for all of them
-  // (Tuning::max_resident_share). What is in `sent` must be forgotten, after an error or std::bad_alloc too.
+  // Starts copies of whole arrays to the device, which StagingRing::CopyIn uses from then on, and does not wait for the
+  // last of them. The arrays must neither change nor go before Forget. Sends nothing, and returns OK, if there is no
+  // room for all of them (Tuning::max_resident_share). Adds to `sent` those that had no copy before: the caller must
+  // Forget them, after an error or std::bad_alloc too.
   absl::Status SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent);
   // Drops the copies of arrays. Blocks: until the arrays are not read any more.
   absl::Status Forget(absl::Span<const void* const> arrays);
@@ -81,8 +83,8 @@ class Session {
 
   // Orders later work on the compute lane after all copies sent through the staging ring so far.
   absl::Status JoinCopies();
-  // The same in two steps. Returns: an event after all copies sent so far. It is used again by the kMarks-th call after
-  // this one; whoever waits for it then waits longer.
+  // The first half of JoinCopies; the second is device().Wait(Lane::kCompute, event). Returns: an event after all
+  // copies sent so far. It is used again by the kMarks-th call after this one; whoever waits for it then waits longer.
   static constexpr size_t kMarks = 8;
   absl::StatusOr<EventId> MarkCopies();
   // Orders later work on the result lane after all work on the compute lane so far.

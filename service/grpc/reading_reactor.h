@@ -25,13 +25,14 @@ namespace sparseagg::service {
 // until then gRPC's flow control holds the client back. The call is aborted if a read takes longer than upload_timeout,
 // or if other calls need the memory of a slow read.
 //
-// Life cycle: see CallReactor. The handler calls Start. Derived::OnReadDone(ok) calls EndRead, posts the message to the
-// worker pool and begins the next read with ReadNext. Steps are those of FinishArbiter: the step that EndRead begins
-// ends with EndStep, and Complete ends the call.
+// Life cycle: see CallReactor. The handler calls Start. Derived::OnReadDone(ok) calls EndRead first, which begins a
+// step of FinishArbiter. It handles the message there or on the worker pool, and calls ReadNext if it wants another
+// message; before that it moves received_ and reservation_ out. EndStep ends the step, also after Complete.
 //
 // `Base` is gRPC's reactor. `Derived` has OnReadDone, and
 //
-//   void FinishWith(const absl::Status&);  // releases what the call uses, and calls Finish; no step is running
+//   // Releases what the call uses, and calls Finish. Called once, when no other step is running.
+//   void FinishWith(const absl::Status&);
 template <typename Derived, typename Base>
 class ReadingReactor : public CallReactor<Derived, Base> {
  public:
@@ -88,7 +89,8 @@ class ReadingReactor : public CallReactor<Derived, Base> {
     return true;
   }
 
-  // From a step: ends the call with `status`.
+  // Sets the outcome of the call. Requires: the caller is in a step, which it ends with EndStep afterwards. The call is
+  // finished here, or by the EndStep of the last other step.
   void Complete(const absl::Status& status) {
     if (arbiter_.Complete(status)) static_cast<Derived*>(this)->FinishWith(status);
   }

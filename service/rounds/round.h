@@ -52,9 +52,9 @@ namespace sparseagg::service {
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
 // An upload carries one submission, in chunks. There are two kinds. A stream upload belongs to the call that holds its
-// handle; the call must end the upload, by commit or discard, since dropping the handle does not end it: also when no
-// message comes for the server's upload_timeout, which the call itself watches. A named upload is found by its ids in
-// every call; the round discards the upload if no new chunk comes for upload_timeout.
+// handle. Dropping the handle does not end the upload: the call must Commit, Discard or Refuse it, and watches itself
+// that a message comes within the server's upload_timeout. A named upload is found by its ids in every call; the round
+// discards it if no new chunk comes for upload_timeout.
 //
 //   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, server.ForRounds(), on_expire));
 //   round->StartDeadline();
@@ -67,12 +67,12 @@ namespace sparseagg::service {
 // Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
 // posted tasks keep it while they use it.
 //
-// Its parts can each be read alone: RoundLife, UploadTable, SubmissionTable, RoundSum (under merge_mu_) and RoundWaits.
-// What is here concerns several parts.
+// Its parts are classes of their own: RoundLife, UploadTable and SubmissionTable (guarded by mu_), RoundSum (by
+// merge_mu_) and RoundWaits (which has a lock of its own). This class does what concerns several of them.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
-// their input is small. The round makes chunks and commit of one upload run one after another. Calls that wait say so
-// (Blocks); all others are short.
+// their input is small, since they take long and wait for other commits. The round makes chunks and commit of one
+// upload run one after another. Other calls that wait say so (Blocks); the rest are short.
 //
 // Decoding, validation and sorting take none of the round's two locks, so that many threads do them at once. merge_mu_
 // is held while the engine adds or finishes; mu_ guards the state and is never held for long. Lock order: an upload's
@@ -132,15 +132,16 @@ class Round : public std::enable_shared_from_this<Round> {
   //
   // `chunks` calls its argument for each stored chunk. Blocks: while they are decoded.
   using ChunkSource = std::function<absl::Status(const std::function<absl::Status(const Chunk&)>&)>;
-  // Errors: DATA_LOSS: the chunks are not those that were committed. Otherwise as Append and Commit, and of `chunks`.
-  // After an error, nothing is left of the submission.
+  // Errors: DATA_LOSS: the chunks are not those that were committed; the submission is in the sum, so the round must
+  // not be used. Otherwise as Append and Commit, and of `chunks`; nothing is left of the submission.
   absl::Status RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,
                                  const ChunkSource& chunks);
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
-  // `num_chunks` counts the chunks that the upload took. Errors: if `chunks` returns ABORTED, the upload keeps what it
-  // has, unless that is nothing. Any other error of `chunks`, or of Append, drops the upload.
-  absl::Status RestoreUpload(uint64_t upload, const UploadRecord& record, const ChunkSource& chunks,
+  // `number`: of the upload, in the store. Adds the number of chunks that the upload took to `*num_chunks`. Errors:
+  // ABORTED, of `chunks`; the upload keeps the chunks that it has, and is dropped if it has none. Any other error of
+  // `chunks`, or of Append, drops it.
+  absl::Status RestoreUpload(uint64_t number, const UploadRecord& record, const ChunkSource& chunks,
                              uint64_t* num_chunks);
   // Brings the round to the state that it had. A result is not stored: it is computed again, as after Close.
   void RestoreState(const StateRecord& record);
@@ -149,11 +150,12 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- stream uploads ----
 
-  // Opens an upload. `on_discard`, if any, runs at most once, on the pool: if the end or the close of the round ends
-  // the upload, and not after an error of a call for it. A client with a committed submission may upload in every state
-  // but CANCELLED (also in FAILED), since this may be a retry: the commit compares the content. Errors:
-  // FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's limit of uploads is
-  // reached, or the round has as many submissions as the server allows (config.submission_limit).
+  // Opens an upload. `on_discard`, if any, runs once, on the pool, if the close or the end of the round discards the
+  // upload; not after Discard, Refuse or an error of Append or Commit. A client with a committed submission may upload
+  // in every state but CANCELLED (also in FAILED), since this may be a retry: the commit compares the content. Errors:
+  // FAILED_PRECONDITION: the round is not open for this client. RESOURCE_EXHAUSTED: the server's or the tenant's limit
+  // of uploads is reached, the tenant has begun too many in the last second (RetryLater), or the round has as many
+  // submissions as the server allows (config.submission_limit).
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenStreamUpload(const std::string& client_id,
                                                                  const std::string& submission_id,
                                                                  UploadHandle::OnDiscard on_discard);
@@ -163,9 +165,9 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, Repeats::kRefuse); }
   // Counts the submission, completely or not at all, and ends the upload. The same content committed before by the
   // same client is answered with a duplicate receipt.
-  // Errors: FAILED_PRECONDITION: the last chunk is missing; the upload goes on. All other errors end the upload and
-  // count it as refused: FAILED_PRECONDITION: the round is not open. ALREADY_EXISTS: the client has committed other
-  // content. INVALID_ARGUMENT, OUT_OF_RANGE: wrong keys or values, as of Upload::TakeUpdates and Aggregation::Prepare.
+  // An error that leaves the upload: FAILED_PRECONDITION: the last chunk is missing. Errors that end it and count it as
+  // refused: FAILED_PRECONDITION: the round is not open. ALREADY_EXISTS: the client has committed other content.
+  // INVALID_ARGUMENT, OUT_OF_RANGE: wrong keys or values, as of Upload::TakeUpdates and Aggregation::Prepare.
   // RESOURCE_EXHAUSTED: no memory, or too many submissions. INTERNAL: the Add failed half way. Of an upload discarded
   // before: the reason of the discard, and nothing is counted.
   absl::StatusOr<Receipt> Commit(UploadHandle& handle);
@@ -217,8 +219,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
   absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token) const;
-  // Returns: whether the client has a committed submission that counts, in any state of the round. `submission_id`: as
-  // in Withdraw.
+  // Returns: whether the client has a committed submission that was not withdrawn; false if the round is CANCELLED.
+  // `submission_id`: as in Withdraw.
   bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const;
   // Takes the submission of a client out of the open round, as if it had never been sent, and releases its memory.
   // `submission_id`: that of its first commit or of its latest retry; empty: any.
@@ -249,7 +251,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // ReleaseWaiters; never after StopWaiting has returned true or the round is gone. `done` learns from state() whether
   // the round has ended. It runs on the thread that ended or released the wait, perhaps under merge_mu_: so it must be
   // short, such as a post to the pool, and must not commit, withdraw or close. If it holds the round, the round lives
-  // until the wait has ended.
+  // until the wait has ended. Returns: the wait, for StopWaiting; 0 if `done` has been called already.
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id) { return waits_.Remove(id); }
@@ -284,7 +286,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Makes the name free for a chunk 0 with `tag`. Returns: the upload that was removed, to be freed after mu_.
   UploadTable::Map::node_type RemoveOtherTagLocked(UploadName name, const std::string& tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes the upload and hands it to NotifyDiscarded. Requires: NotifyDiscarded is posted. Allocates nothing.
+  // Removes the upload and hands it to NotifyDiscarded. Allocates nothing: the caller has called PostNotifyDiscarded
+  // before.
   void DiscardLocked(UploadHandle& upload, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PostNotifyDiscarded();
   // Counts discarded uploads, calls their callbacks, and frees them and what Cancel has dropped.
@@ -295,10 +298,11 @@ class Round : public std::enable_shared_from_this<Round> {
   static absl::Status NoUploadError(UploadName name);
   // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
   absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts a refusal in num_refused_ and the metrics, and calls RecordRefusalLocked.
   void CountRefusedLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Lists the refusal in recent_refusals_ and logs it, as far as the tenant's LineLimit allows.
   void RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts the refusal and returns it.
+  // CountRefusedLocked. Returns: `refusal`.
   absl::Status RefuseLocked(absl::string_view client_id, absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // round_commit.cc: from the last chunk to the merge

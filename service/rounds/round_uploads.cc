@@ -63,6 +63,7 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
   auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
                                                &tenant_.budget, std::move(permit), journal_);
   {
+    // Against the lock order, which is safe: nobody else has this handle yet.
     MutexLock upload_lock(&upload->mu_);
     upload->upload_.ExpectTuples(latest_tuples_);
   }
@@ -102,8 +103,8 @@ void Round::OnUploadTimer(const std::shared_ptr<UploadHandle>& upload) {
 
 void Round::DiscardLocked(UploadHandle& upload, absl::Status status) {
   if (!uploads_.Discard(upload, std::move(status))) return;
-  // Two kinds of uploads are no loss: those of a one-shot call, which end with the call, and those that late chunks of
-  // a committed submission have opened again.
+  // Two kinds are not counted as refused: uploads of a one-shot call (its round has no id), which end with the call,
+  // and those that late chunks of a committed submission have opened again.
   upload.counts_as_refused_ =
       !config_->id.empty() && !committed_.HasUpload({upload.client_id, upload.submission_id}, upload.tag);
   if (upload.counts_as_refused_) ++num_refused_;
@@ -121,6 +122,7 @@ void Round::NotifyDiscarded() {
     discarded = uploads_.TakeDiscarded();
     dropped = committed_.TakeDropped();
   }
+  // Read without the lock: a discarded upload does not change any more.
   for (const auto& [id, upload] : discarded) {
     if (upload->counts_as_refused_) {
       services_.metrics.CountRefused(upload->discard_status_);
@@ -189,6 +191,7 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     is_named = upload.is_named_;
     if (chunk.sequence == expected) upload.last_chunk_at_ = begin;  // repeats and gaps do not keep the upload
   }
+  // By pointer: in a lambda the thread-safety analysis does not know that the upload's mutex is held.
   absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, repeats); });
   const absl::Duration end = services_.clock.Monotonic();
   uint64_t bytes = 0;
@@ -208,8 +211,10 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     upload.progress_.next_sequence = staged.next_sequence();
     upload.progress_.received_tuples = staged.num_tuples();
     upload.progress_.complete = staged.complete();
-  } else if (!status.ok() && (is_appended || repeats == Repeats::kRefuse || !absl::IsFailedPrecondition(status))) {
-    Refuse(upload, status);
+  } else if (!status.ok()) {
+    // A gap ends a stream upload; a named upload goes on and waits for the chunk.
+    const bool is_gap = !is_appended && absl::IsFailedPrecondition(status);
+    if (!is_gap || repeats == Repeats::kRefuse) Refuse(upload, status);
   }
   return status;
 }
@@ -239,14 +244,14 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     if (chunk.sequence == 0) replaced = RemoveOtherTagLocked(name, tag);
     upload = uploads_.FindNamed(name);
     if (upload == nullptr || upload->tag != tag) {
-      // A late chunk of the committed submission. A chunk 0 without a tag may also begin something else, which only the
-      // commit can tell.
+      // A late chunk of a committed submission is answered with its progress. Not chunk 0 without a tag where there is
+      // no upload: it may begin other content, so it opens an upload, and the commit compares.
       const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
       if (may_be_late && committed_.HasUpload(name, tag)) return committed_.Find(client_id)->progress();
     }
     if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
-      // Not counted as refused: the upload of this chunk was counted when the round discarded it.
+      // Not counted as refused: if there was an upload, it was counted when the round discarded it.
       if (!life_.is_open()) return NotOpenErrorLocked();
       return absl::FailedPreconditionError(absl::StrCat(
           "chunk ", chunk.sequence, " came where chunk 0 is expected next: the round has no chunk of this upload, or ",

@@ -1,4 +1,4 @@
-// The task store: tasks of all tenants, their order and their leases.
+// TaskRegistry: the tasks of all tenants, their order and their leases.
 #ifndef SPARSEAGG_SERVICE_TASKS_TASK_REGISTRY_H_
 #define SPARSEAGG_SERVICE_TASKS_TASK_REGISTRY_H_
 
@@ -55,12 +55,13 @@ namespace sparseagg::service {
 //   RETURN_IF_ERROR(tasks->Complete({"tenant", "id", {"client", "lease"}}, "submission", "result").status());
 //   tasks->Drain();  // before the server shuts down
 //
-// With a store, each call writes its change before it makes the change: what cannot be written does not happen, and the
-// call returns the error of Store. WhenDurable tells when a change may be acknowledged.
+// With a store on disk, each call writes its change before it makes the change: what cannot be written does not happen,
+// and the call returns the error of Store. What no call asks for (the end of a lease, of a deadline, of a round)
+// happens even if it cannot be written; a restart does it again. WhenDurable tells when a change may be acknowledged.
 //
-// Owned by Server, by shared_ptr: tasks of the timer and the pool hold weak pointers. Thread-safe. Each call holds one
-// lock, for a time that depends on the number of label sets and owners that match, not on the number of tasks; with a
-// store also for its write.
+// Owned by Server, by shared_ptr: callbacks on the timer and the pool hold weak pointers. Thread-safe: one lock, with a
+// store held also for the write. Lease, Extend, Complete and Fail hold it for a time that grows with the label sets and
+// owners that match, not with the number of tasks; Create, Cancel, CancelRound and List: O(tasks that they look at).
 class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
  public:
   explicit TaskRegistry(const TaskServices& services);
@@ -69,10 +70,10 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   // ---- coordinators ----
 
   // Creates tasks, all or none. A task whose id, spec and owner are those of an existing one stays as it is.
-  // Returns: the ids, in the order of `tasks`.
+  // Returns: the ids, chosen by the registry where empty, in the order of `tasks`.
   // Requires: labels are sorted and each is there once; max_attempts and ttl are set.
   // Errors: ALREADY_EXISTS: an id has another spec or owner. NOT_FOUND, FAILED_PRECONDITION: a round does not exist or
-  // is not OPEN. RESOURCE_EXHAUSTED: too many open tasks, or no memory.
+  // is not OPEN. INVALID_ARGUMENT: an id is there twice. RESOURCE_EXHAUSTED: too many open tasks, or no memory.
   absl::StatusOr<std::vector<std::string>> Create(const std::string& tenant, const std::string& owner,
                                                   std::vector<NewTask> tasks);
   // Errors: NOT_FOUND.
@@ -85,8 +86,8 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
     std::vector<TaskSnapshot> tasks;  // in order of creation
     std::string next_page_token;      // empty on the last page
   };
-  // Returns: up to `page_size` tasks that pass the filter; fewer, and not the last page, where their results have more
-  // than `max_bytes`, or many other tasks lie between.
+  // Returns: up to `page_size` tasks that pass the filter. A page ends early when their results have more than
+  // `max_bytes`, or when 10,000 tasks were looked at; only an empty next_page_token means the last page.
   // Errors: INVALID_ARGUMENT: not a token of this call.
   absl::StatusOr<Page> List(const std::string& tenant, const Filter& filter, size_t page_size, uint64_t max_bytes,
                             absl::string_view page_token) const;
@@ -108,13 +109,16 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   using OnLease = std::function<void(absl::StatusOr<std::optional<TaskSnapshot>>)>;
   using WaitId = uint64_t;  // never 0
   // Leases a task and calls `done` once: before the return if a task is there, the timeout is 0 or the registry is
-  // drained; else later, on a thread of another caller or of the pool, for which `done` must be short. A holder that
-  // has a lease already gets that task again. Errors, given to `done`: UNAVAILABLE: drained. Of Store.
+  // drained; else later, on a thread of another caller or of the pool, for which `done` must be short. A holder whose
+  // lease is under way gets the same task, with the lease as it is (`duration` has no effect), also after Drain.
+  // Returns: an id for StopWaiting, also if `done` has been called. Errors, given to `done`: UNAVAILABLE: drained. Of
+  // Store.
   WaitId Lease(LeaseRequest request, absl::Duration timeout, OnLease done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id);
-  // Sets the end of the lease to `duration` from now. An expired lease is renewed, unless the task has ended or has
-  // been leased to another worker since. Errors: NOT_FOUND: no task; FAILED_PRECONDITION.
+  // Sets the end of the lease to `duration` from now, of an expired lease too. Errors: NOT_FOUND: no task.
+  // FAILED_PRECONDITION: the task has ended, another lease has followed, Fail has given the lease back, or the holder
+  // uses the lease id for another task now.
   absl::StatusOr<TaskSnapshot> Extend(const LeaseName& lease, absl::Duration duration);
   // Completes the task. The latest lease may do so, and each earlier one, until the task has ended. The same lease and
   // submission again change nothing.
@@ -187,7 +191,8 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   // task_leases.cc: from a lease to its end
   // Leases `task` for `request`. Errors, which change nothing: of Store.
   absl::Status GrantLocked(TaskEntry& task, const LeaseRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Hands tasks to waiting workers until none of them may have `task`, or it is gone.
+  // Requires: `task` has just become OPEN. Gives the longest-waiting worker that has its labels the best task for that
+  // worker, perhaps another one; again until `task` is not OPEN or no such worker waits.
   void OfferLocked(TaskEntry& task, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AnswerLocked(std::map<WaitId, Wait>::iterator wait, Leased leased, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,4 +1,5 @@
-// Finishing: from folded rows to result rows, by dividing, dropping rows and rounding once.
+// Finishing: from folded rows to result rows, by dividing, dropping rows, and rounding to the result's dtype at the
+// end.
 #ifndef SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
 #define SPARSEAGG_HOST_CPU_FINISH_ROW_FINISHER_H_
 
@@ -59,16 +60,17 @@ class RowFinisher {
         dtype_(ResultDType(*params.spec)),
         row_bytes_(columns_ * SizeOf(dtype_)) {}
 
-  // Returns: whether every row stays and finishing cannot fail, so that the fold may write finished rows itself.
+  // Returns: whether the fold can write finished rows itself: of a float sum or mean with a float32 or float64 result,
+  // where no row is dropped, no division by 0 is possible, and returned weights are converted no more.
   bool IsDirect() const {
     const AggregationSpec& a = params_.spec->aggregation;
     if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
     if (a.op == Op::kMean && params_.total_weight == 0.0) return false;
     if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) return false;
     if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
-    // Returned weights are float64; direct output writes sums of weights without conversion.
-    const bool returns_words = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
-    return !a.prune_zeros && a.min_contributors <= 1 && returns_words;
+    // Direct output writes sums of weights as they are; returned weights are float64.
+    const bool weights_need_no_conversion = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
+    return !a.prune_zeros && a.min_contributors <= 1 && weights_need_no_conversion;
   }
 
   // Returns: the direct output that begins at row `at` of the result's columns.
@@ -188,7 +190,7 @@ class RowFinisher {
   }
 
   // Finishes the first `num_rows` rows of integers. Means are rounded to int64 unless the result dtype is a float.
-  // Errors: OUT_OF_RANGE for a sum that does not fit int64.
+  // Errors: OUT_OF_RANGE for a sum or mean that does not fit int64.
   absl::Status FinishIntegers(size_t num_rows) {
     const size_t n = num_rows * columns_;
     const bool to_float = IsFloat(dtype_);
@@ -216,9 +218,10 @@ class RowFinisher {
     return absl::OkStatus();
   }
 
-  // Returns: whether all bytes of row i are 0. No result is −0.0, so this means that all values are 0.
+  // Returns: whether all bytes of row i are 0. RoundTo makes −0.0 to +0.0, so this means that all values are 0.
   bool IsZeroRow(size_t i) const {
     const std::byte* const row = values_.data() + i * row_bytes_;
+    // Equal to itself shifted by a byte: all bytes equal the first.
     return row[0] == std::byte{0} && std::memcmp(row, row + 1, row_bytes_ - 1) == 0;
   }
 

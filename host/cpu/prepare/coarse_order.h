@@ -39,8 +39,8 @@ class RepeatFinder {
  public:
   explicit RepeatFinder(int low_bits) : low_bits_(low_bits) {}
 
-  // Returns: whether two of the keys key_at(0) … key_at(n − 1) have equal low bits.
-  // Cost: O(n), or O(n log n) for adversarial keys whose hashes collide.
+  // Returns: whether two of the keys key_at(0) … key_at(n − 1) are equal. Requires: they differ in their low bits only.
+  // Cost: O(n); a radix sort if many hashes collide, or for more than kMaxHashed keys whose table would be too large.
   template <typename KeyAt>
   bool HasRepeat(size_t n, KeyAt key_at) {
     if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(n, key_at);
@@ -124,8 +124,8 @@ inline void PrefetchForWriting(const void* memory, size_t bytes) {
 // Counts the keys of each bucket.
 // Returns: the position of each bucket's first tuple.
 //
-// The scatter that follows writes to the output in bucket order, at random for the hardware. So this pass, which is
-// bound by reading, calls prefetch(begin, end) for the output of tuples [begin, end), in the order of addresses.
+// Also calls prefetch(begin, end) for all positions of the output, in ascending order: the scatter that follows writes
+// to kNumBuckets places in turn, which the hardware does not prefetch, and this pass only reads, so it has time for it.
 template <typename Key, typename Prefetch>
 std::array<uint32_t, kNumBuckets> BucketBegins(absl::Span<const Key> keys, int low_bits, Prefetch prefetch) {
   std::array<uint32_t, kNumBuckets> begins{};
@@ -167,13 +167,14 @@ void Scatter(absl::Span<const Key> keys, const std::byte* values, size_t row_byt
 
 }  // namespace internal
 
-// Returns: the number of low bits that the coarse order of keys below `num_rows` (0: all of uint64) ignores. 0 if
-// num_rows is too small for a coarse order.
+// Returns: how many low bits of a key below `num_rows` (0: all of uint64) the coarse order ignores. 0: there are too
+// few keys, and OrderCoarsely must not be called.
 inline int CoarseBits(uint64_t num_rows) {
   return std::max(0, static_cast<int>(std::bit_width(num_rows - 1)) - internal::kBucketBits);
 }
 
-// Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably.
+// Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably. Requires: all
+// keys are below num_rows, and low_bits = CoarseBits(num_rows) > 0, so that key >> low_bits < kNumBuckets.
 // Returns: false if a key is repeated, or if there are too few or too many tuples for a coarse order; the outputs are
 // then unspecified.
 // Cost: O(n), two passes over the keys, one over the rows.
