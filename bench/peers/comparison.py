@@ -200,9 +200,7 @@ class Comparison:
                 self._random.shuffle(turn)
                 failed = [entry for entry in turn if not self._times(facts["name"], entry, memory)]
                 entries = [entry for entry in entries if not any(entry is other for other in failed)]
-        for entry in entries:
-            for memory in [memory for memory in MEMORIES if entry.seconds[memory]]:
-                self.results.append(_result(facts, entry, memory))
+        self.results += [_result(facts["name"], entry) for entry in entries if any(entry.seconds.values())]
 
     def _passes(self, workload: str, entry: Entry) -> bool:
         if entry.refuses is not None:
@@ -229,25 +227,25 @@ class Comparison:
         _say(f"{workload}: without {name}: {reason}")
 
 
-def _result(facts: dict[str, Any], entry: Entry, memory: str) -> dict[str, Any]:
-    seconds = sorted(entry.seconds[memory])
-    median = statistics.median(seconds)
+def _result(workload: str, entry: Entry) -> dict[str, Any]:
+    """The line of a contestant. By kind of memory: number of repetitions, and seconds."""
     return {
-        "workload": facts["name"],
+        "workload": workload,
         "contestant": entry.name,
-        "library": MODULES[entry.process.module][0],
         "output": entry.output,
         "threads": entry.threads,
         "inputs": entry.inputs,
-        "memory": memory,
-        "verified": True,
-        "repetitions": len(seconds),
-        "median_seconds": median,
-        "least_seconds": seconds[0],
-        "most_seconds": seconds[-1],
-        "tuples_per_s": facts["tuples"] / median,
-        "bytes_per_s": (facts["bytes_in"] + facts["bytes_out"]) / median,
         "peak_bytes": entry.peak_bytes,
+        **{
+            memory: {
+                "repetitions": len(seconds),
+                "median_seconds": statistics.median(seconds),
+                "least_seconds": min(seconds),
+                "most_seconds": max(seconds),
+            }
+            for memory, seconds in entry.seconds.items()
+            if seconds
+        },
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import picture
+from table import measurements
 
 OURS = "sparseagg canonical"
 COLOURS = {"ours": picture.OURS, "sparse": picture.PEER, "dense": picture.OTHER}
@@ -21,7 +22,7 @@ LABELS = {
 def points(file: dict[str, Any], workload: str) -> dict[str, list[tuple[float, str]]]:
     """Rates in M tuples/s with fresh memory and names, by class; a peer with several numbers of threads by its best."""
     best: dict[tuple[str, str], float] = {}
-    for row in file["results"]:
+    for row in measurements(file):
         if row["workload"] != workload or row["memory"] != "fresh":
             continue
         name = row["contestant"]

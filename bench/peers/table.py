@@ -16,13 +16,29 @@ OURS_INT64 = "sparseagg canonical, int64 keys"
 MODES = ("canonical", "canonical+counts", "fixed_point")
 
 
+def measurements(file: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results with a row for each kind of memory, and the rate."""
+    tuples = {facts["name"]: facts["tuples"] for facts in file["workloads"]}
+    return [
+        {
+            **row,
+            **row[memory],
+            "memory": memory,
+            "tuples_per_s": tuples[row["workload"]] / row[memory]["median_seconds"],
+        }
+        for row in file["results"]
+        for memory in ("fresh", "warm")
+        if memory in row
+    ]
+
+
 class Results:
     """The results of one file, to be asked."""
 
     def __init__(self, file: dict[str, Any]) -> None:
         self.file = file
         self.workloads = {facts["name"]: facts for facts in file["workloads"]}
-        self.rows: list[dict[str, Any]] = file["results"]
+        self.rows = measurements(file)
 
     def find(self, workload: str, contestant: str, output: str, threads: int, memory: str = "fresh") -> Any:
         """One result, or None."""

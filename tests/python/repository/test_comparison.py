@@ -49,15 +49,18 @@ def compare(module, monkeypatch, tmp_path):
     ("seconds", "fresh", "warm"), [(0.01, 7, 7), (0.3, 5, 5), (1.0, 2, 2), (2.0, 1, 0), (20.0, 1, 0)]
 )
 def test_comparison_gives_slow_ones_fewer_runs(compare, seconds, fresh, warm) -> None:
-    runs = {result["memory"]: result["repetitions"] for result in compare(FakeProcess(seconds, seconds))}
-    assert (runs["fresh"], runs.get("warm", 0)) == (fresh, warm)
+    (result,) = compare(FakeProcess(seconds, seconds))
+    assert result["fresh"]["repetitions"] == fresh
+    assert result.get("warm", {"repetitions": 0})["repetitions"] == warm
 
 
 @pytest.mark.parametrize("runs", [0, 3, 8])
 def test_comparison_goes_on_without_one_that_fails(compare, runs) -> None:
     processes = FakeProcess(0.01, 0.01, "failing", fails_at=1 + runs), FakeProcess(0.01, 0.01)
     results = compare(*processes)
-    assert [(result["contestant"], result["repetitions"]) for result in results] == [("x", 7), ("x", 7)]
+    assert [(each["contestant"], each["fresh"]["repetitions"], each["warm"]["repetitions"]) for each in results] == [
+        ("x", 7, 7)
+    ]
     assert len(processes[0].asked) == 2 + runs
 
 
