@@ -56,87 +56,44 @@ MODULES = {
 # Modules that may include all others, and that no other may include.
 OUTER_MODULES = ("tests", "bench", "tools")
 
-# The folders of a module: what files of each may include of the same module besides their own folder. A file belongs to
-# the folder with the longest matching name; a name with a suffix is that one file. The module's top may include all.
-HOST = ["host/base", "host/spec", "host/wire", "host/updates"]
-CPU = ["host/cpu/tuning.h", "host/cpu/rows", "host/cpu/simd", "host/cpu/prepare", "host/cpu/merge", "host/cpu/finish"]
-CUDA_FOLDERS = ["cuda/kernels", "cuda/device", "cuda/transfer"]
-INNER_FOLDERS = {
-    "host/base": [],
-    "host/spec": ["host/base"],
-    "host/wire": ["host/base", "host/spec"],
-    "host/updates": ["host/base", "host/spec", "host/wire"],
+# The folders of a module: what files of each may include of the same module besides their own folder, by names without
+# the module ("." is its top). A file belongs to the folder with the longest matching name; a name with a suffix is that
+# one file. The module's top may include all.
+HOST = "base spec wire updates"
+INNER = {
+    "host/base": "",
+    "host/spec": "base",
+    "host/wire": "base spec",
+    "host/updates": "base spec wire",
     "host": HOST,
-    "host/cpu/tuning.h": [],
-    "host/cpu/rows": [*HOST, "host"],
-    "host/cpu/simd": [*HOST, "host", *CPU[:2]],
-    "host/cpu/prepare": [*HOST, "host", *CPU[:3]],
-    "host/cpu/merge": [*HOST, "host", *CPU[:4]],
-    "host/cpu/finish": [*HOST, "host", *CPU[:5]],
-    "host/cpu": [*HOST, "host", *CPU],
-    "cuda/tuning.h": [],
-    "cuda/kernels": [],
-    "cuda/device": CUDA_FOLDERS[:1],
-    "cuda/transfer": ["cuda/tuning.h", *CUDA_FOLDERS[:2]],
-    "cuda/merge": ["cuda/tuning.h", *CUDA_FOLDERS[:3]],
-    "service/base": [],
-    "service/admission": ["service/base"],
-    "service/net": ["service/auth", "service/base"],
-    "service/auth": ["service/base"],
-    "service/store": ["service/base"],
-    "service/rounds": ["service/auth", "service/admission", "service/store", "service/base"],
-    "service/tasks": ["service/rounds", "service/admission", "service/store", "service/base"],
-    "service/codec": [
-        "service/tasks",
-        "service/rounds",
-        "service/auth",
-        "service/admission",
-        "service/store",
-        "service/base",
-    ],
-    "service/server_context.h": [
-        "service/store",
-        "service/tasks",
-        "service/rounds",
-        "service/net",
-        "service/auth",
-        "service/admission",
-        "service/base",
-    ],
-    "service/handlers": [
-        "service/server_context.h",
-        "service/codec",
-        "service/rounds",
-        "service/tasks",
-        "service/net",
-        "service/auth",
-        "service/admission",
-        "service/store",
-        "service/base",
-    ],
-    "service/gateway": [
-        "service/server_context.h",
-        "service/handlers",
-        "service/codec",
-        "service/rounds",
-        "service/tasks",
-        "service/net",
-        "service/auth",
-        "service/admission",
-        "service/base",
-    ],
-    "service/grpc": [
-        "service/server_context.h",
-        "service/handlers",
-        "service/codec",
-        "service/tasks",
-        "service/rounds",
-        "service/net",
-        "service/auth",
-        "service/admission",
-        "service/store",
-        "service/base",
-    ],
+    "host/cpu/tuning.h": "",
+    "host/cpu/rows": f"{HOST} .",
+    "host/cpu/simd": f"{HOST} . cpu/tuning.h cpu/rows",
+    "host/cpu/prepare": f"{HOST} . cpu/tuning.h cpu/rows cpu/simd",
+    "host/cpu/merge": f"{HOST} . cpu/tuning.h cpu/rows cpu/simd cpu/prepare",
+    "host/cpu/finish": f"{HOST} . cpu/tuning.h cpu/rows cpu/simd cpu/prepare cpu/merge",
+    "host/cpu": f"{HOST} . cpu/tuning.h cpu/rows cpu/simd cpu/prepare cpu/merge cpu/finish",
+    "cuda/tuning.h": "",
+    "cuda/kernels": "",
+    "cuda/device": "kernels",
+    "cuda/transfer": "tuning.h kernels device",
+    "cuda/merge": "tuning.h kernels device transfer",
+    "service/base": "",
+    "service/admission": "base",
+    "service/net": "auth base",
+    "service/auth": "base",
+    "service/store": "base",
+    "service/rounds": "auth admission store base",
+    "service/tasks": "rounds admission store base",
+    "service/codec": "tasks rounds auth admission store base",
+    "service/server_context.h": "store tasks rounds net auth admission base",
+    "service/handlers": "server_context.h codec rounds tasks net auth admission store base",
+    "service/gateway": "server_context.h handlers codec rounds tasks net auth admission base",
+    "service/grpc": "server_context.h handlers codec tasks rounds net auth admission store base",
+}
+INNER_FOLDERS = {
+    folder: [f"{folder.partition('/')[0]}/{name}".removesuffix("/.") for name in names.split()]
+    for folder, names in INNER.items()
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
