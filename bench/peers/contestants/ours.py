@@ -94,7 +94,7 @@ def _python(
 
 
 def _bfloat16(data: Data, threads: int) -> Contestant:
-    spec = sa.RoundSpec([sa.TensorSpec("tensor", "bfloat16", data.num_rows, data.row_width)])
+    spec = sa.RoundSpec([sa.TensorSpec("tensor", "bfloat16", num_rows=data.num_rows, row_width=data.row_width)])
     values = (data.values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)  # exact: see Data.one_update
     updates = [{"tensor": (data.keys64, values)}]
 
