@@ -100,9 +100,9 @@ def test_integers_are_added_exactly_and_never_wrap() -> None:
         (np.broadcast_to(0.0, 10), 1, "tensor 'v': rows cannot be added in place: the array is read-only"),
         ([0.0] * 10, 1, "rows are added to a NumPy array or a torch tensor in place, not to builtins.list"),
         (np.float32(0), 1, "not to numpy.float32"),
-        (np.zeros(10), np.nan, "alpha is a finite number, not nan"),
-        (np.zeros(10), "1", "alpha is a finite number, not '1'"),
-        (np.zeros(10), True, "alpha is a finite number, not True"),
+        (np.zeros(10), np.nan, "alpha must be a finite number, got nan"),
+        (np.zeros(10), "1", "alpha must be a finite number, got '1'"),
+        (np.zeros(10), True, "alpha must be a finite number, got True"),
     ],
 )
 def test_what_cannot_be_added_to_says_why(target: Any, alpha: Any, text: str) -> None:

@@ -25,15 +25,15 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"deadline": 1e20}, r"deadline .* not 1e\+20"),
-        ({"deadline": math.inf}, "deadline .* not inf"),
-        ({"deadline": math.nan}, "deadline .* not nan"),
-        ({"deadline": "60"}, "deadline is a number of seconds or a timedelta, not '60'"),
-        ({"deadline": True}, "deadline is a number of seconds or a timedelta, not True"),
-        ({"deadline": -1}, "deadline is a number of seconds or a timedelta, not -1"),
-        ({"deadline": np.timedelta64(60, "ns")}, "deadline is a number of seconds or a timedelta, not np"),
-        ({"deadline": "60s"}, "deadline is a number of seconds or a timedelta, not '60s'"),
-        ({"result_ttl": 10**400}, "result_ttl .* not 1000"),
+        ({"deadline": 1e20}, r"deadline .* got 1e\+20"),
+        ({"deadline": math.inf}, "deadline .* got inf"),
+        ({"deadline": math.nan}, "deadline .* got nan"),
+        ({"deadline": "60"}, "deadline must be a number of seconds or a timedelta, got '60'"),
+        ({"deadline": True}, "deadline must be a number of seconds or a timedelta, got True"),
+        ({"deadline": -1}, "deadline must be a number of seconds or a timedelta, got -1"),
+        ({"deadline": np.timedelta64(60, "ns")}, "deadline must be a number of seconds or a timedelta, got np"),
+        ({"deadline": "60s"}, "deadline must be a number of seconds or a timedelta, got '60s'"),
+        ({"result_ttl": 10**400}, "result_ttl .* got 1000"),
         ({"min_submissions": "x"}, "min_submissions cannot be 'x'"),
         ({"max_submissions": -1}, "max_submissions cannot be -1"),
         ({"max_tuples_per_submission": 10**30}, "max_tuples_per_submission cannot be 1000"),
@@ -53,18 +53,18 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": SURROGATE}, r"a tensor's name is a string that UTF-8 can encode, not '\\udcff'"),
-        ({"name": 5}, "a tensor's name is a string, not 5"),
-        ({"name": None}, "a tensor's name is a string, not None"),
-        ({"name": b"v"}, "a tensor's name is a string, not b'v'"),
-        ({"num_rows": -1}, r"tensor 'v': num_rows is a number of rows .*, not -1"),
-        ({"num_rows": 2**64}, r"tensor 'v': num_rows is .*, not 18446744073709551616"),
+        ({"name": SURROGATE}, r"a tensor's name must be a string that UTF-8 can encode, got '\\udcff'"),
+        ({"name": 5}, "a tensor's name must be a string, got 5"),
+        ({"name": None}, "a tensor's name must be a string, got None"),
+        ({"name": b"v"}, "a tensor's name must be a string, got b'v'"),
+        ({"num_rows": -1}, r"tensor 'v': num_rows must be a number of rows .*, got -1"),
+        ({"num_rows": 2**64}, r"tensor 'v': num_rows must be .*, got 18446744073709551616"),
         ({"num_rows": None}, "tensor 'v': neither num_rows nor shape is given"),
-        ({"num_rows": "10"}, "tensor 'v': num_rows is .*, not '10'"),
-        ({"num_rows": True}, "tensor 'v': num_rows is .*, not True"),
-        ({"row_width": 1.5}, r"tensor 'v': row_width is a number of values from 1 .*, not 1\.5"),
-        ({"row_width": 0}, "tensor 'v': row_width is .*, not 0"),
-        ({"row_width": 2**32}, "tensor 'v': row_width is .*, not 4294967296"),
+        ({"num_rows": "10"}, "tensor 'v': num_rows must be .*, got '10'"),
+        ({"num_rows": True}, "tensor 'v': num_rows must be .*, got True"),
+        ({"row_width": 1.5}, r"tensor 'v': row_width must be a number of values from 1 .*, got 1\.5"),
+        ({"row_width": 0}, "tensor 'v': row_width must be .*, got 0"),
+        ({"row_width": 2**32}, "tensor 'v': row_width must be .*, got 4294967296"),
     ],
 )
 def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: dict[str, Any], text: str) -> None:
@@ -99,10 +99,10 @@ def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict
 
 
 @pytest.mark.parametrize(
-    ("tensors", "text"), [(TENSOR, "not TensorSpec"), (["v"], r"not \['v'\]"), ("v", "not 'v'"), (None, "not None")]
+    ("tensors", "text"), [(TENSOR, "got TensorSpec"), (["v"], r"got \['v'\]"), ("v", "got 'v'"), (None, "got None")]
 )
 def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
-    with pytest.raises(sa.InvalidArgumentError, match=f"tensors is a list of TensorSpec, {text}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"tensors must be a list of TensorSpec, {text}"):
         sa.RoundSpec(tensors)
 
 
@@ -131,7 +131,7 @@ def test_spec_takes_tensors_of_an_iterator() -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2", 1025, 10**10, 10**5000], ids=range(8))
 def test_aggregator_of_what_is_no_number_of_threads_says_so(threads: Any) -> None:
-    with pytest.raises(sa.InvalidArgumentError, match="threads is a number of threads from 1 to 1024"):
+    with pytest.raises(sa.InvalidArgumentError, match="threads must be a number of threads from 1 to 1024"):
         sa.Aggregator(SPEC, threads=threads)
 
 
@@ -144,18 +144,18 @@ def test_weight_beyond_float64_is_refused(client: sa.Client, weight: Any) -> Non
         lambda: sa.Aggregator(SPEC).add("a", UPDATE, weight),
         lambda: sa.aggregate([(UPDATE, weight)], SPEC),
     ):
-        with pytest.raises(sa.InvalidArgumentError, match="a weight is a number that float64 can hold, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="a weight must be a number that float64 can hold, got"):
             use()
 
 
 @pytest.mark.parametrize(
     ("client_id", "text"),
     [
-        (SURROGATE, r"not '\\udcff'"),
-        (5.0, "not 5.0"),
-        (True, "not True"),
-        (10**5000, "not int with"),
-        (None, "not None"),
+        (SURROGATE, r"got '\\udcff'"),
+        (5.0, "got 5.0"),
+        (True, "got True"),
+        (10**5000, "got int with"),
+        (None, "got None"),
     ],
     ids=range(5),
 )
@@ -168,7 +168,7 @@ def test_client_id_that_is_no_text_is_refused(client: sa.Client, client_id: Any,
         lambda: sa.aggregate({client_id: (UPDATE, 1.0)}, SPEC),
         lambda: sa.aggregate({client_id: (UPDATE, 1.0)}, SPEC, memory_limit=1 << 20),
     ):
-        with pytest.raises(sa.InvalidArgumentError, match=f"a client id is .*{text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"a client id must be .*{text}"):
             use()
 
 
@@ -195,7 +195,7 @@ def test_client_id_that_is_an_integer_is_its_decimal_text(client: sa.Client, sev
         sa.aggregate({seven: (keys, rows[0]), "7": (keys, rows[1])}, spec)
 
 
-@pytest.mark.parametrize(("name", "text"), [(SURROGATE, r"not '\\udcff'"), (5, "not 5"), (np.int64(5), "not .*5")])
+@pytest.mark.parametrize(("name", "text"), [(SURROGATE, r"got '\\udcff'"), (5, "got 5"), (np.int64(5), "got .*5")])
 def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: str) -> None:
     opened = client.create_round(SPEC)
     for use, what in (
@@ -204,7 +204,7 @@ def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: 
         (lambda: opened.submit("a", UPDATE, 1.0, submission_id=name), "a submission id"),
         (lambda: opened.cancel(name), "a reason"),
     ):
-        with pytest.raises(sa.InvalidArgumentError, match=f"{what} is a string.* {text}"):
+        with pytest.raises(sa.InvalidArgumentError, match=f"{what} must be a string.* {text}"):
             use()
 
 
@@ -219,14 +219,16 @@ def test_what_is_no_spec_is_refused(client: sa.Client, other: Any) -> None:
         lambda: sa.aggregate(SPEC, other),
         lambda: sa.Aggregator(other),
     ):
-        with pytest.raises(sa.InvalidArgumentError, match="spec is a RoundSpec, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="spec must be a RoundSpec, got"):
             use()
 
 
 @pytest.mark.parametrize("updates", [5, None, "abc", SPEC])
 def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, updates: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgumentError, match=r"updates is a mapping .*, or an iterable of updates, not"):
+        with pytest.raises(
+            sa.InvalidArgumentError, match=r"updates must be a mapping .*, or an iterable of updates, got"
+        ):
             aggregate(updates, SPEC)
 
 
@@ -236,7 +238,7 @@ def test_updates_that_cannot_be_gone_through_are_refused(client: sa.Client, upda
 @pytest.mark.parametrize("update", [UPDATE, (np.array([1]), [1.0]), ([1], [1.0]), ([1, 2], None)], ids=range(4))
 def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, update: Any, weight: Any) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight is a number, not"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight must be a number, got"):
             aggregate([(update, weight)], SPEC)
 
 
@@ -250,7 +252,7 @@ class Broken:
 
 def test_what_fails_when_it_is_looked_at_is_refused(client: sa.Client) -> None:
     for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight is a number, not <"):
+        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight must be a number, got <"):
             aggregate([(UPDATE, Broken())], SPEC)
 
 
@@ -316,7 +318,7 @@ def test_time_that_is_no_number_is_refused_before_anything_happens(client: sa.Cl
         lambda: opened.finish(timeout=timeout),
     ):
         with pytest.raises(
-            sa.InvalidArgumentError, match="timeout is a number of seconds, a timedelta, or None for ever"
+            sa.InvalidArgumentError, match="timeout must be a number of seconds, a timedelta, or None for ever"
         ):
             use()
     assert opened.refresh().state == "open"

@@ -55,9 +55,9 @@ def test_history_keeps_the_smaller_of_bits_and_keys():
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        (lambda h: h.record(0, {}), "a version is an integer above 0, not 0"),
-        (lambda h: h.record(1.5, {}), "not 1.5"),
-        (lambda h: h.record(1, [1]), r"changed is a mapping from tensor names to keys, not \[1\]"),
+        (lambda h: h.record(0, {}), "a version must be an integer above 0, got 0"),
+        (lambda h: h.record(1.5, {}), "got 1.5"),
+        (lambda h: h.record(1, [1]), r"changed must be a mapping from tensor names to keys, got \[1\]"),
         (lambda h: h.record(1, {"b": [1]}), "unknown tensor 'b'; this history has 'a'"),
         (lambda h: h.record(1, {"b": None}), "unknown tensor 'b'"),
         (lambda h: h.record(1, {"a": [10]}), r"tensor 'a': key 10 is not in \[0, 10\)"),
@@ -65,10 +65,10 @@ def test_history_keeps_the_smaller_of_bits_and_keys():
         (lambda h: h.record(1, {"a": [0.5]}), "not of float64"),
         (lambda h: h.record(1, {"a": [[1]]}), r"shape \(1, 1\)"),
         (lambda h: h.changed_since("b", 0), "unknown tensor 'b'"),
-        (lambda h: h.changed_since("a", "0"), "a version is an integer, not '0'"),
-        (lambda h: RowHistory({"a": -1}), "the number of rows of tensor 'a' is from 0"),
-        (lambda h: RowHistory(["a"]), "rows is a mapping"),
-        (lambda h: RowHistory({}, budget_bytes=-1), "budget_bytes is a number from 0 on, not -1"),
+        (lambda h: h.changed_since("a", "0"), "a version must be an integer, got '0'"),
+        (lambda h: RowHistory({"a": -1}), "the number of rows of tensor 'a' must be from 0"),
+        (lambda h: RowHistory(["a"]), "rows must be a mapping"),
+        (lambda h: RowHistory({}, budget_bytes=-1), "budget_bytes must be a number from 0 on, got -1"),
     ],
     ids=range(14),
 )

@@ -207,14 +207,14 @@ READ_ONLY.flags.writeable = False
         (np.zeros((NUM_ROWS, WIDTH)), ([1, 9], ROWS), r"key 9 at position 1 is not in \[0, 9\)"),
         (np.zeros((NUM_ROWS, WIDTH)), ([-1, 2], ROWS), r"key -1 at position 0 is not in \[0, 9\)"),
         (np.zeros((NUM_ROWS, WIDTH)), ([4, 4], ROWS), "key 4 is given twice"),
-        (np.zeros((NUM_ROWS, WIDTH)), ([4.0, 5.0], ROWS), "keys are integers"),
+        (np.zeros((NUM_ROWS, WIDTH)), ([4.0, 5.0], ROWS), "keys must be integers"),
         (np.zeros((NUM_ROWS, WIDTH)), ([4], ROWS), r"rows of shape \(2, 3\) do not go with 1 keys"),
         (np.zeros((NUM_ROWS, WIDTH)), ([4, 5], ROWS[:, :2]), r"rows of shape \(2, 2\) do not go with 2 keys"),
         (np.zeros((NUM_ROWS, WIDTH)), np.ones((WIDTH, NUM_ROWS)), r"shape \(3, 9\) do not fit .* \(9, 3\)"),
         (np.zeros((WIDTH, NUM_ROWS)).T, ([4, 5], ROWS), "not C-contiguous: give a copy"),
         (READ_ONLY, ([4, 5], ROWS), "not writable: give a copy"),
-        (np.zeros((NUM_ROWS, WIDTH), np.int64), ([4, 5], ROWS), "has floats of 16 to 64 bits, not int64"),
-        ([[0.0] * WIDTH] * NUM_ROWS, ([4, 5], ROWS), "NumPy array or a torch tensor, not list"),
+        (np.zeros((NUM_ROWS, WIDTH), np.int64), ([4, 5], ROWS), "must have floats of 16 to 64 bits, got int64"),
+        ([[0.0] * WIDTH] * NUM_ROWS, ([4, 5], ROWS), "NumPy array or a torch tensor, got list"),
         (np.zeros((NUM_ROWS, WIDTH)), merged([1], ROWS[:1], op="union"), "a union has no values"),
     ],
 )
@@ -238,11 +238,11 @@ def test_a_tensor_keeps_its_shape() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: FedAvgM(momentum=1.0), "momentum is a number from 0 to below 1, not 1.0"),
+        (lambda: FedAvgM(momentum=1.0), "momentum must be a number from 0 to below 1, got 1.0"),
         (lambda: FedAdam(beta_2=-0.1), "beta_2"),
-        (lambda: FedYogi(learning_rate=math.nan), "learning_rate .* not nan"),
-        (lambda: FedAdagrad(tau=0), "tau is a number above 0"),
-        (lambda: FedAdagrad(beta_1="0.9"), "beta_1 .* not '0.9'"),
+        (lambda: FedYogi(learning_rate=math.nan), "learning_rate .* got nan"),
+        (lambda: FedAdagrad(tau=0), "tau must be a number above 0"),
+        (lambda: FedAdagrad(beta_1="0.9"), "beta_1 .* got '0.9'"),
     ],
 )
 def test_parameters_outside_their_range_are_refused(make, text: str) -> None:

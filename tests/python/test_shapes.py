@@ -46,13 +46,13 @@ def test_spec_of_a_shape_has_sizes_and_survives_the_wire(
     [
         ({}, "neither num_rows nor shape is given"),
         ({"shape": (0, 5)}, r"shape (0, 5) has no values"),
-        ({"shape": 5}, "shape is a tuple of integers, not 5"),
-        ({"shape": (2.0,)}, "shape is a tuple of integers, not (2.0,)"),
-        ({"shape": (True, 2)}, "shape is a tuple of integers from 1 on, not (True, 2)"),
-        ({"shape": (-1, 2)}, "shape is a tuple of integers from 1 on, not (-1, 2)"),
-        ({"shape": (1,) * 33}, "shape has 32 axes at most, not 33"),
+        ({"shape": 5}, "shape must be a tuple of integers, got 5"),
+        ({"shape": (2.0,)}, "shape must be a tuple of integers, got (2.0,)"),
+        ({"shape": (True, 2)}, "shape must be a tuple of integers from 1 on, got (True, 2)"),
+        ({"shape": (-1, 2)}, "shape must be a tuple of integers from 1 on, got (-1, 2)"),
+        ({"shape": (1,) * 33}, "shape must have 32 axes at most, got 33"),
         ({"shape": (2**40, 2**40)}, "has more values than there are keys"),
-        ({"shape": (2, 2**33)}, "row_width is a number of values from 1 to 2^32 - 1, not 8589934592"),
+        ({"shape": (2, 2**33)}, "row_width must be a number of values from 1 to 2^32 - 1, got 8589934592"),
         ({"shape": (5, 3), "row_width": 2}, "shape (5, 3) has 15 values, which row_width 2 does not make"),
         ({"shape": (5, 3), "num_rows": 4}, "shape (5, 3) has 15 values, which num_rows 4 does not make"),
         ({"shape": (5, 3), "num_rows": 0}, "shape (5, 3) has 15 values, which num_rows 0 does not make"),
@@ -178,6 +178,6 @@ def test_list_of_arrays_is_an_update_where_the_spec_is_like_a_list() -> None:
     assert [array.max() for array in arrays] == [3.0, 3.0]
     assert sa.aggregate([arrays[:1]], sa.RoundSpec.like(arrays[:1]))["0"].dense().shape == (3, 2)
     with pytest.raises(
-        sa.InvalidArgumentError, match="an update is a mapping from tensor names to tensors, not builtins"
+        sa.InvalidArgumentError, match="an update must be a mapping from tensor names to tensors, got builtins"
     ):
         sa.aggregate([arrays[:1]], spec)

@@ -105,10 +105,10 @@ def test_scalars_vectors_and_empty_arrays_are_selected_from() -> None:
     [
         ({}, "either fraction or k"),
         ({"k": 1, "fraction": 0.5}, "either fraction or k"),
-        ({"k": 0}, "k is a number from 1 on, not 0"),
-        ({"fraction": 0}, "fraction is a number from 0 to 1, without 0, not 0"),
-        ({"fraction": float("nan")}, "fraction is .*, not nan"),
-        ({"fraction": 1.5}, "fraction is .*, not 1.5"),
+        ({"k": 0}, "k must be a number from 1 on, got 0"),
+        ({"fraction": 0}, "fraction must be a number from 0 to 1, without 0, got 0"),
+        ({"fraction": float("nan")}, "fraction must be .*, got nan"),
+        ({"fraction": 1.5}, "fraction must be .*, got 1.5"),
         ({"k": 1, "by": "column"}, "unknown by 'column'; known: element, row"),
     ],
 )
@@ -121,7 +121,7 @@ def test_changes_that_make_no_sense_are_refused_and_leave_the_residual() -> None
     top_k = sa.TopK(k=1)
     top_k.select("v", np.array([3.0, 2.0, 1.0], np.float32))
     for delta, text in [
-        (np.array([1, 2, 3]), "tensor 'v': a change is of floats, not int64"),
+        (np.array([1, 2, 3]), "tensor 'v': a change must be of floats, got int64"),
         (np.zeros((3, 1)), r"tensor 'v' had changes of shape \(3,\), and now \(3, 1\)"),
         (np.array([1.0, np.nan, 1.0]), "tensor 'v': element 1 is not finite, or too large"),
         (np.array([1.0, 1.0, -np.inf]), "tensor 'v': element 2 is not finite, or too large"),

@@ -47,11 +47,13 @@ class RowHistory:
         self, rows: Mapping[str, SupportsIndex], *, since: SupportsIndex = 0, budget_bytes: SupportsIndex = 64 << 20
     ) -> None:
         if not isinstance(rows, Mapping):
-            raise InvalidArgumentError(f"rows is a mapping from tensor names to numbers of rows, not {shown(rows)}")
-        what = "the number of rows of tensor {!r} is from 0 to 2^64 - 1, 0 for all of uint64"
+            raise InvalidArgumentError(
+                f"rows must be a mapping from tensor names to numbers of rows, got {shown(rows)}"
+            )
+        what = "the number of rows of tensor {!r} must be from 0 to 2^64 - 1, 0 for all of uint64"
         self._rows = {name: checked_integer(what.format(name), n, 0, (1 << 64) - 1) for name, n in rows.items()}
-        self._budget = checked_integer("budget_bytes is a number from 0 on", budget_bytes, 0, _LARGEST)
-        self.version = self.oldest = checked_integer("since is a version", since, -_LARGEST, _LARGEST)
+        self._budget = checked_integer("budget_bytes must be a number from 0 on", budget_bytes, 0, _LARGEST)
+        self.version = self.oldest = checked_integer("since must be a version", since, -_LARGEST, _LARGEST)
         # By version, oldest first. None: all rows of the tensor have changed.
         self._changes: dict[int, dict[str, _Keys | None]] = {}
         self._num_bytes = 0
@@ -67,9 +69,11 @@ class RowHistory:
         Raises:
             InvalidArgumentError: an argument is wrong. Nothing is added.
         """
-        version = checked_integer(f"a version is an integer above {self.version}", version, self.version + 1, _LARGEST)
+        version = checked_integer(
+            f"a version must be an integer above {self.version}", version, self.version + 1, _LARGEST
+        )
         if not isinstance(changed, Mapping):
-            raise InvalidArgumentError(f"changed is a mapping from tensor names to keys, not {shown(changed)}")
+            raise InvalidArgumentError(f"changed must be a mapping from tensor names to keys, got {shown(changed)}")
         kept = {name: None if keys is None else _Keys(self._checked(name, keys)) for name, keys in changed.items()}
         for name in kept:
             self._num_rows(name)
@@ -90,7 +94,7 @@ class RowHistory:
             InvalidArgumentError: there is no such tensor, or ``version`` is no integer.
         """
         self._num_rows(name)
-        version = checked_integer("a version is an integer", version, -_LARGEST, _LARGEST)
+        version = checked_integer("a version must be an integer", version, -_LARGEST, _LARGEST)
         if version < self.oldest:
             return None
         sets = [kept[name] for at, kept in self._changes.items() if at > version and name in kept]

@@ -204,7 +204,7 @@ class _Adaptive(RowOptimizer):
         self.beta_1 = _checked("beta_1", beta_1, below=1.0)
         self.tau = _checked("tau", tau)
         if self.tau == 0:
-            raise InvalidArgumentError("tau is a number above 0, not 0: a row of zeros would be divided by 0")
+            raise InvalidArgumentError("tau must be a number above 0, got 0: a row of zeros would be divided by 0")
 
     @property
     def _slot_names(self) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ class FedYogi(_Adaptive):
 
 def _checked(what: str, value: Any, below: float = np.inf) -> float:
     if not is_number(value) or not 0 <= value < below:
-        raise InvalidArgumentError(f"{what} is a number from 0 to below {below:g}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what} must be a number from 0 to below {below:g}, got {shown(value)}")
     return float(value)
 
 
@@ -306,9 +306,9 @@ def _writable(name: str, target: Any) -> Array:
         raise InvalidArgumentError(f"tensor {name!r}: the target cannot be changed in place: {error}") from error
     if not isinstance(array, np.ndarray):
         kind = type(array).__name__
-        raise InvalidArgumentError(f"tensor {name!r}: the target is a NumPy array or a torch tensor, not {kind}")
+        raise InvalidArgumentError(f"tensor {name!r}: the target must be a NumPy array or a torch tensor, got {kind}")
     if array.dtype.kind != "f" and not is_bfloat16(array.dtype):
-        raise InvalidArgumentError(f"tensor {name!r}: the target has floats of 16 to 64 bits, not {array.dtype}")
+        raise InvalidArgumentError(f"tensor {name!r}: the target must have floats of 16 to 64 bits, got {array.dtype}")
     if not array.flags.writeable or not array.flags.c_contiguous:
         what = "C-contiguous" if array.flags.writeable else "writable"
         raise InvalidArgumentError(f"tensor {name!r}: the target of shape {array.shape} is not {what}: give a copy")
@@ -355,7 +355,7 @@ def _checked_keys(name: str, keys: Array, num_rows: int) -> Array:
     """Returns keys as indices; refuses those outside the table, and those given twice."""
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
         raise InvalidArgumentError(
-            f"tensor {name!r}: keys are integers in one dimension, not {keys.dtype} of {keys.shape}"
+            f"tensor {name!r}: keys must be integers in one dimension, got {keys.dtype} of {keys.shape}"
         )
     outside = (keys < 0) | (keys >= num_rows)
     if outside.any():

@@ -326,7 +326,7 @@ def test_top_k_sends_less_and_loses_nothing(tmp_path: Any, names: Any, top_k: An
         assert np.count_nonzero(residual)
     moved = (got["embedding.weight"] != jobs.initial_model()["embedding.weight"]).any(axis=1)
     assert 10 < moved.sum() <= 3 * 2 * (10 if top_k == 10 else int(top_k * table))
-    with pytest.raises(ValueError, match="fraction is a number"):
+    with pytest.raises(ValueError, match="fraction must be a number"):
         sparse_mod(top_k=1.5)
 
 

@@ -15,18 +15,18 @@ import sparseagg as sa
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        (None, "an address is a string, not None"),
-        (8001, "an address is a string, not 8001"),
-        ("http://localhost:8001", r'an address is "host:port", .* not \'http://localhost:8001\''),
-        ("grpc://localhost:8001", "not 'grpc:"),
-        ("localhost", "not 'localhost'"),
-        ("localhost:", "not 'localhost:'"),
-        ("localhost:0", "not 'localhost:0'"),
-        ("localhost:65536", "not 'localhost:65536'"),
-        ("localhost:8001/", "not 'localhost:8001/'"),
-        ("local host:8001", "not 'local host:8001'"),
-        ("::1", "not '::1'"),
-        ("", "not ''"),
+        (None, "an address must be a string, got None"),
+        (8001, "an address must be a string, got 8001"),
+        ("http://localhost:8001", r'an address must be "host:port", .* got \'http://localhost:8001\''),
+        ("grpc://localhost:8001", "got 'grpc:"),
+        ("localhost", "got 'localhost'"),
+        ("localhost:", "got 'localhost:'"),
+        ("localhost:0", "got 'localhost:0'"),
+        ("localhost:65536", "got 'localhost:65536'"),
+        ("localhost:8001/", "got 'localhost:8001/'"),
+        ("local host:8001", "got 'local host:8001'"),
+        ("::1", "got '::1'"),
+        ("", "got ''"),
     ],
 )
 def test_address_without_host_or_port_is_refused(twin: Any, address: Any, text: str) -> None:
@@ -46,18 +46,18 @@ def test_address_in_all_forms_is_taken(address: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "value", "text"),
     [
-        ("retry", 3, "retry is a RetryPolicy, or None for the default, not 3"),
-        ("options", {}, "options is a list of pairs .name, value., not {}"),
-        ("options", {"ab": 1}, "options is a list of pairs .name, value., not {'ab': 1}"),
-        ("options", ["ab"], "options is a list of pairs .name, value., not .'ab'."),
-        ("options", [(1, "a")], "options is a list of pairs"),
-        ("options", [("grpc.foo", None)], r"options is a list of pairs .*, not \[\('grpc\.foo', None\)\]"),
-        ("options", [("grpc.foo", 1.5)], "options is a list of pairs"),
-        ("tls", 2.5, "tls is False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, not 2.5"),
-        ("tls", 0, "tls is .*, not 0"),
-        ("tls", 1, "tls is .*, not 1"),
-        ("tls", b"x", "tls is .*, not b'x'"),
-        ("tls", "", "tls is .*, not ''"),
+        ("retry", 3, "retry must be a RetryPolicy, or None for the default, got 3"),
+        ("options", {}, "options must be a list of pairs .name, value., got {}"),
+        ("options", {"ab": 1}, "options must be a list of pairs .name, value., got {'ab': 1}"),
+        ("options", ["ab"], "options must be a list of pairs .name, value., got .'ab'."),
+        ("options", [(1, "a")], "options must be a list of pairs"),
+        ("options", [("grpc.foo", None)], r"options must be a list of pairs .*, got \[\('grpc\.foo', None\)\]"),
+        ("options", [("grpc.foo", 1.5)], "options must be a list of pairs"),
+        ("tls", 2.5, "tls must be False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, got 2.5"),
+        ("tls", 0, "tls must be .*, got 0"),
+        ("tls", 1, "tls must be .*, got 1"),
+        ("tls", b"x", "tls must be .*, got b'x'"),
+        ("tls", "", "tls must be .*, got ''"),
     ],
 )
 def test_client_of_senseless_arguments_says_so(twin: Any, argument: str, value: Any, text: str) -> None:
@@ -76,12 +76,12 @@ def test_token_that_cannot_be_sent_is_refused_and_not_shown(twin: Any, token: An
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"attempts": 0}, "attempts is a number of calls from 1 on, not 0"),
-        ({"attempts": math.inf}, "attempts is a number of calls from 1 on, not inf"),
-        ({"attempts": "3"}, "attempts is a number of calls from 1 on, not '3'"),
-        ({"initial": -1}, "initial is a number from 0 on, not -1"),
-        ({"multiplier": "2"}, "multiplier is a number from 0 on, not '2'"),
-        ({"maximum": math.nan}, "maximum is a number from 0 on, not nan"),
+        ({"attempts": 0}, "attempts must be a number of calls from 1 on, got 0"),
+        ({"attempts": math.inf}, "attempts must be a number of calls from 1 on, got inf"),
+        ({"attempts": "3"}, "attempts must be a number of calls from 1 on, got '3'"),
+        ({"initial": -1}, "initial must be a number from 0 on, got -1"),
+        ({"multiplier": "2"}, "multiplier must be a number from 0 on, got '2'"),
+        ({"maximum": math.nan}, "maximum must be a number from 0 on, got nan"),
     ],
 )
 def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text: str) -> None:
@@ -92,7 +92,7 @@ def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text
 @pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
 def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
     for twin in (sa.Client, sa.aio.Client):
-        with pytest.raises(sa.InvalidArgumentError, match="chunk_bytes is a number from 1 on, or None, not"):
+        with pytest.raises(sa.InvalidArgumentError, match="chunk_bytes must be a number from 1 on, or None, got"):
             twin("localhost:1", chunk_bytes=chunk_bytes)
 
 

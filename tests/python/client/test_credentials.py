@@ -285,9 +285,9 @@ def test_keys_that_are_refused_change_nothing(tmp_path: pathlib.Path, capsys: py
         (["create", "--role", "client", "--name", "a b"], "--name 'a b' is not 1 to 128 of"),
         (["create", "--role", "client", "--name", ".."], "--name '..' is not 1 to 128 of"),
         (["create", "--role", "client", "--name", ""], "--name '' is not 1 to 128 of"),
-        (["create", "--role", "client", "--days", "0"], "--days is a number above 0"),
-        (["create", "--role", "client", "--days", "nan"], "--days is a number above 0"),
-        (["create", "--role", "client", "--days", "1e300"], "--days is a number above 0"),
+        (["create", "--role", "client", "--days", "0"], "--days must be a number above 0"),
+        (["create", "--role", "client", "--days", "nan"], "--days must be a number above 0"),
+        (["create", "--role", "client", "--days", "1e300"], "--days must be a number above 0"),
         (["create", "--role", "client", "--output", str(path)], "exists already"),
         (["revoke", "0" * 12], "has 0 keys"),
         (["revoke", key, "0" * 12], "has 0 keys"),
@@ -347,8 +347,8 @@ def test_server_object_takes_tokens_and_tls(
     [
         ({"certificate": "x"}, "certificate and key go together"),
         ({"key": "x"}, "certificate and key go together"),
-        ({"ca": b"x"}, "ca is the path of a PEM file, or None, not b'x'"),
-        ({"ca": ""}, "ca is the path of a PEM file"),
+        ({"ca": b"x"}, "ca must be the path of a PEM file, or None, got b'x'"),
+        ({"ca": ""}, "ca must be the path of a PEM file"),
     ],
 )
 def test_tls_of_senseless_arguments_says_so(arguments: dict[str, Any], text: str) -> None:

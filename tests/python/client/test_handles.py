@@ -178,12 +178,12 @@ def test_handle_is_parsed_whatever_the_address(address):
 @pytest.mark.parametrize(
     ("handle", "text"),
     [
-        (5, "a handle is a string, not 5"),
-        ("localhost:1", "a handle is \"sparseagg://host:port/rounds/ID\", as of Round.handle, not 'localhost:1'"),
-        ("sparseagg://localhost:1/rounds/", "a handle is"),
-        ("sparseagg://localhost:1/rounds/a b", "a handle is"),
-        ("http://localhost:1/rounds/a", "a handle is"),
-        ("sparseagg://localhost/rounds/a", 'an address is "host:port"'),
+        (5, "a handle must be a string, got 5"),
+        ("localhost:1", "a handle must be \"sparseagg://host:port/rounds/ID\", as of Round.handle, got 'localhost:1'"),
+        ("sparseagg://localhost:1/rounds/", "a handle must be"),
+        ("sparseagg://localhost:1/rounds/a b", "a handle must be"),
+        ("http://localhost:1/rounds/a", "a handle must be"),
+        ("sparseagg://localhost/rounds/a", 'an address must be "host:port"'),
     ],
 )
 def test_what_is_no_handle_is_refused(handle, text):
@@ -195,7 +195,7 @@ def test_what_is_no_handle_is_refused(handle, text):
 
 @pytest.mark.parametrize("shell", [sa.Client, sa.aio.Client])
 def test_public_address_of_no_server_is_refused(shell):
-    with pytest.raises(sa.InvalidArgumentError, match=r"a public_address is .* not 'far'"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"a public_address must be .* got 'far'"):
         shell("localhost:1", public_address="far")
 
 

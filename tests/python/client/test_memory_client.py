@@ -57,10 +57,10 @@ def test_memory_client_refuses_what_is_for_a_server(shell, name, value):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timeout": "soon"}, "timeout is a number of seconds"),
-        ({"retry": 3}, "retry is a RetryPolicy"),
-        ({"chunk_bytes": 0}, "chunk_bytes is a number from 1 on"),
-        ({"connections": 0}, "connections is a number from 1 on"),
+        ({"timeout": "soon"}, "timeout must be a number of seconds"),
+        ({"retry": 3}, "retry must be a RetryPolicy"),
+        ({"chunk_bytes": 0}, "chunk_bytes must be a number from 1 on"),
+        ({"connections": 0}, "connections must be a number from 1 on"),
     ],
 )
 def test_memory_client_checks_what_has_no_effect(shell, options, text):
@@ -329,7 +329,7 @@ def test_local_client_with_a_bad_argument_leaves_no_server(shell, monkeypatch):
         real(self)
 
     monkeypatch.setattr(sa.Server, "stop", stop)
-    with pytest.raises(sa.InvalidArgumentError, match="connections is a number"):
+    with pytest.raises(sa.InvalidArgumentError, match="connections must be a number"):
         shell(":local:", connections=0)
     assert [server.pid for server in stopped] == [None]
     with pytest.raises(sa.InvalidArgumentError, match='a client of ":local:" takes no tls'):

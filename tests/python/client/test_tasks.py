@@ -46,17 +46,17 @@ def test_many_tasks_are_created_in_several_calls(at):
 
 
 def test_wrong_arguments_are_refused(at):
-    with pytest.raises(sa.InvalidArgumentError, match="payload is bytes, not 'text'"):
+    with pytest.raises(sa.InvalidArgumentError, match="payload must be bytes, got 'text'"):
         at.create_tasks([sa.NewTask("text")])
-    with pytest.raises(sa.InvalidArgumentError, match="labels is a list of strings, not 'gpu'"):
+    with pytest.raises(sa.InvalidArgumentError, match="labels must be a list of strings, got 'gpu'"):
         at.create_tasks([sa.NewTask(labels="gpu")])
     with pytest.raises(sa.InvalidArgumentError, match="tasks is a list of NewTask"):
         at.create_tasks([b"work"])
-    with pytest.raises(sa.InvalidArgumentError, match="state is one of open"):
+    with pytest.raises(sa.InvalidArgumentError, match="state must be one of open"):
         list(at.list_tasks(state="done"))
     with pytest.raises(sa.errors.NotFoundError, match="no task 'none'"):
         at.get_task("none")
-    with pytest.raises(sa.InvalidArgumentError, match="a task is what lease_task has returned"):
+    with pytest.raises(sa.InvalidArgumentError, match="a task must be what lease_task has returned"):
         at.complete_task("tasks/none")
 
 

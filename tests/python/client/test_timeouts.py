@@ -142,7 +142,7 @@ def test_calls_with_a_timeout_that_is_none_send_nothing(client, timeout):
         lambda: client.aggregate([update()], SPEC, timeout=timeout),
     ):
         with pytest.raises(
-            sa.InvalidArgumentError, match="timeout is a number of seconds, a timedelta, or None for ever"
+            sa.InvalidArgumentError, match="timeout must be a number of seconds, a timedelta, or None for ever"
         ):
             call()
     assert opened.refresh().num_submissions == 0

@@ -106,7 +106,7 @@ def test_cli_result_may_be_a_part(run, tmp_path, client):
             expected = {"emb.keys": [3, 7], "emb.values": [2, 3], "bias.keys": [3], "bias.values": [3]}
         assert found == expected
     for keys in ("7", "a:b", "1:2:3"):
-        assert f"--keys is [BEGIN]:[END], not {keys!r}" in run(
+        assert f"--keys must be [BEGIN]:[END], got {keys!r}" in run(
             "result", opened.id, "-o", str(file), "--keys", keys, status=1
         )
     assert "'other'" in run("result", opened.id, "-o", str(file), "--tensor", "other", status=1)

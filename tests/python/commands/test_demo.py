@@ -118,7 +118,7 @@ def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
     write_texts(tmp_path / "texts", 30)
     flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]
     assert main(["demo", *flags, "--rounds", rounds]) == 1
-    assert capsys.readouterr().err == f"sparseagg: demo: rounds is a number from 1 on, not {rounds}\n"
+    assert capsys.readouterr().err == f"sparseagg: demo: rounds must be a number from 1 on, got {rounds}\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -269,9 +269,9 @@ def test_commands_other_than_top_import_no_rich():
     ("flags", "text"),
     [
         ([], "--once"),
-        (["--interval", "0.09"], "--interval is a time of 0.1 s or more, not 0.09"),
-        (["--interval", "inf"], "not inf"),
-        (["--interval", "nan"], "not nan"),
+        (["--interval", "0.09"], "--interval must be a time of 0.1 s or more, got 0.09"),
+        (["--interval", "inf"], "got inf"),
+        (["--interval", "nan"], "got nan"),
         (["--metrics", "file:///etc/passwd"], "'file:///etc/passwd'"),
         (["--metrics", "127.0.0.1:8002"], "'127.0.0.1:8002'"),
         (["--metrics", "http:///metrics"], "'http:///metrics'"),

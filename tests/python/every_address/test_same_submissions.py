@@ -72,9 +72,9 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
     assert (opened.refresh().state, opened.info.num_submissions) == ("open", 3)
     for only, text in (
         ([], "only has no client id; None is for all clients, and Round.cancel for a round of none"),
-        ("ab", "only is a list of client ids, or None for all clients, not 'ab'"),
-        (5, "only is a list of client ids, or None for all clients, not 5"),
-        ([1.5], "a client id is a string or an integer, not 1.5"),
+        ("ab", "only must be a list of client ids, or None for all clients, got 'ab'"),
+        (5, "only must be a list of client ids, or None for all clients, got 5"),
+        ([1.5], "a client id must be a string or an integer, got 1.5"),
     ):
         assert refusal(lambda only=only: opened.finish(only=only)) == ("InvalidArgumentError", text)
         assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgumentError", text)

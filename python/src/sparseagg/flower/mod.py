@@ -143,7 +143,7 @@ class _SparseMod:
     def _make_sparse(self, config: ConfigRecord, before: ArrayRecord, reply: Message, context: Context) -> None:
         """Puts keys and rows in the place of the sparse tensors of a reply."""
         if len(reply.content.array_records) != 1:
-            raise sa.InvalidArgumentError(f"a reply has one ArrayRecord, not {len(reply.content.array_records)}")
+            raise sa.InvalidArgumentError(f"a reply must have one ArrayRecord, got {len(reply.content.array_records)}")
         ((key, arrays),) = reply.content.array_records.items()
         rows = config.get("rows", ())
         record = ArrayRecord()

@@ -90,7 +90,9 @@ class SparseMixin:
         check_goes_on(type(self), "aggregate_train", (SparseMixin,), FedAvg)
         super().__init__(*args, **kwargs)
         if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
-            raise sa.InvalidArgumentError(f'rows_down is "changed", or without a server "used", not {shown(rows_down)}')
+            raise sa.InvalidArgumentError(
+                f'rows_down must be "changed", or without a server "used", got {shown(rows_down)}'
+            )
         if not isinstance(server, str) and (tls, token) != (None, None):
             raise sa.InvalidArgumentError('tls and token are of the connection to server="host:port"')
         self._names = sparse, elements
@@ -284,7 +286,9 @@ class SparseMixin:
             # The node's own id is part of it, so that no node can push another out.
             client_id = client_id if client_id.endswith(f":{node}") else f"{client_id}:{node}"
             if len(arrays) != 1:
-                raise sa.InvalidArgumentError(f"client {client_id!r}: a reply has one ArrayRecord, not {len(arrays)}")
+                raise sa.InvalidArgumentError(
+                    f"client {client_id!r}: a reply must have one ArrayRecord, got {len(arrays)}"
+                )
             model, downlink = self._known()
             with naming_client(client_id):
                 update = update_of(arrays[0], model.tables)

@@ -201,7 +201,7 @@ class SparseAggregator(ModelAggregator):
         if not model.params:
             raise sa.InvalidArgumentError("the result has no params")
         if not isinstance(model.metrics, (Mapping, type(None))):
-            raise sa.InvalidArgumentError(f"metrics are a mapping, not {type(model.metrics).__name__}")
+            raise sa.InvalidArgumentError(f"metrics must be a mapping, got {type(model.metrics).__name__}")
         try:
             params_type = ParamsType(model.params_type)
         except ValueError as error:

@@ -186,7 +186,7 @@ def checked_names(sparse: Any, elements: Any = None) -> tuple[list[str], list[st
     elements = [] if elements is None else elements
     for what, names in (("sparse", sparse), ("elements", elements)):
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise sa.InvalidArgumentError(f"{what} is a list of names of tensors, not {names!r}")
+            raise sa.InvalidArgumentError(f"{what} must be a list of names of tensors, got {names!r}")
     both = sorted(set(sparse) & set(elements))
     if both:
         raise sa.InvalidArgumentError(

@@ -74,7 +74,7 @@ class ModelForm:
         known, tracked = dict(self._aggregated()), self._tracked()
         for name, value in params.items():
             if not isinstance(name, str):
-                raise sa.InvalidArgumentError(f"a tensor's name is text, not {name!r}")
+                raise sa.InvalidArgumentError(f"a tensor's name must be text, got {name!r}")
             tensor = name.rpartition(":")[0]
             if name.endswith(KEYS) and tensor + ROWS in params:
                 if params_type != ParamsType.DIFF:

@@ -32,11 +32,11 @@ def checked_text(what: str, text: Any) -> str:
         InvalidArgumentError: ``text`` is no string, or UTF-8 cannot encode it.
     """
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"{what} is a string, not {shown(text)}")
+        raise InvalidArgumentError(f"{what} must be a string, got {shown(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # lone surrogates, as in file names that are not UTF-8
-        raise InvalidArgumentError(f"{what} is a string that UTF-8 can encode, not {shown(text)}") from error
+        raise InvalidArgumentError(f"{what} must be a string that UTF-8 can encode, got {shown(text)}") from error
     return text
 
 
@@ -57,7 +57,7 @@ def checked_integer(what: str, value: Any, least: int, most: int) -> int:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise InvalidArgumentError(f"{what}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what}, got {shown(value)}")
     return number
 
 
@@ -84,7 +84,7 @@ def checked_number(what: str, value: Any) -> float:
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
     if math.isnan(number) or number < 0:
-        raise InvalidArgumentError(f"{what}, not {shown(value)}")
+        raise InvalidArgumentError(f"{what}, got {shown(value)}")
     return number
 
 
@@ -104,7 +104,7 @@ def checked_seconds(what: str, seconds: Any) -> float | None:
         return None
     if isinstance(seconds, datetime.timedelta):
         seconds = seconds.total_seconds()
-    number = checked_number(f"{what} is a number of seconds, a timedelta, or None for ever", seconds)
+    number = checked_number(f"{what} must be a number of seconds, a timedelta, or None for ever", seconds)
     return number if number < _FOR_EVER_S else None
 
 

@@ -51,7 +51,7 @@ class TLS:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not (value is None or isinstance(value, os.PathLike) or (isinstance(value, str) and value)):
-                raise InvalidArgumentError(f"{field.name} is the path of a PEM file, or None, not {shown(value)}")
+                raise InvalidArgumentError(f"{field.name} must be the path of a PEM file, or None, got {shown(value)}")
         if (self.certificate is None) != (self.key is None):
             raise InvalidArgumentError("certificate and key go together: give both, or neither")
 
@@ -87,7 +87,7 @@ def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
         tls = TLS(ca=tls)
     if not isinstance(tls, TLS):
         raise InvalidArgumentError(
-            f"tls is False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, not {shown(tls)}"
+            f"tls must be False, True, the path of a PEM file, a TLS, credentials of gRPC, or None, got {shown(tls)}"
         )
     return grpc.ssl_channel_credentials(
         _pem(tls.ca, "certificate"), _pem(tls.key, "private key"), _pem(tls.certificate, "certificate")

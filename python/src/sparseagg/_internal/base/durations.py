@@ -19,7 +19,7 @@ def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
     """Returns a number of seconds or a timedelta as a message; ``InvalidArgumentError`` names the field otherwise."""
     if value is None:
         return None
-    what = f"{field} is a number of seconds or a timedelta"
+    what = f"{field} must be a number of seconds or a timedelta"
     message = duration_pb2.Duration()
     try:
         if isinstance(value, datetime.timedelta):
@@ -29,7 +29,7 @@ def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
     except InvalidArgumentError:
         raise
     except (ValueError, OverflowError) as error:  # beyond the range of a timedelta or of the message
-        raise InvalidArgumentError(f"{what}, not {shown(value)}: {error}") from error
+        raise InvalidArgumentError(f"{what}, got {shown(value)}: {error}") from error
     return message
 
 

@@ -82,8 +82,8 @@ class PublishedModel:
         self.name = checked_text("a model's name", name)
         check_name("a model's name", self.name)
         if len(self.name) > _MOST_NAME_BYTES:  # of the rounds, whose ids begin with it
-            raise InvalidArgumentError(f"a model's name has at most {_MOST_NAME_BYTES} bytes, not {shown(name)}")
-        what = "keep_bytes is a number of bytes, or None for three whole models"
+            raise InvalidArgumentError(f"a model's name must have at most {_MOST_NAME_BYTES} bytes, got {shown(name)}")
+        what = "keep_bytes must be a number of bytes, or None for three whole models"
         self._keep_bytes = None if keep_bytes is None else checked_integer(what, keep_bytes, 0, _LAST_VERSION)
         self._result_ttl = result_ttl
         self._connection = connection
@@ -118,16 +118,18 @@ class PublishedModel:
             ResourceExhaustedError: the server has no memory for the version, or a row has more values than the server's
                 max_row_width.
         """
-        number = checked_integer("a version is an integer from 0 on", version, 0, _LAST_VERSION)
+        number = checked_integer("a version must be an integer from 0 on", version, 0, _LAST_VERSION)
         if not isinstance(changes, Mapping):
-            raise InvalidArgumentError(f"changes is a mapping from tensor names to (keys, rows), not {shown(changes)}")
+            raise InvalidArgumentError(
+                f"changes must be a mapping from tensor names to (keys, rows), got {shown(changes)}"
+            )
         if self._kept is None:
             await self._load()
         assert self._kept is not None
         newest = self._kept[-1].version if self._kept else None
         if newest is not None and number not in (newest, newest + 1):
             raise InvalidArgumentError(
-                f"model {self.name!r} is at version {newest}; the next is {newest + 1}, not {number}"
+                f"model {self.name!r} is at version {newest}; the next must be {newest + 1}, got {number}"
             )
         given = None if model is None else rows_of(model, writable=False)
         tensors = self._tensors_with(changes, given, whole)
@@ -173,7 +175,7 @@ class PublishedModel:
             After an error, the arrays may be between two versions. Call again with the same ``since``.
         """
         rows = rows_of(arrays, writable=True)
-        at = None if since is None else checked_integer("since is a version or None", since, -1, _LAST_VERSION)
+        at = None if since is None else checked_integer("since must be a version or None", since, -1, _LAST_VERSION)
         for _ in range(_MOST_FALLBACKS):
             if at is not None:
                 while await self._write(f"{self.name}-v{at + 1:018}", rows, keys):

@@ -150,7 +150,9 @@ class TaskCalls:
             in_round: only tasks of this round, by its id, its name or as ``Round``.
         """
         if state is not None and state not in _STATES:
-            raise InvalidArgumentError(f"state is one of {', '.join(_STATES)}, or None for all, not {shown(state)}")
+            raise InvalidArgumentError(
+                f"state must be one of {', '.join(_STATES)}, or None for all, got {shown(state)}"
+            )
         request = pb.ListTasksRequest(
             page_size=_MOST_TASKS,
             state=None if state is None else f"TASK_STATE_{state.upper()}",
@@ -172,7 +174,7 @@ class TaskCalls:
                 the first thousands may be.
         """
         if isinstance(names, str) or not isinstance(names, Iterable):
-            raise InvalidArgumentError(f"names is a list of names of tasks, not {shown(names)}")
+            raise InvalidArgumentError(f"names must be a list of names of tasks, got {shown(names)}")
         named = [_task_name(name) for name in names]
         request = pb.CancelTasksRequest(round=_filter_round(in_round), reason=checked_text("a reason", reason))
         if request.round:
@@ -191,7 +193,7 @@ class TaskCalls:
 def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
     """Yields the messages of tasks, as many at a time as one call takes."""
     if not isinstance(tasks, Iterable):
-        raise InvalidArgumentError(f"tasks is a list of NewTask, not {shown(tasks)}")
+        raise InvalidArgumentError(f"tasks must be a list of NewTask, got {shown(tasks)}")
     batch: list[pb.NewTask] = []
     num_bytes = 0
     for task in tasks:
@@ -211,7 +213,7 @@ def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
 def _lease(task: Any) -> dict[str, str]:
     """Returns the fields that name a lease."""
     if not isinstance(task, Task):
-        raise InvalidArgumentError(f"a task is what lease_task has returned, not {shown(task)}")
+        raise InvalidArgumentError(f"a task must be what lease_task has returned, got {shown(task)}")
     return {"name": task.name, "client_id": task.client_id, "lease_id": task.lease_id}
 
 

@@ -54,10 +54,12 @@ class Worker:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         if not callable(handler):
-            raise InvalidArgumentError(f"handler is a function of a task, not {shown(handler)}")
+            raise InvalidArgumentError(f"handler must be a function of a task, got {shown(handler)}")
         length = checked_seconds("lease_duration", lease_duration)
         if not length:
-            raise InvalidArgumentError(f"lease_duration is a number of seconds above 0, not {shown(lease_duration)}")
+            raise InvalidArgumentError(
+                f"lease_duration must be a number of seconds above 0, got {shown(lease_duration)}"
+            )
         self._client = client
         self._handler = handler
         self._client_id = client_id

@@ -26,7 +26,7 @@ def checked_address(address: Any, what: str = "an address") -> str:
     text = checked_text(what, address)
     if _SCHEMES.match(text) or host_and_port(text):
         return text
-    raise InvalidArgumentError(f'{what} is "host:port", such as "localhost:8001", not {shown(address)}')
+    raise InvalidArgumentError(f'{what} must be "host:port", such as "localhost:8001", got {shown(address)}')
 
 
 def host_and_port(address: str) -> tuple[str, int] | None:
@@ -45,7 +45,7 @@ def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[t
     """
     if not isinstance(extra, (list, tuple, type(None))) or not all(map(_is_option, extra or ())):
         raise InvalidArgumentError(
-            f"options is a list of pairs (name, value), not {shown(extra)}; a value is an integer or a string"
+            f"options must be a list of pairs (name, value), got {shown(extra)}; a value is an integer or a string"
         )
     options = {
         "grpc.max_receive_message_length": -1,  # the server bounds its pages
@@ -74,4 +74,4 @@ def _is_option(pair: Any) -> bool:
 
 def checked_connections(connections: Any) -> int:
     """Returns the number of connections that a client may make; ``InvalidArgumentError`` if it is not 1 or more."""
-    return checked_integer("connections is a number from 1 on", connections, 1, sys.maxsize)
+    return checked_integer("connections must be a number from 1 on", connections, 1, sys.maxsize)

@@ -83,6 +83,6 @@ def parsed_handle(handle: Any) -> tuple[str, str]:
     match = _HANDLE.fullmatch(checked_text("a handle", handle))
     if match is None:
         raise InvalidArgumentError(
-            f'a handle is "{_SCHEME}host:port/rounds/ID", as of Round.handle, not {shown(handle)}'
+            f'a handle must be "{_SCHEME}host:port/rounds/ID", as of Round.handle, got {shown(handle)}'
         )
     return checked_address(match["address"]), match["name"]

@@ -105,7 +105,7 @@ def rows_of(arrays: Any, *, writable: bool) -> dict[str, Rows]:
         InvalidArgumentError: this is no such mapping, or an array cannot be used in place; the message names the array.
     """
     if not isinstance(arrays, Mapping):
-        raise InvalidArgumentError(f"a model is a mapping from names to arrays, not {shown(arrays)}")
+        raise InvalidArgumentError(f"a model must be a mapping from names to arrays, got {shown(arrays)}")
     found = {}
     for name, given in arrays.items():
         array, dtype = _viewed(checked_text("a tensor's name", name), given, writable)
@@ -129,7 +129,7 @@ def _viewed(name: str, given: Any, writable: bool) -> tuple[Array, str]:
         array = to_numpy(given)
     else:
         raise InvalidArgumentError(
-            f"tensor {name!r}: an array of NumPy or torch is written in place, not {shown(given)}"
+            f"tensor {name!r}: must be an array of NumPy or torch, which is written in place, got {shown(given)}"
         )
     if array.dtype.hasobject or not array.dtype.isnative:
         raise InvalidArgumentError(f"tensor {name!r}: an array of numbers is wanted, not one of {array.dtype}")
@@ -151,20 +151,22 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
         (rows,) = rows_of({tensor.name: change}, writable=False).values()
         if rows.tensor != tensor:
             raise InvalidArgumentError(
-                f"{where}: the model has {tensor.dtype} of shape {tensor.shape}, not {rows.tensor.dtype} of shape "
-                f"{rows.tensor.shape}"
+                f"{where}: must be {tensor.dtype} of shape {tensor.shape} as in the model, got {rows.tensor.dtype} of "
+                f"shape {rows.tensor.shape}"
             )
         return None, rows.words(), rows.num_words
     if len(change) != 2:
-        raise InvalidArgumentError(f"{where}: a tuple is (keys, rows), not one of {len(change)}")
+        raise InvalidArgumentError(f"{where}: a tuple must be (keys, rows), got {len(change)} members")
     keys, (values, dtype) = to_numpy(change[0]), _viewed(tensor.name, change[1], writable=False)
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
-        raise InvalidArgumentError(f"{where}: keys are integers on one axis, not {keys.dtype} of shape {keys.shape}")
+        raise InvalidArgumentError(
+            f"{where}: keys must be integers on one axis, got {keys.dtype} of shape {keys.shape}"
+        )
     if len(keys) == 0:
         return None
     if dtype != tensor.dtype or values.size != len(keys) * tensor.row_width or len(values) != len(keys):
         raise InvalidArgumentError(
-            f"{where}: {len(keys)} rows of {tensor.dtype} and shape {tensor.shape[1:]} are wanted, not {dtype} of "
+            f"{where}: {len(keys)} rows of {tensor.dtype} and shape {tensor.shape[1:]} must be given, got {dtype} of "
             f"shape {values.shape}"
         )
     order = np.argsort(keys, kind="stable")

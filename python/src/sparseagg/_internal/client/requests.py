@@ -65,7 +65,7 @@ def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRe
     if only is None:
         return pb.CloseRoundRequest(name=name)
     if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
-        raise InvalidArgumentError(f"only is a list of client ids, or None for all clients, not {shown(only)}")
+        raise InvalidArgumentError(f"only must be a list of client ids, or None for all clients, got {shown(only)}")
     ids = dict.fromkeys(checked_client_id(client_id) for client_id in only)
     if not ids:  # on the wire, no ids would mean all clients
         raise InvalidArgumentError(
@@ -115,7 +115,7 @@ def result_request(
         InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
     if isinstance(tensors, str):
-        raise InvalidArgumentError(f"tensors is a list of names, not {shown(tensors)}")
+        raise InvalidArgumentError(f"tensors must be a list of names, got {shown(tensors)}")
     names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
     if names == []:  # on the wire, no names would mean all tensors
         raise InvalidArgumentError("tensors has no name; None is for all tensors")
@@ -141,10 +141,10 @@ def _key_range(keys: Any) -> tuple[int, int]:
         end = _END_OF_KEYS if end is None else operator.index(end)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"keys is a pair of integers (begin, end), end may be None, not {shown(keys)}"
+            f"keys must be a pair of integers (begin, end), end may be None, got {shown(keys)}"
         ) from None
     if not (0 <= begin <= _END_OF_KEYS and 0 <= end <= _END_OF_KEYS):
-        raise InvalidArgumentError(f"keys is a range within [0, 2^64), not {shown(keys)}")
+        raise InvalidArgumentError(f"keys must be a range within [0, 2^64), got {shown(keys)}")
     if end < begin:
         raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
     return begin, end

@@ -44,10 +44,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         # Kept as Python's own numbers: clocks take no fractions, and not every number of NumPy is a float.
-        attempts = checked_integer("attempts is a number of calls from 1 on", self.attempts, 1, sys.maxsize)
+        attempts = checked_integer("attempts must be a number of calls from 1 on", self.attempts, 1, sys.maxsize)
         object.__setattr__(self, "attempts", attempts)
         for name in ("initial", "multiplier", "maximum"):
-            number = checked_number(f"{name} is a number from 0 on", getattr(self, name))
+            number = checked_number(f"{name} must be a number from 0 on", getattr(self, name))
             object.__setattr__(self, name, number)
 
     def waits(self) -> Iterator[float]:
@@ -83,7 +83,7 @@ class Retries:
 def checked_retry(retry: Any) -> RetryPolicy | None:
     """Returns ``retry``; ``InvalidArgumentError`` if it is neither a policy nor None."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise InvalidArgumentError(f"retry is a RetryPolicy, or None for the default, not {shown(retry)}")
+        raise InvalidArgumentError(f"retry must be a RetryPolicy, or None for the default, got {shown(retry)}")
     return retry
 
 

@@ -321,4 +321,4 @@ def _key_range(text: str) -> tuple[int, int | None]:
             return int(begin or 0), int(end) if end else None
     except ValueError:
         pass
-    raise InvalidArgumentError(f"--keys is [BEGIN]:[END], not {text!r}")
+    raise InvalidArgumentError(f"--keys must be [BEGIN]:[END], got {text!r}")

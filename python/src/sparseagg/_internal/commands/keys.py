@@ -90,7 +90,7 @@ def _end(days: float) -> str:
             raise OverflowError
         end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
     except OverflowError:
-        raise InvalidArgumentError(f"--days is a number above 0, not {days:g}") from None
+        raise InvalidArgumentError(f"--days must be a number above 0, got {days:g}") from None
     return f"{end:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -108,7 +108,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
     with _rewritten(arguments.file) as lines:
         for key in arguments.ids:
             if len(key) < 8:
-                raise InvalidArgumentError(f"an id has 8 hex digits or more, not {key!r}")
+                raise InvalidArgumentError(f"an id must have 8 hex digits or more, got {key!r}")
             found = [line for line in lines if line.lower().startswith(key.lower())]
             if len(found) != 1:
                 raise NotFoundError(f"{arguments.file} has {len(found)} keys {key}, not one; none is revoked")

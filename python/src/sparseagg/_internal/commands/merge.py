@@ -257,14 +257,14 @@ def _num_rows_of(given: Sequence[str]) -> dict[str | None, int]:
         try:
             num_rows_of[name if equals else None] = int(number)
         except ValueError:
-            raise InvalidArgumentError(f"--num-rows is [TENSOR=]N, not {text!r}") from None
+            raise InvalidArgumentError(f"--num-rows must be [TENSOR=]N, got {text!r}") from None
     return num_rows_of
 
 
 def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+) ?([KMGT]iB|B|)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"a size is a number of bytes, or of KiB, MiB, GiB or TiB, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a size must be a number of bytes, or of KiB, MiB, GiB or TiB, got {text!r}")
     number, unit = match.groups()
     return int(number) << 10 * " KMGT".index(unit[0] if len(unit) == 3 else " ")
 
@@ -277,7 +277,7 @@ def _weights(arguments: argparse.Namespace) -> list[float | None]:
         with contextlib.suppress(ValueError):
             weights.append(float(text))
             continue
-        raise InvalidArgumentError(f"--weights are numbers, not {text!r}")
+        raise InvalidArgumentError(f"--weights must be numbers, got {text!r}")
     if len(weights) != len(arguments.files):
         raise InvalidArgumentError(f"{len(weights)} weights for {len(arguments.files)} files")
     return weights

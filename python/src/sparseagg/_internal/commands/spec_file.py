@@ -67,7 +67,7 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
         InvalidArgumentError: the message is no object, or an enum has no such value; the text names the field.
     """
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{place or descriptor.name} is an object, not {shown(value)}")
+        raise InvalidArgumentError(f"{place or descriptor.name} must be an object, got {shown(value)}")
     fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
     made: dict[str, Any] = {}
     given: set[str] = set()
@@ -113,5 +113,5 @@ def _enum_value(value: Any, enum: Any, place: str) -> Any:
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
     if not isinstance(value, str) or value not in names:
-        raise InvalidArgumentError(f"{place} is one of {', '.join(names)}, not {shown(value)}")
+        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}")
     return names[value]

@@ -55,7 +55,9 @@ def main(arguments: argparse.Namespace) -> int:
         SparseaggError: with ``--once``, the server does not answer.
     """
     if not (math.isfinite(arguments.interval) and arguments.interval >= _MIN_INTERVAL_S):
-        raise InvalidArgumentError(f"--interval is a time of {_MIN_INTERVAL_S} s or more, not {arguments.interval:g}")
+        raise InvalidArgumentError(
+            f"--interval must be a time of {_MIN_INTERVAL_S} s or more, got {arguments.interval:g}"
+        )
     if arguments.metrics is not None:
         check_metrics_url(arguments.metrics)
     if not (arguments.once or sys.stdout.isatty()):

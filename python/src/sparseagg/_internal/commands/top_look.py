@@ -57,7 +57,7 @@ def check_metrics_url(url: str) -> None:
     """Raises ``InvalidArgumentError`` if ``url`` is no address that HTTP reads."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidArgumentError(f"--metrics is a URL such as http://127.0.0.1:8002/metrics, not {url!r}")
+        raise InvalidArgumentError(f"--metrics must be a URL such as http://127.0.0.1:8002/metrics, got {url!r}")
 
 
 def look_at(client: Client, metrics_url: str | None) -> Look:

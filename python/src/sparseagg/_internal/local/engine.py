@@ -123,10 +123,10 @@ class Aggregator:
         self, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
     ) -> None:
         if threads is not None:
-            what = f"threads is a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
+            what = f"threads must be a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
             threads = checked_integer(what, threads, 1, _MOST_THREADS)
         if memory_limit is not None:
-            what = "memory_limit is a number of bytes, or None for no limit"
+            what = "memory_limit must be a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
         checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
         if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:

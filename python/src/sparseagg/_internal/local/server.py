@@ -96,7 +96,7 @@ class Server:
         stop_timeout: Timeout = 30.0,
         program: str | os.PathLike[str] | None = None,
     ) -> None:
-        number = checked_integer("port is a number from 0 to 65535", port, 0, 65535)
+        number = checked_integer("port must be a number from 0 to 65535", port, 0, 65535)
         name = checked_text("host", host)
         self._grpc_address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
         self._data_dir = _checked_path("data_dir", data_dir)
@@ -330,14 +330,14 @@ def _checked_path(what: str, path: Any) -> str | None:
     except TypeError:
         text = ""
     if text == "":
-        raise InvalidArgumentError(f"{what} is a path or None, not {shown(path)}")
+        raise InvalidArgumentError(f"{what} must be a path or None, got {shown(path)}")
     return text
 
 
 def _checked_options(options: Any) -> tuple[str, ...]:
     if isinstance(options, (list, tuple)) and all(isinstance(option, str) for option in options):
         return tuple(options)
-    raise InvalidArgumentError(f'options is a list of flags, as ["--threads", "2"], not {shown(options)}')
+    raise InvalidArgumentError(f'options must be a list of flags, as ["--threads", "2"], got {shown(options)}')
 
 
 def _credential_flags(tls: Any, tokens_file: str | None) -> list[str]:
@@ -346,7 +346,7 @@ def _credential_flags(tls: Any, tokens_file: str | None) -> list[str]:
     if tls is None:
         return flags
     if not isinstance(tls, TLS) or tls.certificate is None or tls.key is None:
-        raise InvalidArgumentError(f"tls is a TLS with certificate and key, or None, not {shown(tls)}")
+        raise InvalidArgumentError(f"tls must be a TLS with certificate and key, or None, got {shown(tls)}")
     flags += ["--tls-certificate", os.fspath(tls.certificate), "--tls-key", os.fspath(tls.key)]
     return flags if tls.ca is None else [*flags, "--tls-client-ca", os.fspath(tls.ca)]
 

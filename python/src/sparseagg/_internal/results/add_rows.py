@@ -47,7 +47,7 @@ class Addition:
                 "TensorSpec(shape=…) gives a result the shape of its array"
             )
         if not is_number(alpha) or not math.isfinite(alpha):
-            raise InvalidArgumentError(f"alpha is a finite number, not {shown(alpha)}")
+            raise InvalidArgumentError(f"alpha must be a finite number, got {shown(alpha)}")
         self._alpha = alpha
         self._is_integer = "int" in self._target.dtype
         if self._is_integer and (values.dtype.kind not in "iu" or int(alpha) != alpha):

@@ -54,9 +54,13 @@ class NewTask:
             spec=pb.TaskSpec(
                 payload=checked_bytes("payload", self.payload),
                 labels=checked_labels(self.labels),
-                priority=checked_integer("priority is a number of 32 bits", self.priority, -_MOST_INT32, _MOST_INT32),
+                priority=checked_integer(
+                    "priority must be a number of 32 bits", self.priority, -_MOST_INT32, _MOST_INT32
+                ),
                 deadline=duration("deadline", self.deadline),
-                max_attempts=checked_integer(f"max_attempts is a number {most}", self.max_attempts, 0, _MOST_UINT32),
+                max_attempts=checked_integer(
+                    f"max_attempts must be a number {most}", self.max_attempts, 0, _MOST_UINT32
+                ),
                 round=_round_name(self.round),
                 ttl=duration("ttl", self.ttl),
             ),
@@ -161,13 +165,13 @@ def checked_bytes(what: str, value: Any) -> bytes:
     """Returns ``value`` as bytes; ``InvalidArgumentError`` names ``what`` if it is no bytes-like object."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise InvalidArgumentError(f"{what} is bytes, not {shown(value)}")
+    raise InvalidArgumentError(f"{what} must be bytes, got {shown(value)}")
 
 
 def checked_labels(labels: Any) -> list[str]:
     """Returns a list of labels; ``InvalidArgumentError`` if ``labels`` is no collection of strings."""
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
-        raise InvalidArgumentError(f"labels is a list of strings, not {shown(labels)}")
+        raise InvalidArgumentError(f"labels must be a list of strings, got {shown(labels)}")
     return [checked_text("a label", label) for label in labels]
 
 

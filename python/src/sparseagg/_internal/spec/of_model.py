@@ -44,7 +44,7 @@ def model_arrays(model: Any, *, frozen: bool, buffers: bool, tied: bool = False)
     if isinstance(model, (list, tuple)):
         return {str(position): array for position, array in enumerate(model)}
     raise InvalidArgumentError(
-        f"a model is a torch module, a mapping of arrays, or a list of arrays, not {shown(model)}"
+        f"a model must be a torch module, a mapping of arrays, or a list of arrays, got {shown(model)}"
     )
 
 

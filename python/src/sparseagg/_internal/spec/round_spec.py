@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 # Sizes of a TensorSpec: name, description, bounds. On the wire, a row_width of 0 means 1.
-_NUM_ROWS = ("num_rows is a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1)
-_ROW_WIDTH = ("row_width is a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1)
+_NUM_ROWS = ("num_rows must be a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1)
+_ROW_WIDTH = ("row_width must be a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1)
 
 # Fields of RoundSpec that are numbers.
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
@@ -225,7 +225,7 @@ class RoundSpec(Options):
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
         if made is None or not all(isinstance(tensor, TensorSpec) for tensor in made):
-            raise InvalidArgumentError(f"tensors is a list of TensorSpec, not {shown(tensors)}")
+            raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(tensors)}")
         super().__init__(**options)
         self._set(
             tensors=made,
@@ -334,7 +334,7 @@ class RoundSpec(Options):
 def checked_spec(spec: Any) -> RoundSpec:
     """Returns ``spec``; ``InvalidArgumentError`` if ``spec`` is no ``RoundSpec``."""
     if not isinstance(spec, RoundSpec):
-        raise InvalidArgumentError(f"spec is a RoundSpec, not {shown(spec)}")
+        raise InvalidArgumentError(f"spec must be a RoundSpec, got {shown(spec)}")
     return spec
 
 

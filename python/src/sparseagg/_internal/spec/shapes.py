@@ -28,11 +28,11 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(-1 if isinstance(size, bool) else operator.index(size) for size in shape)
     except TypeError:
-        raise InvalidArgumentError(f"shape is a tuple of integers, not {shown(shape)}") from None
+        raise InvalidArgumentError(f"shape must be a tuple of integers, got {shown(shape)}") from None
     if len(sizes) > MOST_AXES:
-        raise InvalidArgumentError(f"shape has {MOST_AXES} axes at most, not {len(sizes)}")
+        raise InvalidArgumentError(f"shape must have {MOST_AXES} axes at most, got {len(sizes)}")
     if any(size < 0 for size in sizes):
-        raise InvalidArgumentError(f"shape is a tuple of integers from 1 on, not {shown(shape)}")
+        raise InvalidArgumentError(f"shape must be a tuple of integers from 1 on, got {shown(shape)}")
     if 0 in sizes:
         raise InvalidArgumentError(f"shape {sizes} has no values, and a tensor has one at least")
     if math.prod(sizes) >= 1 << 64:

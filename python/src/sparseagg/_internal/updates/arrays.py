@@ -118,7 +118,7 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
     if isinstance(update, list) and len(update) == len(names) and names == [str(at) for at in range(len(names))]:
         return dict(zip(names, update))
     if len(names) != 1:
-        raise InvalidArgumentError(f"an update is a mapping from tensor names to tensors, not {kind_of(update)}")
+        raise InvalidArgumentError(f"an update must be a mapping from tensor names to tensors, got {kind_of(update)}")
     return {names[0]: update}
 
 

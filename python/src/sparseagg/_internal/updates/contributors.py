@@ -35,11 +35,11 @@ def checked_client_id(client_id: Any) -> str:
     """
     if not isinstance(client_id, str):
         if not (is_number(client_id) and isinstance(client_id, numbers.Integral)):
-            raise InvalidArgumentError(f"a client id is a string or an integer, not {shown(client_id)}")
+            raise InvalidArgumentError(f"a client id must be a string or an integer, got {shown(client_id)}")
         try:
             client_id = str(int(client_id))
         except ValueError:  # Python prints no integers of thousands of digits
-            raise InvalidArgumentError(f"a client id is at most 256 bytes long, not {shown(client_id)}") from None
+            raise InvalidArgumentError(f"a client id must be at most 256 bytes long, got {shown(client_id)}") from None
     return checked_text("a client id", client_id)
 
 
@@ -53,14 +53,14 @@ def checked_weight(weight: Any) -> float | None:
         if number.dtype.kind in "iuf" or bfloat16.is_bfloat16(number.dtype):
             number = float(number)
     if not is_number(number):
-        raise InvalidArgumentError(f"a weight is a number, not {shown(weight)}")
+        raise InvalidArgumentError(f"a weight must be a number, got {shown(weight)}")
     if type(number) is float:
         return number
     try:
         with default_float_environment():  # a longdouble is rounded
             return float(number)
     except OverflowError:
-        raise InvalidArgumentError(f"a weight is a number that float64 can hold, not {shown(weight)}") from None
+        raise InvalidArgumentError(f"a weight must be a number that float64 can hold, got {shown(weight)}") from None
 
 
 def checked_updates(updates: Any) -> Any:
@@ -71,7 +71,7 @@ def checked_updates(updates: Any) -> Any:
         )
     if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
         raise InvalidArgumentError(
-            f"updates is a mapping from client ids to updates, or an iterable of updates, not {shown(updates)}"
+            f"updates must be a mapping from client ids to updates, or an iterable of updates, got {shown(updates)}"
         )
     return updates
 

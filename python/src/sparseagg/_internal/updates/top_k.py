@@ -46,11 +46,11 @@ class TopK:
         if (fraction is None) == (k is None):
             raise InvalidArgumentError("either fraction or k is given")
         if fraction is not None and not (is_number(fraction) and 0 < float(fraction) <= 1):
-            raise InvalidArgumentError(f"fraction is a number from 0 to 1, without 0, not {shown(fraction)}")
+            raise InvalidArgumentError(f"fraction must be a number from 0 to 1, without 0, got {shown(fraction)}")
         if by not in ("element", "row"):
             raise InvalidArgumentError(f"unknown by {by!r}; known: element, row")
         self._fraction = None if fraction is None else float(fraction)
-        self._k = None if k is None else checked_integer("k is a number from 1 on", k, 1, (1 << 63) - 1)
+        self._k = None if k is None else checked_integer("k must be a number from 1 on", k, 1, (1 << 63) - 1)
         self._by = by
         self._residuals: dict[str, Array] = {}
 
@@ -116,7 +116,7 @@ class TopK:
         array = to_numpy(delta)
         is_bfloat16 = bfloat16.is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
         if array.dtype.kind != "f" and not is_bfloat16:
-            raise InvalidArgumentError(f"tensor {name!r}: a change is of floats, not {array.dtype}")
+            raise InvalidArgumentError(f"tensor {name!r}: a change must be of floats, got {array.dtype}")
         total = np.array(array, np.float64 if array.dtype == np.float64 else np.float32, order="C")
         residual = self._residuals.get(name)
         if residual is not None:

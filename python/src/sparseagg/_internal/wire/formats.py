@@ -104,7 +104,7 @@ def checked_chunk_bytes(chunk_bytes: Any) -> int:
     """Returns the bytes of slices in one message that a caller asks for; the default for None."""
     if chunk_bytes is None:
         return DEFAULT_CHUNK_BYTES
-    return checked_integer("chunk_bytes is a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
+    return checked_integer("chunk_bytes must be a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
 
 
 def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:

@@ -104,7 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
 def run(options: Options) -> int:
     """Runs the demo; returns 0 if everything agrees, else 1. The last line printed is a JSON object."""
     if options.rounds < 1:
-        raise InvalidArgumentError(f"rounds is a number from 1 on, not {options.rounds}")
+        raise InvalidArgumentError(f"rounds must be a number from 1 on, got {options.rounds}")
     start = time.perf_counter()
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
