@@ -41,27 +41,14 @@ DTYPES: dict[str, int] = {
     "uint64": 8,
 }
 
-# Fields of AggregationSpec in the proto that are enums, and the prefix of the values.
+_FIELDS = pb.AggregationSpec.DESCRIPTOR.fields
+# The options that are words, with their enums and the prefixes of the values; and the others.
 _ENUMS = {
-    "op": (pb.Op, "OP_"),
-    "weighting": (pb.Weighting, "WEIGHTING_"),
-    "result_layout": (pb.ResultLayout, "RESULT_LAYOUT_"),
-    "numerics": (pb.Numerics, "NUMERICS_"),
-    "on_nonfinite": (pb.NonfinitePolicy, "NONFINITE_POLICY_"),
-    "on_bound": (pb.BoundPolicy, "BOUND_POLICY_"),
-    "on_empty": (pb.EmptyPolicy, "EMPTY_POLICY_"),
-    "result_dtype": (pb.DType, "DTYPE_"),
+    field.name: (getattr(pb, field.enum_type.name), field.enum_type.values[0].name.removesuffix("UNSPECIFIED"))
+    for field in _FIELDS
+    if field.enum_type is not None
 }
-_SCALARS = (
-    "return_counts",
-    "return_weights",
-    "min_contributors",
-    "prune_zeros",
-    "fill",
-    "dense_threshold",
-    "value_bound",
-    "weight_bound",
-)
+_SCALARS = [field.name for field in _FIELDS if field.enum_type is None]
 
 
 def dtype_name(dtype: DTypeLike) -> str:
