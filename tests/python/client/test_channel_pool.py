@@ -124,14 +124,14 @@ def test_client_after_disconnect_says_so(server: Any) -> None:
 
 @pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])
 def test_client_with_a_senseless_number_of_connections_says_so(connections: Any) -> None:
-    with pytest.raises(sa.InvalidArgumentError, match=f"connections .* not {connections!r}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"connections .* got {connections!r}"):
         sa.Client("127.0.0.1:1", connections=connections)
 
 
 @pytest.mark.parametrize("make", [sa.Client, sa.aio.Client])
 @pytest.mark.parametrize("chunk_bytes", [0, -5, 1.5, "a", True])
 def test_client_with_a_senseless_size_of_chunks_says_so(make: Any, chunk_bytes: Any) -> None:
-    with pytest.raises(sa.InvalidArgumentError, match=f"chunk_bytes .* not {chunk_bytes!r}"):
+    with pytest.raises(sa.InvalidArgumentError, match=f"chunk_bytes .* got {chunk_bytes!r}"):
         make("127.0.0.1:1", chunk_bytes=chunk_bytes)
 
 

@@ -76,7 +76,7 @@ def test_result_of_a_round_without_one_says_why(open_round):
     for call in (opened.result, opened.finish):
         with pytest.raises(sa.RoundFailedError, match="cancelled: for a test"):
             call()
-    with pytest.raises(sa.InvalidArgumentError, match="timeout is a number"):
+    with pytest.raises(sa.InvalidArgumentError, match="timeout must be a number"):
         opened.close(timeout="soon")
 
 

@@ -50,7 +50,7 @@ def test_wrong_arguments_are_refused(at):
         at.create_tasks([sa.NewTask("text")])
     with pytest.raises(sa.InvalidArgumentError, match="labels must be a list of strings, got 'gpu'"):
         at.create_tasks([sa.NewTask(labels="gpu")])
-    with pytest.raises(sa.InvalidArgumentError, match="tasks is a list of NewTask"):
+    with pytest.raises(sa.InvalidArgumentError, match="tasks must be a list of NewTask"):
         at.create_tasks([b"work"])
     with pytest.raises(sa.InvalidArgumentError, match="state must be one of open"):
         list(at.list_tasks(state="done"))

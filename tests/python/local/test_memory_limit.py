@@ -127,7 +127,7 @@ def test_dense_result_beyond_the_limit_is_refused_beforehand():
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "1GiB", 1 << 63])
 def test_what_is_no_limit_is_refused(limit):
-    with pytest.raises(sa.InvalidArgumentError, match="memory_limit is a number of bytes"):
+    with pytest.raises(sa.InvalidArgumentError, match="memory_limit must be a number of bytes"):
         sa.Aggregator(spec(), memory_limit=limit)
 
 
@@ -196,7 +196,7 @@ def test_command_merges_more_files_than_fit_in_any_order(files):
 def test_command_refuses_what_is_no_size(files, size, capsys):
     with pytest.raises(SystemExit):
         main(["merge", *files, f"--memory-limit={size}", "-o", "merged.npz"])
-    assert "a size is a number of bytes, or of KiB" in capsys.readouterr().err
+    assert "a size must be a number of bytes, or of KiB" in capsys.readouterr().err
 
 
 def test_command_says_what_a_limit_has_no_room_for(files, capsys):
