@@ -67,10 +67,17 @@ class Merge:
     def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
         dtype = str(table.dtype) if str(table.dtype) in _SUMMED else "float64"
-        how: dict[str, Any] = {"op": op, "row_width": table.row_width, "result": "sparse"}
-        if name not in self._sparse:
-            how = {"op": "mean", "layout": "dense", "result": "dense"}
-        return sa.TensorSpec(name, dtype, shape=table.shape, on_nonfinite=on_nonfinite, **how)
+        is_sparse = name in self._sparse
+        return sa.TensorSpec(
+            name,
+            dtype,
+            shape=table.shape,
+            row_width=table.row_width if is_sparse else None,
+            layout="sparse" if is_sparse else "dense",
+            result_layout="sparse" if is_sparse else "dense",
+            op=op if is_sparse else "mean",
+            on_nonfinite=on_nonfinite,
+        )
 
     def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:
         """Merges an update, completely or not at all.
