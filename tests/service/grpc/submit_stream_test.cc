@@ -13,6 +13,7 @@
 
 #include "service/admission/memory_shares.h"
 #include "service/admission/process_memory.h"
+#include "tests/service/support/busy_pool.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/sanitized.h"
 
@@ -102,9 +103,7 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
     slice.set_first_key(1'000'000 - slice.num_keys() + 1);
     return chunk;
   };
-  WorkerPool& pool = server().context().pool;
-  Event release;
-  for (int i = 0; i < pool.num_threads(); ++i) pool.Post([&release] { release.Wait(); });
+  BusyPool busy(server().context().pool);
 
   const v1::UpdateChunk many = chunk_of("many", 5000);
   grpc::ClientContext context;
@@ -121,7 +120,7 @@ TEST_F(SubmitStreamTest, ShortMessagesOfManyKeys_AreThePools) {
     EXPECT_THAT(client().SubmitStream({chunk_of("few", 10)}), Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
   }
   EXPECT_FALSE(answered.HasHappened());
-  release.Notify();
+  busy.Release();
   reader.join();
   EXPECT_THAT(answer, Fails(Code::kInvalidArgument, HasSubstr("key 1000000")));
 }
@@ -144,8 +143,7 @@ TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
 
   ServerContext& context = server().context();
   while (context.in_flight.reserved() != 0) std::this_thread::yield();
-  Event release;
-  for (int i = 0; i < context.pool.num_threads(); ++i) context.pool.Post([&release] { release.Wait(); });
+  BusyPool busy(context.pool);
   constexpr size_t kStreams = 300;
   struct Call {
     grpc::ClientContext context;
@@ -161,7 +159,7 @@ TEST_F(SubmitStreamTest, ShortMessagesThatWaitForThePool_TakeTheirBytesOnly) {
   }
   while (context.in_flight.reserved() != kStreams * (kStreamBytes + message.size())) std::this_thread::yield();
   const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
-  release.Notify();
+  busy.Release();
   for (Call& call : calls) {
     EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
   }

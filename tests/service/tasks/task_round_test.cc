@@ -1,4 +1,5 @@
 // Tasks that belong to a round.
+#include "tests/service/support/busy_pool.h"
 #include "tests/service/tasks/task_fixture.h"
 
 namespace sparseagg::service {
@@ -85,13 +86,12 @@ TEST_F(TaskRoundTest, RoundDeletedAndMadeAgain_KeepsTheTasksOfTheNewRound) {
   Create("leased", OfRound());
   EXPECT_EQ(Lease("a"), "old");
   // The pool cannot yet run what the end of the old round has posted.
-  Event go_on;
-  for (int i = 0; i < num_threads_; ++i) context().pool.Post([&] { go_on.Wait(); });
+  BusyPool busy(context().pool);
   ASSERT_THAT(registry().Delete(kTenant, "r"), IsOk());
   const auto new_round = Open(SumSpec(), "r");
   ASSERT_NE(new_round, old_round);
   Create("new", OfRound());
-  go_on.Notify();
+  busy.Release();
   RunPendingTasks();
   EXPECT_EQ(StateOf("leased"), TaskState::kCancelled);
   EXPECT_EQ(StateOf("new"), TaskState::kOpen);
