@@ -10,8 +10,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg._internal.wire.message import send_chunk_messages
-from sparseagg._internal.wire.stub import make_stub
+from sparseagg._internal.wire.message import make_chunk_stub
 from sparseagg.errors import CancelledError, FailedPreconditionError, SparseaggError
 
 __all__ = ["ChannelPool"]
@@ -128,9 +127,7 @@ class ChannelPool:
     def _add(self) -> int:
         """Opens a channel and returns its index. Requires _lock."""
         channel = self._open_channel()
-        stub = make_stub(channel)
-        send_chunk_messages(stub, channel)
         self._channels.append(channel)
-        self._stubs.append(stub)
+        self._stubs.append(make_chunk_stub(channel))
         self._loans.append(0)
         return len(self._loans) - 1

@@ -8,9 +8,10 @@ from typing import Any, Union
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.stub import make_call, make_stub, methods
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Bulk", "ChunkMessage", "bulk_of", "send_chunk_messages"]
+__all__ = ["Bulk", "ChunkMessage", "bulk_of", "make_chunk_stub"]
 
 Bulk = Union[bytes, memoryview]  # of bytes
 
@@ -55,33 +56,17 @@ class ChunkMessage:
         return parts
 
 
-def send_chunk_messages(stub: Any, channel: Any) -> None:
-    """Makes the uploading methods of a stub take ``ChunkMessage``; ``Aggregate`` takes ``AggregateRequest``, too.
+def make_chunk_stub(channel: Any) -> Any:
+    """Returns a stub whose uploading methods take ``ChunkMessage``; ``Aggregate`` takes ``AggregateRequest``, too.
 
-    Adds ``SubmitWhole``, which is ``SubmitUpdate`` with one message. The bytes on the wire are the same. gRPC starts a
-    thread for every call with a stream of requests, which costs more than sending one message.
+    It also has ``SubmitWhole``, which is ``SubmitUpdate`` with one message. The bytes on the wire are the same. gRPC
+    starts a thread for every call with a stream of requests, which costs more than sending one message.
     """
-    service = f"/{pb.DESCRIPTOR.services_by_name['Aggregation'].full_name}/"
-    stub.SubmitUpdate = channel.stream_unary(
-        service + "SubmitUpdate",
-        request_serializer=ChunkMessage.serialise,
-        response_deserializer=pb.CommitSubmissionResponse.FromString,
-    )
-    stub.SubmitWhole = channel.unary_unary(
-        service + "SubmitUpdate",
-        request_serializer=ChunkMessage.serialise,
-        response_deserializer=pb.CommitSubmissionResponse.FromString,
-    )
-    stub.PutChunk = channel.unary_unary(
-        service + "PutChunk",
-        request_serializer=ChunkMessage.serialise,
-        response_deserializer=pb.UploadStatus.FromString,
-    )
-    stub.Aggregate = channel.stream_stream(
-        service + "Aggregate",
-        request_serializer=_serialise_for_aggregate,
-        response_deserializer=pb.ResultPage.FromString,
-    )
+    serialise = ChunkMessage.serialise
+    stub = make_stub(channel, SubmitUpdate=serialise, PutChunk=serialise, Aggregate=_serialise_for_aggregate)
+    (method,) = (method for method in methods() if method.name == "SubmitUpdate")
+    stub.SubmitWhole = make_call(channel, method._replace(kind="unary_unary"), serialise)
+    return stub
 
 
 def _serialise_for_aggregate(message: pb.AggregateRequest | ChunkMessage) -> bytes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2
 
 from sparseagg.v1 import aggregation_pb2, tasks_pb2
 
-__all__ = ["Method", "make_stub", "methods"]
+__all__ = ["Method", "make_call", "make_stub", "methods"]
 
 
 class Method(NamedTuple):
@@ -48,18 +48,21 @@ def methods() -> Iterator[Method]:
                 )
 
 
-def make_stub(channel: Any) -> Any:
+def make_call(channel: Any, method: Method, serialise: Callable[[Any], bytes] | None = None) -> Any:
+    """Returns the callable of a method, which turns requests into bytes by ``serialise`` if that is given."""
+    return getattr(channel, method.kind)(
+        f"/{method.service}/{method.name}",
+        request_serializer=serialise or method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+
+
+def make_stub(channel: Any, **serialisers: Callable[[Any], bytes]) -> Any:
     """Returns an object with a callable for each method of both services.
 
     Args:
         channel: of ``grpc`` or ``grpc.aio``.
+        serialisers: by name of method, what turns its requests into bytes, if they are no messages.
     """
-    stub = types.SimpleNamespace()
-    for method in methods():
-        call = getattr(channel, method.kind)(
-            f"/{method.service}/{method.name}",
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
-        setattr(stub, method.name, call)
-    return stub
+    calls = {method.name: make_call(channel, method, serialisers.get(method.name)) for method in methods()}
+    return types.SimpleNamespace(**calls)
