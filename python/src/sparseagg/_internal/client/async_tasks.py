@@ -198,7 +198,7 @@ def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
     num_bytes = 0
     for task in tasks:
         if not isinstance(task, NewTask):
-            raise InvalidArgumentError(f"tasks is a list of NewTask, which {shown(task)} is none of")
+            raise InvalidArgumentError(f"tasks must be a list of NewTask, got {shown(task)} in it")
         # An id, so that the call may be repeated.
         message = task.to_proto(uuid.uuid4().hex if task.id is None else task.id)
         if batch and (len(batch) == _MOST_TASKS or num_bytes + message.ByteSize() > _MOST_BYTES):
