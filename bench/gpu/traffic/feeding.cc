@@ -14,17 +14,18 @@
 
 namespace sparseagg::bench {
 
-double Feeding::LinkShare(const MachineModel& machine) const {
-  return static_cast<double>(std::max(timeline.in_bytes, timeline.out_bytes)) / machine.link_bytes_per_s / seconds();
+double Feeding::LinkShare() const {
+  const double link_bytes_per_s = MachineModel().link_bytes_per_s;
+  return static_cast<double>(std::max(timeline.in_bytes, timeline.out_bytes)) / link_bytes_per_s / seconds();
 }
 
-Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, const FeedingCase& how) {
+Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, const cuda::Tuning& tuning) {
   const HostInput input(workload);
   Feeding feeding;
   feeding.num_tuples = workload.num_tuples;
   cuda::DeviceEngineOptions options;
-  options.tuning = how.tuning;
-  auto owned_device = std::make_unique<TimelineDevice>(how.machine, how.pinned, &feeding.timeline);
+  options.tuning = tuning;
+  auto owned_device = std::make_unique<TimelineDevice>(&feeding.timeline);
   TimelineDevice& device = *owned_device;
   cuda::DeviceEngine engine(std::move(owned_device), options);
   auto aggregation = Must(Aggregation::Create(engine, {workload.spec}));

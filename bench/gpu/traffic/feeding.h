@@ -12,13 +12,6 @@
 
 namespace sparseagg::bench {
 
-// Where a workload's arrays lie, and how the round is merged.
-struct FeedingCase {
-  bool pinned = true;
-  cuda::Tuning tuning;
-  MachineModel machine;
-};
-
 struct Feeding {
   Timeline timeline;  // of the round, from validated updates in host memory to the result there
   uint64_t num_tuples = 0;
@@ -26,11 +19,11 @@ struct Feeding {
   double seconds() const { return std::max(timeline.host, timeline.copies); }
   double tuples_per_s() const { return static_cast<double>(num_tuples) / seconds(); }
   // What the busier direction of the link alone would take, of the time.
-  double LinkShare(const MachineModel& machine) const;
+  double LinkShare() const;
 };
 
 // Runs the engine on a TimelineDevice. The result is verified against `expected`; std::runtime_error if it is wrong.
-Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, const FeedingCase& how);
+Feeding ModelFeeding(const Workload& workload, const CanonicalSums& expected, const cuda::Tuning& tuning);
 
 }  // namespace sparseagg::bench
 

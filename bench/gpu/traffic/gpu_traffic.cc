@@ -65,46 +65,35 @@ Counted Count(const Workload& workload, const CanonicalSums& expected, const std
   return counted;
 }
 
-// The path that the planner takes, and, unless `planned_only`, the other one where it is possible.
-std::vector<std::string> CountPaths(const Workload& workload, bool planned_only) {
+// The path that the planner takes, and the other one where it is possible.
+std::vector<std::string> CountPaths(const Workload& workload) {
   const CanonicalSums expected(workload);
   const Counted planned = Count(workload, expected, "auto");
   std::vector<std::string> records = {planned.record};
-  if (planned_only) return records;
   const std::string other_path = planned.path == "sort" ? "tiles" : "sort";
   const Counted other = Count(workload, expected, other_path);
   if (other.path == other_path) records.push_back(other.record);
   return records;
 }
 
-// The model of the workload: fed from host memory, pinned, pageable, and pageable as one batch that one thread stages;
-// and with all large updates sent to the device when they arrived.
-std::vector<std::string> ModelFeedings(const Workload& workload, const cuda::Tuning& tuning) {
+// The model of the workload: fed from pinned host memory; and with large updates sent to the device when they arrived.
+std::vector<std::string> ModelFeedings(const Workload& workload) {
   const CanonicalSums expected(workload);
-  FeedingCase on_arrival;
-  on_arrival.tuning = tuning;
-  FeedingCase pinned = on_arrival;
-  pinned.tuning.max_resident_share = 0;
-  FeedingCase pageable = pinned;
-  pageable.pinned = false;
-  FeedingCase serial = pageable;
-  serial.tuning.slab_bytes = 0;
-  serial.machine.num_copy_threads = 1;
+  const cuda::Tuning on_arrival;
+  cuda::Tuning pinned;
+  pinned.max_resident_share = 0;
   std::vector<std::string> records;
-  for (const auto& [name, how] :
-       {std::pair("pinned", pinned), std::pair("pageable", pageable), std::pair("one thread, one batch", serial),
-        std::pair("sent on arrival", on_arrival)}) {
-    const Feeding feeding = ModelFeeding(workload, expected, how);
-    const Timeline& timeline = feeding.timeline;
+  for (const auto& [name, tuning] : {std::pair("pinned", pinned), std::pair("sent on arrival", on_arrival)}) {
+    const Feeding feeding = ModelFeeding(workload, expected, tuning);
     const auto tuples = static_cast<double>(feeding.num_tuples);
     std::printf("%-2s %-22s %6.2f G/s %4.0f %% of the link\n", workload.name.c_str(), name,
-                feeding.tuples_per_s() / 1e9, 100 * feeding.LinkShare(how.machine));
+                feeding.tuples_per_s() / 1e9, 100 * feeding.LinkShare());
     std::fflush(stdout);
     records.push_back(absl::StrFormat(
         R"({"workload": "%s", "memory": "%s", "tuples_per_s": %.4g, "link_share": %.3f, "in_bytes_per_tuple": %.2f, )"
-        R"("out_bytes_per_tuple": %.2f, "staged_bytes_per_tuple": %.2f})",
-        workload.name, name, feeding.tuples_per_s(), feeding.LinkShare(how.machine), timeline.in_bytes / tuples,
-        timeline.out_bytes / tuples, timeline.staged_bytes / tuples));
+        R"("out_bytes_per_tuple": %.2f})",
+        workload.name, name, feeding.tuples_per_s(), feeding.LinkShare(), feeding.timeline.in_bytes / tuples,
+        feeding.timeline.out_bytes / tuples));
   }
   return records;
 }
@@ -116,20 +105,10 @@ int main(int argc, char** argv) try {
   std::string workloads = "ABCDEFG";
   int divide_clients = 1;
   std::string out;
-  std::string parts = "bytes,feeding";
   CLI::App app("Counts the bytes that the CUDA engine's kernels move for each tuple of workloads A to G.");
   app.add_option("--workloads", workloads, "letters of the workloads")->capture_default_str();
   app.add_option("--divide-clients", divide_clients, "take fewer clients, for a quick look")
       ->check(CLI::PositiveNumber);
-  bool planned_only = false;
-  app.add_flag("--planned-only", planned_only, "leave out the path that the planner does not take");
-  app.add_option("--parts", parts, "bytes: of each path; feeding: the model of rounds fed from host memory")
-      ->check(CLI::IsMember({"bytes", "feeding", "bytes,feeding"}))
-      ->capture_default_str();
-  sparseagg::cuda::Tuning tuning;
-  app.add_option("--slab-bytes", tuning.slab_bytes, "tuning of the feeding, as the next: cuda/tuning.h")
-      ->capture_default_str();
-  app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   std::printf("%-2s %-5s %10s %10s\n", "", "path", "B/tuple", "floor");
@@ -138,12 +117,8 @@ int main(int argc, char** argv) try {
   for (const char name : workloads) {
     const sparseagg::bench::Workload workload =
         sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, divide_clients);
-    if (parts != "feeding") {
-      for (std::string& record : sparseagg::bench::CountPaths(workload, planned_only)) records.push_back(record);
-    }
-    if (parts != "bytes") {
-      for (std::string& record : sparseagg::bench::ModelFeedings(workload, tuning)) feedings.push_back(record);
-    }
+    for (std::string& record : sparseagg::bench::CountPaths(workload)) records.push_back(record);
+    for (std::string& record : sparseagg::bench::ModelFeedings(workload)) feedings.push_back(record);
   }
   if (!out.empty()) {
     std::ofstream file(out);

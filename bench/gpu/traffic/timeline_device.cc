@@ -12,8 +12,7 @@ namespace sparseagg::bench {
 
 using cuda::Lane;
 
-TimelineDevice::TimelineDevice(const MachineModel& machine, bool pinned_input, Timeline* timeline)
-    : machine_(machine), pinned_input_(pinned_input), timeline_(*timeline), device_(MakeCountingDevice()) {
+TimelineDevice::TimelineDevice(Timeline* timeline) : timeline_(*timeline), device_(MakeCountingDevice()) {
   StartCounting();
 }
 
@@ -23,10 +22,7 @@ void TimelineDevice::Restart() {
   free_at_.clear();
 }
 
-void TimelineDevice::Call(double seconds) {
-  timeline_.host += seconds;
-  ++timeline_.num_calls;
-}
+void TimelineDevice::Call(double seconds) { timeline_.host += seconds; }
 
 double TimelineDevice::CopySeconds(uint64_t bytes) const {
   return static_cast<double>(bytes) /
@@ -37,7 +33,6 @@ void TimelineDevice::Run(Lane lane, int num_kernels) {
   const Traffic traffic = TakeTraffic();
   const uint64_t bytes = traffic.read_bytes + traffic.written_bytes;
   Call(num_kernels * machine_.work_call_s);
-  timeline_.device_bytes += bytes;
   double& time = TimeOf(lane);
   time = std::max(time, timeline_.host) + num_kernels * machine_.launch_s +
          static_cast<double>(bytes) / machine_.memory_bytes_per_s;
@@ -63,7 +58,6 @@ void TimelineDevice::Free(void* d_memory, Lane lane) {
 absl::Status TimelineDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
   Call(machine_.work_call_s);
   if (device_->IsPinned(from_pinned, bytes)) {  // a buffer
-    timeline_.staged_bytes += bytes;
     timeline_.host = timeline_.copies = std::max(timeline_.host, timeline_.copies) + CopySeconds(bytes);
   }
   timeline_.in_bytes += bytes;

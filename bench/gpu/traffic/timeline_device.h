@@ -34,24 +34,21 @@ struct MachineModel {
 struct Timeline {
   double host = 0;
   double copies = 0;  // of the host's threads, out of buffers
-  uint64_t num_calls = 0;
   std::array<double, cuda::kLanes.size()> lanes = {};
   double link_in = 0;
   double link_out = 0;
-  uint64_t in_bytes = 0;      // over the link, to the device
-  uint64_t out_bytes = 0;     // from it
-  uint64_t staged_bytes = 0;  // of in_bytes: copied within host memory before
-  uint64_t device_bytes = 0;  // that kernels moved in device memory
+  uint64_t in_bytes = 0;   // over the link, to the device
+  uint64_t out_bytes = 0;  // from it
 };
 
 // Works on a counting device and keeps the time. Every piece of work starts when its lane, what it waits for, what it
 // uses (a direction of the link) and the host that asks for it are ready. The host waits while buffers are filled;
-// threads empty them in the meantime, but not while buffers are filled. Other work of the host takes no time. Not
-// thread-safe.
+// threads empty them in the meantime, but not while buffers are filled. Other work of the host takes no time. All host
+// memory counts as pinned. Not thread-safe.
 class TimelineDevice : public cuda::Device {
  public:
-  // `pinned_input`: all host memory that the engine does not own counts as pinned. `timeline` outlives the device.
-  TimelineDevice(const MachineModel& machine, bool pinned_input, Timeline* timeline);
+  // `timeline` outlives the device.
+  explicit TimelineDevice(Timeline* timeline);
 
   // Begins at time 0 again, with all work so far done.
   void Restart();
@@ -62,10 +59,8 @@ class TimelineDevice : public cuda::Device {
   void Free(void* d_memory, cuda::Lane lane) override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
-  bool IsPinned(const void* memory, size_t bytes) const override {
-    return pinned_input_ || device_->IsPinned(memory, bytes);
-  }
-  absl::Status Pin(const void*, size_t) override { return absl::UnimplementedError("the model pins all or nothing"); }
+  bool IsPinned(const void*, size_t) const override { return true; }
+  absl::Status Pin(const void*, size_t) override { return absl::UnimplementedError("all is pinned"); }
   void Unpin(const void*) override {}
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, cuda::Lane lane) override;
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, cuda::Lane lane) override;
@@ -103,7 +98,6 @@ class TimelineDevice : public cuda::Device {
   void Reach(double time);
 
   const MachineModel machine_;
-  const bool pinned_input_;
   Timeline& timeline_;
   const std::unique_ptr<cuda::Device> device_;
   std::map<const std::byte*, size_t> allocated_;  // on the device
