@@ -168,7 +168,7 @@ BENCH_ARGS ?=
 BENCH_LIBRARY := build/dev/bench/libsparseagg_bench_native.so
 SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/tools/loadgen/sparseagg-loadgen
 # What the engine inside the comparison's environment is built from.
-ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda python))
+ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
 
 .PHONY: bench
 bench: bench-build ## workloads A to G, compared with other libraries, into bench/results (20 minutes)

@@ -1,5 +1,5 @@
 // The syntax of ids. proto/sparseagg/v1/aggregation.proto has the rules; python/src/sparseagg/_internal/base/ids.py has
-// the same checks with the same texts.
+// CheckName and QuotedId, too, with the same texts.
 #ifndef SPARSEAGG_HOST_SPEC_IDS_H_
 #define SPARSEAGG_HOST_SPEC_IDS_H_
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/accumulation.h"
@@ -276,25 +275,20 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> LocalRound::Withdraw(absl::Span<const std::string> client_ids) {
+absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
   std::shared_lock alive(life_);
   std::lock_guard lock(mu_);
   RETURN_IF_ERROR(CheckOpen());
-  const absl::flat_hash_set<absl::string_view> withdrawn(client_ids.begin(), client_ids.end());
-  std::vector<uint32_t> indices;
-  for (uint32_t i = 0; i < num_submissions_; ++i) {
-    if (withdrawn.contains(aggregation_->client_ids()[i])) indices.push_back(i);
-  }
-  if (indices.empty()) return 0;
+  uint32_t index = 0;
+  while (index < num_submissions_ && aggregation_->client_ids()[index] != client_id) ++index;
+  if (index == num_submissions_) return false;
   RETURN_IF_ERROR(aggregation_->CheckKeepsAll());
-  aggregation_->Remove(indices);
-  for (const uint32_t index : indices) {
-    num_tuples_ -= sizes_[index].num_tuples;
-    num_bytes_ -= sizes_[index].num_bytes;
-  }
-  EraseAt(indices, sizes_);
-  num_submissions_ -= indices.size();
-  return indices.size();
+  aggregation_->Remove({index});
+  num_tuples_ -= sizes_[index].num_tuples;
+  num_bytes_ -= sizes_[index].num_bytes;
+  sizes_.erase(sizes_.begin() + index);
+  --num_submissions_;
+  return true;
 }
 
 absl::StatusOr<std::vector<Result>> LocalRound::Finish() {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/result.h"
@@ -89,12 +90,11 @@ class LocalRound {
   // Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
-  // Takes the submissions of some clients out, as if they had never been added. These clients may be added again.
-  // `client_ids`: in any order; those without a submission have no effect.
-  // Returns: the number of submissions taken out.
+  // Takes a client's submission out, as if it had never been added. The client may be added again.
+  // Returns: whether there was one.
   // Errors: FAILED_PRECONDITION: as of Aggregation::CheckKeepsAll, or the round is spent. Nothing is taken out.
   // Blocks: while another call adds.
-  absl::StatusOr<uint64_t> Withdraw(absl::Span<const std::string> client_ids);
+  absl::StatusOr<bool> Withdraw(absl::string_view client_id);
 
   // Merges everything. The round is spent, unless there are fewer than min_submissions.
   // Returns: one result for each tensor.

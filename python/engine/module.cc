@@ -1,4 +1,4 @@
-// The extension module sparseagg._engine, for the package's local/ modules only.
+// The extension module sparseagg._engine, for the package's private modules only.
 //
 // GIL: Python calls every entry with the GIL held, from any thread. Adding, merging, finishing and the counters release
 // the GIL while the round works, which may take long. Everything else holds it.
@@ -16,8 +16,10 @@
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
+#include "python/engine/errors.h"
 #include "python/engine/inputs.h"
 #include "python/engine/local_round.h"
+#include "python/engine/memory_rounds.h"
 #include "python/engine/outputs.h"
 #include "python/engine/specs.h"
 
@@ -25,15 +27,6 @@ namespace sparseagg::python {
 namespace {
 
 namespace py = pybind11;
-
-// An exception that becomes _engine.EngineError(code, message) in Python.
-struct StatusException {
-  absl::Status status;
-};
-
-void ThrowIfError(const absl::Status& status) {
-  if (!status.ok()) throw StatusException{status};
-}
 
 // The Python class _engine.Aggregator: a LocalRound with a reader of its submissions. Thread-safe, by the
 // GIL and by LocalRound. All members, the destructor too, are called with the GIL held.
@@ -94,16 +87,15 @@ class Aggregator {
     ThrowIfError(status);
   }
 
-  // Takes submissions out. Returns: their number. GIL: released while other calls add.
-  uint64_t Withdraw(const std::vector<std::string>& client_ids) {
-    absl::StatusOr<uint64_t> withdrawn;
+  // Takes a submission out. Returns: whether there was one. GIL: released while other calls add.
+  bool Withdraw(const std::string& client_id) {
+    absl::StatusOr<bool> withdrawn;
     {
       py::gil_scoped_release no_gil;
-      withdrawn = round_->Withdraw(client_ids);
+      withdrawn = round_->Withdraw(client_id);
     }
     Released::OfProcess().Drop();
-    ThrowIfError(withdrawn.status());
-    return *withdrawn;
+    return ValueOrThrow(withdrawn);
   }
 
   // Merges everything. GIL: released while the round merges and checks, held while the results become dictionaries.
@@ -121,7 +113,7 @@ class Aggregator {
     ThrowIfError(results.status());
     if (!is_finite) return py::none();
     py::list out;
-    for (Result& result : *results) out.append(ToPython(std::move(result)));
+    for (Result& result : *results) out.append(ToPython(std::make_shared<const Result>(std::move(result))));
     return out;
   }
 
@@ -131,9 +123,7 @@ class Aggregator {
  private:
   static std::unique_ptr<LocalRound> Create(const py::list& tensors, const RoundLimits& limits,
                                             const LocalRoundOptions& options) {
-    auto round = LocalRound::Create(ToTensorSpecs(tensors), limits, options);
-    ThrowIfError(round.status());
-    return *std::move(round);
+    return ValueOrThrow(LocalRound::Create(ToTensorSpecs(tensors), limits, options));
   }
 
   void Add(std::vector<Submission> submissions) {
@@ -191,7 +181,7 @@ void Define(py::module_& module) {
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
-      .def("withdraw", &Aggregator::Withdraw, py::arg("client_ids"))
+      .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
       .def_property_readonly("num_submissions", WithoutGil(&LocalRound::num_submissions))
@@ -203,6 +193,7 @@ void Define(py::module_& module) {
         const Times times = a.round().times();
         return std::make_tuple(times.prepare, times.add, times.finish);
       });
+  DefineMemoryRounds(module);
 }
 
 }  // namespace

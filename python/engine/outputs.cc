@@ -25,10 +25,10 @@ py::dtype NumpyDType(DType dtype) {
 
 }  // namespace
 
-py::dict ToPython(Result result) {
-  auto kept = std::make_unique<Result>(std::move(result));
-  const Result& r = *kept;
-  const py::capsule owner(kept.release(), [](void* memory) { delete static_cast<Result*>(memory); });
+py::dict ToPython(std::shared_ptr<const Result> result) {
+  using Kept = std::shared_ptr<const Result>;
+  const Result& r = *result;
+  const py::capsule owner(new Kept(std::move(result)), [](void* memory) { delete static_cast<Kept*>(memory); });
   const auto rows = static_cast<py::ssize_t>(r.num_keys);
   py::dict out;
   out["layout"] = r.layout == Layout::kDense ? "dense" : "sparse";

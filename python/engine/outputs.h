@@ -4,6 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 #include "host/result.h"
 
 namespace sparseagg::python {
@@ -12,7 +14,7 @@ namespace sparseagg::python {
 // Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "fixed_point_shift" and "plan".
 // Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
 // Absent keys, values and shifts are None; absent counts and weights are empty arrays.
-pybind11::dict ToPython(Result result);
+pybind11::dict ToPython(std::shared_ptr<const Result> result);
 
 }  // namespace sparseagg::python
 

@@ -18,13 +18,6 @@ Enum Parse(const py::dict& fields, const char* field, const char* const (&names)
   throw py::value_error(std::string(field) + " '" + name + "' is unknown here");
 }
 
-DType ParseDType(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(DType::kUInt64); ++i) {
-    if (Name(static_cast<DType>(i)) == name) return static_cast<DType>(i);
-  }
-  throw py::value_error("dtype '" + name + "' is unknown here");
-}
-
 template <typename T>
 void Set(const py::dict& fields, const char* field, T& out) {
   const py::object value = fields[field];
@@ -56,6 +49,13 @@ AggregationSpec ToAggregation(const py::dict& fields) {
 }
 
 }  // namespace
+
+DType ParseDType(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(DType::kUInt64); ++i) {
+    if (Name(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  throw py::value_error("dtype '" + name + "' is unknown here");
+}
 
 std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
   std::vector<TensorSpec> specs;

@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
 #include <vector>
 
 #include "host/spec/spec.h"
@@ -15,6 +16,9 @@ namespace sparseagg::python {
 // Returns: specs that are not validated. Errors: ValueError for unknown names of enum values or dtypes; the package
 // refuses them before.
 std::vector<TensorSpec> ToTensorSpecs(const pybind11::list& tensors);
+
+// Returns: the dtype of this name. Errors: ValueError.
+DType ParseDType(const std::string& name);
 
 }  // namespace sparseagg::python
 

@@ -1,9 +1,10 @@
-"""The extension module; python/engine/ in the repository. engine.py is its only user."""
+"""The extension module; python/engine/ in the repository."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.message import Bulk
 
 class EngineError(Exception): ...
 
@@ -38,7 +39,7 @@ class Aggregator:
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
     def merge(self, other: Aggregator) -> None: ...
-    def withdraw(self, client_ids: list[str]) -> int: ...
+    def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...
     @property
     def engine(self) -> str: ...
@@ -52,3 +53,65 @@ class Aggregator:
     def memory_bytes(self) -> int: ...
     @property
     def times(self) -> tuple[float, float, float]: ...
+
+# A tensor's name, keys (None: 0, 1, …), bytes of a key, number of keys, values (None: a union's), and their encoding.
+Part = tuple[str, Bulk | None, int, int, Bulk | None, str]
+
+class MemoryRound:
+    """A round of MemoryRounds. Thread-safe. Errors are those of a server; messages are the fields of the proto's."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the fields of a Round; the spec's are the bytes that ``create`` was given."""
+
+    def submit(self, client_id: str, submission_id: str, weight: float | None, parts: list[Part]) -> dict[str, Any]:
+        """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt."""
+
+    def submissions(self) -> list[dict[str, Any]]: ...
+    def withdraw(self, client_id: str, submission_id: str) -> bool: ...
+    def close(self, only: list[str]) -> None:
+        """Closes the round; with only the submissions of these clients, if there are any in the list."""
+
+    def cancel(self, reason: str) -> None: ...
+    def await_end(self, seconds: float | None, wait: int) -> None:
+        """Has ``next_ended`` return ``wait`` when the round has ended, or after some seconds. Does not block."""
+
+    def read(self, tensors: list[str]) -> list[RawResult]:
+        """Returns these results, all without a name. Their arrays are views of the round's, which must not change."""
+
+    def raise_failure(self) -> None:
+        """Raises the error for which the round has no result, if there is one."""
+
+class MemoryRounds:
+    """The rounds of one client. Thread-safe.
+
+    Args:
+        merges: how many rounds merge at once; with 0 none ever does, for tests.
+    """
+
+    def __init__(self, merges: int) -> None: ...
+    def create(
+        self,
+        round_id: str | None,
+        spec: bytes,
+        tensors: list[dict[str, Any]],
+        min_submissions: int,
+        max_submissions: int,
+        max_tuples_per_submission: int,
+        max_bytes_per_submission: int,
+        deadline: float | None,
+        result_ttl: float | None,
+    ) -> MemoryRound:
+        """Opens a round; returns the one that has the id, if its ``spec`` is the same. None: it cannot be found."""
+
+    def find(self, name: str) -> MemoryRound: ...
+    def all(self) -> list[MemoryRound]: ...
+    def delete(self, name: str) -> None: ...
+    def close(self) -> None:
+        """Cancels and forgets all rounds, takes no more, and ends ``next_ended``."""
+
+    def next_ended(self) -> list[int]:
+        """Blocks until waits of ``await_end`` are over, and returns them; returns none after ``close``."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of updates, partial sums and results that the rounds hold."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
+import time
 import weakref
 from concurrent import futures
 
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.local import extension, memory_round
-from sparseagg._internal.local.engine import Aggregator
-from sparseagg._internal.local.memory_round import MemoryRound
+from sparseagg._internal.client import memory_connection
+from sparseagg._internal.local import extension
+from sparseagg.v1 import aggregation_pb2 as pb
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = ([1, 2], [1.0, 2.0])
@@ -26,21 +29,17 @@ def shell(request) -> type:
 
 
 @pytest.fixture
-def merge_gate(monkeypatch):
-    """Holds all merges: ``entered`` is set when one has begun, and ``leave`` lets them go on."""
+def no_merges(monkeypatch):
+    """Lets no merge begin."""
+    monkeypatch.setattr(memory_connection, "_MERGES", 0)
 
-    class Gate:
-        entered = threading.Event()
-        leave = threading.Event()
 
-    def finish(self: Aggregator, real=Aggregator.finish) -> sa.Result:
-        Gate.entered.set()
-        assert Gate.leave.wait(PATIENCE_S)
-        return real(self)
-
-    monkeypatch.setattr(Aggregator, "finish", finish)
-    yield Gate
-    Gate.leave.set()
+def wait_until_freed(client: sa.Client, to: int = 0) -> None:
+    """Waits for the thread that frees what rounds no longer need."""
+    until = time.monotonic() + PATIENCE_S
+    while client._connection._rounds.memory_bytes > to:
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -127,30 +126,6 @@ def test_memory_round_takes_one_submission_of_a_client_from_many_threads():
         assert full.wait(PATIENCE_S).num_submissions == 3
 
 
-def test_memory_round_takes_a_submission_once_that_comes_again_meanwhile(monkeypatch):
-    checked = threading.Semaphore(0)
-    adding = threading.Event()
-
-    def duplicate(self: MemoryRound, *arguments, real=MemoryRound._duplicate):
-        checked.release()
-        return real(self, *arguments)
-
-    def add(self: Aggregator, *arguments, real=Aggregator.add, **options) -> None:
-        adding.set()
-        for _ in range(3):  # by this thread, before and after it has waited for others, and by the other thread
-            assert checked.acquire(timeout=PATIENCE_S)
-        real(self, *arguments, **options)
-
-    monkeypatch.setattr(MemoryRound, "_duplicate", duplicate)
-    monkeypatch.setattr(Aggregator, "add", add)
-    with sa.Client(":memory:") as client, futures.ThreadPoolExecutor(1) as threads:
-        opened = client.create_round(ONE)
-        first = threads.submit(opened.submit, "a", UPDATE)
-        assert adding.wait(PATIENCE_S)
-        assert opened.submit("a", UPDATE).duplicate
-        assert not first.result(PATIENCE_S).duplicate
-
-
 def test_memory_waits_of_asyncio_leave_the_threads_to_others():
     async def job():
         async with sa.aio.Client(":memory:") as client:
@@ -169,7 +144,7 @@ def test_memory_waits_of_asyncio_leave_the_threads_to_others():
     assert asyncio.run(asyncio.wait_for(job(), PATIENCE_S)) == ["done"] * 100
 
 
-def test_memory_merge_goes_on_after_a_timeout(merge_gate):
+def test_memory_round_without_a_result_yet(no_merges):
     with sa.Client(":memory:") as client:
         opened = client.create_round(ONE)
         opened.submit("a", UPDATE)
@@ -181,43 +156,9 @@ def test_memory_merge_goes_on_after_a_timeout(merge_gate):
         assert opened.submit("a", UPDATE).duplicate
         with pytest.raises(TimeoutError, match=r"^the aggregation has not ended: the merge was under way$"):
             client.aggregate([UPDATE], ONE, timeout=0.02)
-        merge_gate.leave.set()
-        assert opened.finish(timeout=PATIENCE_S)["v"].values.tolist() == [1.0, 2.0]
-
-
-def test_memory_round_cancelled_during_its_merge_has_no_result(merge_gate):
-    with sa.Client(":memory:") as client:
-        opened = client.create_round(ONE)
-        with pytest.raises(TimeoutError):
-            opened.finish(timeout=0)
-        assert merge_gate.entered.wait(PATIENCE_S)
         assert opened.cancel("enough").state == "cancelled"
-        merge_gate.leave.set()
         with pytest.raises(sa.RoundFailedError, match="cancelled: enough"):
             opened.finish()
-
-
-def test_memory_submission_to_a_round_cancelled_meanwhile_does_not_count(monkeypatch):
-    with sa.Client(":memory:") as client:
-        opened = client.create_round(ONE)
-
-        def add(self: Aggregator, *arguments, real=Aggregator.add, **options) -> None:
-            real(self, *arguments, **options)
-            opened.cancel("enough")
-
-        monkeypatch.setattr(Aggregator, "add", add)
-        with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is cancelled: enough$"):
-            opened.submit("a", UPDATE)
-        assert opened.refresh().num_submissions == 0
-
-
-def test_memory_round_fails_when_the_merge_has_a_fault(monkeypatch):
-    def fault(self: Aggregator) -> sa.Result:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr(Aggregator, "finish", fault)
-    with sa.Client(":memory:") as client, pytest.raises(sa.RoundFailedError, match="failed: INTERNAL: a fault"):
-        client.create_round(ONE).finish(timeout=PATIENCE_S)
 
 
 def test_memory_disconnect_ends_calls_under_way(monkeypatch):
@@ -237,6 +178,19 @@ def test_memory_disconnect_ends_calls_under_way(monkeypatch):
         client.close()
         with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
             call.result(PATIENCE_S)
+
+
+def test_memory_disconnect_ends_a_merge_that_is_waited_for(no_merges):
+    async def job():
+        client = sa.aio.Client(":memory:")
+        call = asyncio.create_task(client.aggregate([UPDATE], ONE))
+        while not client._connection._waits:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
+            await call
+
+    asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
 
 
 def test_memory_aio_disconnect_ends_calls_under_way():
@@ -265,41 +219,59 @@ def test_memory_delete_ends_waits():
     assert (info.state, info.state_reason) == ("cancelled", "the round was deleted")
 
 
-def test_memory_aggregate_that_fails_leaves_no_timer():
-    with sa.Client(":memory:") as client, pytest.raises(sa.InvalidArgumentError):
-        client.aggregate([([10], [1.0])], sa.RoundSpec(ONE.tensors, deadline=3600))
-    for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer) and thread.interval == 3600:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("end", ["cancel", "delete", "disconnect", "drop"])
-def test_memory_round_that_has_no_use_is_freed(monkeypatch, end):
-    made: list[weakref.ref] = []
-
-    class Watched(Aggregator):
-        def __init__(self, *arguments) -> None:
-            super().__init__(*arguments)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(memory_round, "Aggregator", Watched)
-    client = sa.Client(":memory:")
-    opened = client.create_round(sa.RoundSpec(ONE.tensors, deadline=1800, result_ttl=1800))
-    opened.submit("a", UPDATE)
-    assert made[0]() is not None
-    if end == "drop":
-        del client, opened
-    elif end == "disconnect":
-        client.close()
-    else:
+@pytest.mark.parametrize("end", ["cancel", "delete"])
+def test_memory_round_that_has_no_use_is_freed(end):
+    with sa.Client(":memory:") as client:
+        opened = client.create_round(sa.RoundSpec(ONE.tensors, deadline=1800, result_ttl=1800))
+        empty = client._connection._rounds.memory_bytes
+        opened.submit("a", UPDATE)
+        assert client._connection._rounds.memory_bytes > empty
         getattr(opened, end)()
+        wait_until_freed(client, 0 if end == "delete" else empty)
+
+
+def test_memory_aggregate_that_fails_frees_its_updates():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10_000)], deadline=3600)
+    update = np.ones(10_000, np.float32)
+    with sa.Client(":memory:") as client:
+        with pytest.raises(sa.InvalidArgumentError):
+            client.aggregate([update, update * np.inf], spec)
+        wait_until_freed(client, to=10_000)
+
+
+def test_memory_client_without_use_is_freed():
+    client = sa.Client(":memory:")
+    opened = client.create_round(sa.RoundSpec(ONE.tensors, deadline=1800))
+    opened.submit("a", UPDATE)
+    rounds = weakref.ref(client._connection)
+    del client, opened
     gc.collect()
-    assert made[0]() is None
+    assert rounds() is None
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "os.fork() or sys.exit()", "os.fork() and os.wait()"])
+def test_memory_client_that_nobody_closes_does_not_hold_up_the_end_of_python(end):
+    code = f"""
+import os, sys, threading
+import sparseagg as sa
+client = sa.Client(":memory:")
+opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], deadline=3600))
+threading.Thread(target=opened.wait, daemon=True).start()
+while not client._connection._waits:
+    pass
+{end}
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE_S, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_server_that_does_not_know_only_is_found_out(monkeypatch):
-    monkeypatch.setattr(MemoryRound, "close_with_only", lambda self, client_ids: None)
+    def call(self, method, request, *arguments, real=memory_connection.MemoryConnection.call, **named):
+        if method == "CloseRound":
+            request = pb.CloseRoundRequest(name=request.name)
+        return real(self, method, request, *arguments, **named)
+
+    monkeypatch.setattr(memory_connection.MemoryConnection, "call", call)
     with sa.Client(":memory:") as client:
         opened = client.create_round(ONE)
         for client_id in "ab":

@@ -159,6 +159,8 @@ def test_package_asks_for_types_as_its_oldest_python_can() -> None:
 
 def test_source_distribution_has_the_sources_of_the_engine(checkout: Path, tmp_path: Path) -> None:
     (checkout / "CMakeLists.txt").touch()
+    (checkout / "service").mkdir()
+    (checkout / "service" / "server.h").touch()
     subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", "--formats=gztar", "-d", str(tmp_path / "dist")],
         cwd=checkout / "python",
@@ -168,7 +170,7 @@ def test_source_distribution_has_the_sources_of_the_engine(checkout: Path, tmp_p
     (archive,) = (tmp_path / "dist").iterdir()
     shutil.unpack_archive(archive, tmp_path / "unpacked")
     (folder,) = (tmp_path / "unpacked").iterdir()
-    for name in ("CMakeLists.txt", "host/engine.h", "python/engine/CMakeLists.txt"):
+    for name in ("CMakeLists.txt", "host/engine.h", "python/engine/CMakeLists.txt", "service/server.h"):
         assert (folder / "repository" / name).is_file(), name
     # Such a folder stands alone, and builds from its copy.
     cmake(checkout)

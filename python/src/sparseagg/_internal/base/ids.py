@@ -9,7 +9,7 @@ import re
 
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["NAME", "check_id", "check_name", "quoted_id"]
+__all__ = ["NAME", "check_name", "quoted_id"]
 
 NAME = "[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"  # of a round, task, owner, tenant or credential
 _NAME = re.compile(NAME)
@@ -27,25 +27,6 @@ def check_name(field: str, text: str) -> None:
         raise InvalidArgumentError(
             f"{field} {quoted_id(text)} is not 1 to 128 of A-Z a-z 0-9 . _ - that begin with a letter, a digit or _"
         )
-
-
-def check_id(field: str, text: str) -> None:
-    """Checks an id that only messages and queries carry: of a client, a submission or a lease.
-
-    Args:
-        field: what the id is, for the error.
-        text: which UTF-8 can encode.
-
-    Raises:
-        InvalidArgumentError: it has not 1 to 256 bytes in UTF-8, or a control character; the message names ``field``.
-    """
-    num_bytes = len(text.encode())
-    if not 1 <= num_bytes <= _MOST_ID_BYTES:
-        raise InvalidArgumentError(f"{field} has {num_bytes} bytes; 1 to {_MOST_ID_BYTES} are allowed")
-    control = _CONTROL.search(text)
-    if control is not None:
-        at = len(text[: control.start()].encode())
-        raise InvalidArgumentError(f"{field} has the control character U+{ord(control[0]):04X} at byte {at}")
 
 
 def quoted_id(text: str) -> str:

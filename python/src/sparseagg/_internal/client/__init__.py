@@ -6,6 +6,6 @@ Every operation is written once, as a coroutine that waits through a transport: 
     blocking_round   async_round       likewise
     blocking                           makes the methods of the former from those of the latter
     connection                         calls with retries, uploads and results that resume
-    memory_connection                  the same calls, answered in this process by the rounds of ``local``
+    memory_connection                  the same calls, answered in this process by a server's rounds
     transport  channel_pool  retry     how to wait, over which channel, and when to repeat
 """

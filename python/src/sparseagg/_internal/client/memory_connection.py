@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import itertools
 import os
 import threading
+import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from sparseagg._internal.base.durations import seconds_of
-from sparseagg._internal.base.ids import check_id, check_name, quoted_id
+from sparseagg._internal.base.ids import quoted_id
 from sparseagg._internal.client.channel import checked_connections
 from sparseagg._internal.client.deadlines import call_seconds
 from sparseagg._internal.client.endpoint import Endpoint
@@ -18,18 +21,20 @@ from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload
 from sparseagg._internal.local import extension
-from sparseagg._internal.local.memory_round import MemoryRound
+from sparseagg._internal.local.engine import tensor_result
+from sparseagg._internal.local.engine_spec import engine_fields
+from sparseagg._internal.local.memory_columns import part_of
 from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
+from sparseagg._internal.updates.arrays import TensorData
+from sparseagg._internal.wire.formats import ServerWire, WireFormat, checked_chunk_bytes
+from sparseagg._internal.wire.message import bulk_of
 from sparseagg.errors import (
-    AlreadyExistsError,
     CancelledError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
-    NotFoundError,
     SparseaggError,
     UnimplementedError,
     error_of,
@@ -38,9 +43,12 @@ from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.v1 import tasks_pb2
 from sparseagg.version import __version__
 
+if TYPE_CHECKING:
+    from sparseagg._engine import MemoryRound, MemoryRounds, Part
+
 __all__ = ["MemoryConnection", "MemoryReader"]
 
-_MOST_REASON_BYTES = 1024
+_MERGES = 2  # rounds of one client that merge at once, each on all cores
 # What rounds in this process do of the additions to the API; the names are the server's.
 _FEATURES = (
     "ListSubmissions",
@@ -67,11 +75,10 @@ class MemoryReader(NamedTuple):
 
 
 class MemoryConnection:
-    """The rounds of one client, and the calls to them, which a ``Connection`` would send to a server.
+    """The rounds of one client, which are those of a server without its calls, for a ``Connection``'s methods.
 
-    A client owns its connection and shares it with its rounds, until ``close``. The methods are those of
-    ``Connection``, with its errors and its rules for threads. Deadlines do not interrupt a submission or the reading of
-    a result.
+    A client owns its connection and shares it with its rounds, until ``close``. Errors and rules for threads are those
+    of ``Connection``. Deadlines do not interrupt a submission or the reading of a result.
 
     Args:
         endpoint: the address ":memory:".
@@ -103,18 +110,19 @@ class MemoryConnection:
         self._server_info = _server_info()
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards what follows
-        self._rounds: dict[str, MemoryRound] = {}  # by name, oldest first
         self._closed = False
+        self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES)
+        self._waits: dict[int, concurrent.futures.Future[None]] = {}  # each is done when its wait is over
+        self._numbers = itertools.count()  # keys of _waits
+        thread = threading.Thread(target=_end_waits, args=(self._rounds, self._waits), name=":memory:", daemon=True)
+        thread.start()
+        self._end = weakref.finalize(self, _close, self._rounds, thread, self._pid)  # by the end of Python
 
     async def close(self) -> None:
         """Discards the rounds. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
-        with self._lock:
-            self._closed = True
-            discarded, self._rounds = self._rounds, {}
-        for each in discarded.values():
-            each.discard("the client was closed")
+        self._closed = True
+        self._end()
 
     async def call(
         self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
@@ -126,46 +134,34 @@ class MemoryConnection:
             if method == "GetServerInfo":
                 return self._server_info
             if method == "CreateRound":
-                return self._create(request).describe()
+                return _described(self._create(request.round_id, request.spec))
             if method == "ListRounds":
-                with self._lock:
-                    rounds = list(self._rounds.values())
-                return pb.ListRoundsResponse(rounds=[each.describe() for each in rounds])
+                return pb.ListRoundsResponse(rounds=[_described(each) for each in self._rounds.all()])
             if method == "WithdrawSubmission":
-                check_id("client_id", request.client_id)
-                found = self._find(request.round)
-                # In a thread of the executor, since the call waits for an Add that is under way.
+                found = self._rounds.find(request.round)
+                # In a thread of the executor, since the call waits for a commit that is under way.
                 withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
                 return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
             if method == "ListSubmissions":
-                return pb.ListSubmissionsResponse(submissions=self._find(request.parent).submissions())
-            found = self._find(request.name)
+                return pb.ListSubmissionsResponse(submissions=self._rounds.find(request.parent).submissions())
+            found = self._rounds.find(request.name)
             if method == "WaitRound":
-                await self.transport.wait(found.ended, seconds_of(request.timeout))
+                await self._wait(found, seconds_of(request.timeout))
             elif method == "CloseRound":
-                if request.only_client_ids:
-                    for client_id in request.only_client_ids:
-                        check_id("only_client_ids", client_id)
-                    await self.transport.convert(found.close_with_only, request.only_client_ids)
-                found.close()
+                await self.transport.convert(found.close, list(request.only_client_ids))
             elif method == "CancelRound":
-                if len(request.reason.encode()) > _MOST_REASON_BYTES:
-                    num_bytes = len(request.reason.encode())
-                    raise InvalidArgumentError(f"reason has {num_bytes} bytes; up to {_MOST_REASON_BYTES} are allowed")
-                found.cancel(request.reason or "no reason given")
-            return found.describe()
+                found.cancel(request.reason)
+            return _described(found)
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
         with self._open():
-            return RoundInfo.from_proto(self._find(name).describe())
+            return RoundInfo.from_proto(_described(self._rounds.find(name)))
 
     async def delete_round(self, name: str) -> None:
         """Deletes a round."""
         with self._open():
-            found = self._find(name)
-            self._forget(name, found)
-            found.discard("the round was deleted")
+            self._rounds.delete(name)
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the value encodings to which updates may be rounded."""
@@ -177,7 +173,7 @@ class MemoryConnection:
     ) -> Submission:
         """Adds an upload to its round. ``bar`` shows the progress; None: nothing does."""
         with self._open():
-            message = await self.transport.convert(_submit, self._find(upload.round_name), upload)
+            message = await self.transport.convert(_submit, self._rounds.find(upload.round_name), upload)
             if bar is not None:
                 bar.move_to(upload.num_bytes)
             return Submission.from_proto(message)
@@ -187,28 +183,29 @@ class MemoryConnection:
     ) -> MemoryReader:
         """Reads a round's result."""
         with self._open():
-            return MemoryReader(await self.transport.convert(self._find(request.name).read, request), None)
+            found = self._rounds.find(request.name)
+            return MemoryReader(await self.transport.convert(_read, found, request, info.spec), None)
 
     async def aggregate(
         self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
     ) -> MemoryReader:
         """Aggregates in one call. ``answer`` has no effect; at its deadline, the call ends without a result."""
         with self._open():
-            alone = MemoryRound("", spec.to_proto(), lambda _: None)
+            alone = self._create(None, spec.to_proto())
             try:
                 for upload in uploads:
                     with _naming_client(upload.client_id):
                         await self.transport.convert(_submit, alone, upload)
-                alone.close()
-                await self.transport.wait(alone.ended, call_seconds(deadline))
+                await self.transport.convert(alone.close, [])
+                await self._wait(alone, call_seconds(deadline))
+                alone.raise_failure()
+                info = RoundInfo.from_proto(_described(alone))
+                if info.state != "done":
+                    raise DeadlineExceededError("the merge was under way")
+                return MemoryReader(await self.transport.convert(_read, alone, pb.StreamResultRequest(), spec), info)
             finally:
-                alone.discard("the call ended")
-            if alone.failure is not None:
-                raise alone.failure
-            info = RoundInfo.from_proto(alone.describe())
-            if info.state != "done":
-                raise DeadlineExceededError("the merge was under way")
-            return MemoryReader(await self.transport.convert(alone.read, pb.StreamResultRequest()), info)
+                with contextlib.suppress(FailedPreconditionError), extension.errors():
+                    alone.cancel("the call ended")  # which frees the updates, though an error may keep `alone`
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
@@ -223,7 +220,8 @@ class MemoryConnection:
             raise FailedPreconditionError(_DISCONNECTED)
         refusal = None
         try:
-            yield
+            with extension.errors():
+                yield
         except SparseaggError as error:
             if not self._closed:
                 raise
@@ -231,32 +229,42 @@ class MemoryConnection:
         if self._closed:
             raise CancelledError(_DISCONNECTED) from refusal
 
-    def _create(self, request: pb.CreateRoundRequest) -> MemoryRound:
-        """Opens a round; returns the round that exists if its id and spec are the same."""
-        check_name("round_id", request.round_id)
-        name = f"rounds/{request.round_id}"
-        with self._lock:
-            if name not in self._rounds:
-                self._rounds[name] = MemoryRound(name, request.spec, lambda expired: self._forget(name, expired))
-            elif self._rounds[name].describe().spec != request.spec:
-                raise AlreadyExistsError(f"round '{request.round_id}' exists already, with another spec")
-            return self._rounds[name]
+    def _create(self, round_id: str | None, spec: pb.RoundSpec) -> MemoryRound:
+        """Opens a round; returns the round that exists if its id and spec are the same. None: one without a name."""
+        if not spec.tensors:
+            raise InvalidArgumentError("the spec has no tensors")
+        times: dict[str, Any] = {
+            field: seconds_of(getattr(spec, field)) if spec.HasField(field) else None
+            for field in ("deadline", "result_ttl")
+        }
+        fields = engine_fields(RoundSpec.from_proto(spec))
+        return self._rounds.create(round_id, spec.SerializeToString(deterministic=True), **fields, **times)
 
-    def _find(self, name: str) -> MemoryRound:
-        prefix, slash, round_id = name.partition("/")
-        if prefix != "rounds" or not slash:
-            raise InvalidArgumentError(f"the name {quoted_id(name)} is not a round name; round names are rounds/ID")
-        check_name("round_id", round_id)
-        with self._lock:
-            if name not in self._rounds:
-                raise NotFoundError(f"no round '{round_id}'")
-            return self._rounds[name]
+    async def _wait(self, found: MemoryRound, seconds: float | None) -> None:
+        """Waits until the round has ended, or for some seconds, or until ``close``; None: without limit."""
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ended.set_running_or_notify_cancel()  # so that a caller who stops waiting cannot cancel the future
+        number = next(self._numbers)
+        self._waits[number] = ended
+        if not self._closed:  # else nobody may be left to end the wait
+            found.await_end(seconds, number)
+            await self.transport.wait(ended, None)
 
-    def _forget(self, name: str, forgotten: MemoryRound) -> None:
-        """Removes the round, unless another one has taken its name."""
-        with self._lock:
-            if self._rounds.get(name) is forgotten:
-                del self._rounds[name]
+
+def _end_waits(rounds: MemoryRounds, waits: dict[int, concurrent.futures.Future[None]]) -> None:
+    """Ends the waits that the rounds say are over, until the rounds are closed, and then all others."""
+    while ended := rounds.next_ended():
+        for number in ended:
+            waits.pop(number).set_result(None)
+    for future in list(waits.values()):
+        future.set_result(None)
+
+
+def _close(rounds: MemoryRounds, thread: threading.Thread, pid: int) -> None:
+    """Closes the rounds, and ends the thread before Python ends: it could not take Python's lock any more."""
+    if os.getpid() == pid:
+        rounds.close()
+        thread.join()
 
 
 def _server_info() -> pb.ServerInfo:
@@ -273,8 +281,35 @@ def _server_info() -> pb.ServerInfo:
     )
 
 
+def _described(found: MemoryRound) -> pb.Round:
+    fields = found.describe()
+    return pb.Round(spec=pb.RoundSpec.FromString(fields.pop("spec")), **fields)
+
+
 def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
-    return found.submit(upload.tensors, upload.client_id, upload.submission_id, upload.weight, upload.wire.values)
+    parts = [_part(data, upload.wire) for data in upload.tensors]
+    with extension.errors():
+        answer = found.submit(upload.client_id, upload.submission_id, upload.weight, parts)
+    return pb.CommitSubmissionResponse(round=upload.round_name, **answer)
+
+
+def _part(data: TensorData, wire: WireFormat) -> Part:
+    # The round checks the keys before it copies them, so that nobody may change them meanwhile.
+    keys = None if data.keys is None else bulk_of(data.keys.copy())
+    values = None if data.values is None else wire.encode_values(data.spec, data.values)
+    return data.spec.name, keys, data.spec.key_bytes, data.num_keys, values, wire.value_encoding(data.spec)
+
+
+def _read(found: MemoryRound, request: pb.StreamResultRequest, spec: RoundSpec) -> dict[str, TensorResult]:
+    """Returns the tensors and keys that the request names, in new arrays."""
+    with extension.errors():
+        results = found.read(list(request.tensors))
+    names = list(request.tensors) or [tensor.name for tensor in spec.tensors]
+    encoding = pb.ValueEncoding.Name(request.format.value_encoding)[len("VALUE_ENCODING_") :].lower()
+    return {
+        name: part_of(tensor_result(spec, spec.tensor(name), result), request.range.begin, request.range.end, encoding)
+        for name, result in zip(names, results)
+    }
 
 
 @contextlib.contextmanager

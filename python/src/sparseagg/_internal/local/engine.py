@@ -13,11 +13,10 @@ from sparseagg._internal.base import bfloat16
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import extension
-from sparseagg._internal.local.engine_spec import dense_bytes, left_to_sums, tensor_fields, what_matters
+from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
-from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -32,7 +31,7 @@ from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 if TYPE_CHECKING:
     from sparseagg._engine import Piece, RawResult
 
-__all__ = ["Aggregator", "aggregate", "release_memory"]
+__all__ = ["Aggregator", "aggregate", "release_memory", "tensor_result"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -128,27 +127,14 @@ class Aggregator:
         if memory_limit is not None:
             what = "memory_limit must be a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
-        checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
-        if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
-            raise InvalidArgumentError(
-                f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
-            )
-        refuse_unused(spec)
+        fields = engine_fields(spec)
         self.spec = spec
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
         self._given = 0  # guarded by _lock: positions that add_all has taken
         self._is_limited = memory_limit is not None
         with extension.errors():
-            self._engine = extension.load().Aggregator(
-                [tensor_fields(spec, tensor) for tensor in spec.tensors],
-                spec.max_submissions or 0,
-                spec.max_tuples_per_submission or 0,
-                spec.max_bytes_per_submission or 0,
-                spec.min_submissions or 0,
-                threads or 0,
-                memory_limit or 0,
-            )
+            self._engine = extension.load().Aggregator(**fields, threads=threads or 0, memory_limit=memory_limit or 0)
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
@@ -240,12 +226,8 @@ class Aggregator:
                 order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or
                 beyond the ``memory_limit``. Or the aggregator is spent.
         """
-        return self._withdraw([checked_client_id(client_id)]) > 0
-
-    def _withdraw(self, client_ids: list[str]) -> int:
-        """Takes the submissions of these clients out, all or, after an error, none, and returns their number."""
         with extension.errors():
-            return int(self._engine.withdraw(client_ids))
+            return bool(self._engine.withdraw(checked_client_id(client_id)))
 
     def finish(self) -> Result:
         """Merges, and returns the result, whose arrays are views of the engine's memory. The aggregator is spent.
@@ -267,7 +249,7 @@ class Aggregator:
             raise ResourceExhaustedError(f"{error}{dense_bytes(self.spec)}") from error
         if raw is None:
             return None
-        results = {tensor.name: _tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
+        results = {tensor.name: tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
         return Result(results, self._info(results, [part["plan"] for part in raw]))
 
     @property
@@ -355,7 +337,8 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
+def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
+    """Returns a tensor's result as the extension gives it; its arrays are views of the engine's memory."""
     how = spec.aggregation_of(tensor)
     values = raw["values"]
     if values is not None and raw["dtype"] == "bfloat16":

@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
+from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["dense_bytes", "left_to_sums", "tensor_fields", "what_matters"]
+__all__ = ["dense_bytes", "engine_fields", "left_to_sums", "tensor_fields", "what_matters"]
 
 
 def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
@@ -46,6 +48,21 @@ def dense_bytes(spec: RoundSpec) -> str:
         return ""
     name = max(sizes, key=lambda tensor: sizes[tensor])
     return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
+
+
+def engine_fields(spec: RoundSpec) -> dict[str, Any]:
+    """Returns a round as the extension takes it; ``InvalidArgumentError`` names the field that makes no sense."""
+    checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
+    if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
+        raise InvalidArgumentError(
+            f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
+        )
+    refuse_unused(spec)
+    limits = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
+    return {
+        "tensors": [tensor_fields(spec, tensor) for tensor in spec.tensors],
+        **{name: getattr(spec, name) or 0 for name in limits},
+    }
 
 
 def what_matters(spec: RoundSpec) -> dict[str, Any]:

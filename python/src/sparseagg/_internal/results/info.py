@@ -145,7 +145,7 @@ class Refusal:
         client_id: of the submission.
         code: name of the gRPC status code, such as "INVALID_ARGUMENT".
         reason: the error's text, shortened to 256 bytes.
-        time: when; None from a round in this process.
+        time: when.
     """
 
     client_id: str
@@ -179,8 +179,7 @@ class Timeline:
     Attributes:
         finish: from the close to the result, wall time.
         open: from creation to close, wall time.
-        stages: receive, decode, prepare, merge and encode, summed over threads; prepare and merge of a round in this
-            process.
+        stages: receive, decode, prepare, merge and encode, summed over threads; prepare and merge of an ``Aggregator``.
         longest: name of the stage with the longest time, with its waits.
     """
 

@@ -1,0 +1,361 @@
+#include "python/engine/memory_rounds.h"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
+#include "python/engine/errors.h"
+#include "python/engine/outputs.h"
+#include "python/engine/round_host.h"
+#include "python/engine/specs.h"
+#include "service/base/to_status.h"
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+using namespace py::literals;  // NOLINT(google-build-using-namespace): for "name"_a
+using service::kDefaultTenant;
+using service::RoundConfig;
+
+constexpr size_t kAll = std::numeric_limits<int>::max();  // entries of a list
+
+// These and the next function are as in service/codec and service/handlers, which this module cannot link.
+constexpr size_t kMaxReasonBytes = 1024;
+constexpr absl::string_view kRoundPrefix = "rounds/";
+
+absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
+  absl::string_view id = name;
+  if (!absl::ConsumePrefix(&id, kRoundPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name ", QuotedId(name), " is not a round name; round names are rounds/ID"));
+  }
+  RETURN_IF_ERROR(CheckName(id, "round_id"));
+  return std::string(id);
+}
+
+// Calls `function`, which uses no Python and returns a Status or StatusOr, without the GIL. Throws: StatusException.
+template <typename Function>
+auto WithoutGil(const Function& function) {
+  const auto answer = [&] {
+    py::gil_scoped_release no_gil;
+    return service::ToStatus(function);
+  }();
+  if constexpr (std::is_same_v<decltype(function()), absl::Status>) {
+    ThrowIfError(answer);
+  } else {
+    return ValueOrThrow(answer);
+  }
+}
+
+// Fields: of the messages of the proto, by name.
+
+py::dict Fields(absl::Duration duration) {
+  const int64_t seconds = absl::IDivDuration(duration, absl::Seconds(1), &duration);
+  return py::dict("seconds"_a = seconds, "nanos"_a = absl::ToInt64Nanoseconds(duration));
+}
+
+py::dict Fields(absl::Time time) { return Fields(time - absl::UnixEpoch()); }
+
+py::dict Fields(const service::Receipt& receipt) {
+  return py::dict("client_id"_a = receipt.client_id, "submission_id"_a = receipt.submission_id,
+                  "num_tuples"_a = receipt.num_tuples, "num_bytes"_a = receipt.num_bytes);
+}
+
+py::dict Fields(const service::Refusal& refusal) {
+  return py::dict("client_id"_a = refusal.client_id, "code"_a = absl::StatusCodeToString(refusal.code),
+                  "reason"_a = refusal.reason, "time"_a = Fields(refusal.time));
+}
+
+py::dict Fields(const service::RoundTimeline& timeline) {
+  py::list stages;
+  for (const service::RoundStage stage : service::kAllStages) {
+    const service::StageTime& time = timeline.stages[static_cast<size_t>(stage)];
+    stages.append(py::dict("stage"_a = std::string(Name(stage)), "busy"_a = Fields(time.busy),
+                           "wait"_a = Fields(time.wait), "bytes"_a = time.bytes));
+  }
+  return py::dict("finish"_a = Fields(timeline.finish), "open"_a = Fields(timeline.open), "stages"_a = stages,
+                  "longest"_a = std::string(Name(LongestStage(timeline.stages))));
+}
+
+py::dict Fields(const TensorSpec& spec, const Result& result) {
+  py::dict summary("name"_a = spec.name, "num_keys"_a = result.num_keys,
+                   "layout"_a = result.layout == Layout::kDense ? "TENSOR_LAYOUT_DENSE" : "TENSOR_LAYOUT_SPARSE",
+                   "dtype"_a = absl::StrCat("DTYPE_", absl::AsciiStrToUpper(Name(result.dtype))),
+                   "row_width"_a = result.row_width, "num_rows"_a = result.num_rows, "has_values"_a = result.has_values,
+                   "has_counts"_a = ReturnsCounts(spec), "has_weights"_a = spec.aggregation.return_weights,
+                   "plan"_a = result.plan);
+  if (result.fixed_point_shift.has_value()) summary["fixed_point_shift"] = *result.fixed_point_shift;
+  return summary;
+}
+
+// One tensor's part of a submission: its name, keys (none: 0, 1, …), bytes of a key, number of keys, values (none: for
+// a union), and the encoding of the values.
+using Part =
+    std::tuple<std::string, std::optional<py::buffer>, size_t, uint64_t, std::optional<py::buffer>, std::string>;
+
+// The Python class _engine.MemoryRound: a round of a RoundHost. All members are called with the GIL held.
+class MemoryRound {
+ public:
+  MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
+      : host_(std::move(host)), round_(std::move(round)) {}
+  MemoryRound(const MemoryRound&) = delete;
+  MemoryRound& operator=(const MemoryRound&) = delete;
+  ~MemoryRound() {
+    if (host_->IsOfParent()) {
+      (void)new std::shared_ptr<Round>(std::move(round_));  // for ever
+    } else {
+      py::gil_scoped_release no_gil;
+      round_.reset();
+    }
+  }
+
+  py::dict Describe() const {
+    const service::RoundSnapshot snapshot = round_->Snapshot();
+    const RoundConfig& config = round_->config();
+    py::list refusals;
+    py::list results;
+    for (const service::Refusal& refusal : snapshot.recent_refusals) refusals.append(Fields(refusal));
+    for (size_t t = 0; snapshot.results != nullptr && t < config.tensors.size(); ++t) {
+      results.append(Fields(config.tensors[t], (*snapshot.results)[t]));
+    }
+    py::dict round(
+        "name"_a = config.id.empty() ? "" : absl::StrCat(kRoundPrefix, config.id),
+        "spec"_a = py::bytes(config.wire_spec), "state"_a = absl::StrCat("ROUND_STATE_", service::Name(snapshot.state)),
+        "state_reason"_a = snapshot.reason, "num_submissions"_a = snapshot.num_submissions,
+        "num_tuples"_a = snapshot.num_tuples, "num_bytes"_a = snapshot.num_bytes,
+        "num_refused"_a = snapshot.num_refused, "num_uploads"_a = snapshot.num_uploads, "recent_refusals"_a = refusals,
+        "create_time"_a = Fields(snapshot.create_time), "timeline"_a = Fields(snapshot.timeline),
+        "engine"_a = std::string(host_->engine_name()), "results"_a = results);
+    if (snapshot.state != service::RoundState::kOpen) round["close_time"] = Fields(snapshot.close_time);
+    if (!HasEnded(snapshot.state)) return round;
+    round["end_time"] = Fields(snapshot.end_time);
+    if (snapshot.expire_time != absl::InfiniteFuture()) round["expire_time"] = Fields(snapshot.expire_time);
+    return round;
+  }
+
+  // Adds one client's update. GIL: released while the round copies, sorts and merges it.
+  py::dict Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
+                  const std::vector<Part>& parts) {
+    service::Chunk chunk;
+    chunk.last = true;
+    chunk.weight = weight;
+    std::vector<py::buffer_info> borrowed;
+    const auto borrow = [&](const py::buffer& buffer) {
+      const py::buffer_info& info = borrowed.emplace_back(buffer.request());
+      return absl::string_view(static_cast<const char*>(info.ptr), info.size * info.itemsize);
+    };
+    for (const auto& [tensor, keys, key_bytes, num_keys, values, encoding] : parts) {
+      service::ChunkSlice& slice = chunk.slices.emplace_back();
+      slice.tensor = tensor;
+      slice.view.num_keys = num_keys;
+      slice.view.key_type = !keys.has_value() ? SliceView::Keys::kImplicit
+                            : key_bytes == 4  ? SliceView::Keys::kU32
+                                              : SliceView::Keys::kU64;
+      if (keys.has_value()) slice.view.keys = borrow(*keys);
+      slice.view.has_values = values.has_value();
+      if (!values.has_value()) continue;
+      slice.view.values = borrow(*values);
+      if (encoding == "int8_scaled") {
+        slice.view.value_packing = wire::ValuePacking::kInt8Scaled;
+      } else {
+        slice.dtype = ParseDType(encoding);
+      }
+    }
+    const service::Receipt receipt = WithoutGil([&]() -> absl::StatusOr<service::Receipt> {
+      RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+      RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+      ASSIGN_OR_RETURN(const auto upload, round_->OpenStreamUpload(client_id, submission_id, nullptr));
+      const auto added = service::ToStatus([&]() -> absl::StatusOr<service::Receipt> {
+        RETURN_IF_ERROR(round_->Append(*upload, chunk));
+        return round_->Commit(*upload);
+      });
+      if (!added.ok()) round_->Refuse(*upload, added.status());  // without effect, unless it ran out of memory
+      return added;
+    });
+    py::dict answer = Fields(receipt);
+    answer["duplicate"] = receipt.duplicate;
+    return answer;
+  }
+
+  py::list ListSubmissions() const {
+    py::list out;
+    const auto page = ValueOrThrow(round_->ListSubmissions(kAll, ""));
+    for (const service::Receipt& receipt : page.submissions) out.append(Fields(receipt));
+    return out;
+  }
+
+  // Withdraw and Close release the GIL while commits add their submissions.
+  bool Withdraw(const std::string& client_id, const std::string& submission_id) {
+    return WithoutGil([&]() -> absl::StatusOr<bool> {
+      RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+      return round_->Withdraw(client_id, submission_id);
+    });
+  }
+  void Close(const std::vector<std::string>& only) {
+    WithoutGil([&]() -> absl::Status {
+      for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
+      return only.empty() ? round_->Close() : round_->CloseWithOnly(only);
+    });
+  }
+  void Cancel(const std::string& reason) {
+    WithoutGil([&]() -> absl::Status {
+      if (reason.size() > kMaxReasonBytes) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("reason has ", reason.size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
+      }
+      return round_->Cancel(reason.empty() ? "no reason given" : reason);
+    });
+  }
+  void AwaitEnd(std::optional<double> seconds, uint64_t wait) {
+    host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), wait);
+  }
+
+  // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
+  py::list Read(const std::vector<std::string>& names) const {
+    std::vector<size_t> tensors;
+    for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
+    for (size_t t = 0; names.empty() && t < round_->config().tensors.size(); ++t) tensors.push_back(t);
+    const service::Results results = ValueOrThrow(round_->GetResults());
+    py::list out;
+    for (const size_t t : tensors) out.append(ToPython({results, &(*results)[t]}));
+    return out;
+  }
+  void RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
+
+ private:
+  const std::shared_ptr<RoundHost> host_;  // outlives the round
+  std::shared_ptr<Round> round_;
+};
+
+// The Python class _engine.MemoryRounds: the rounds of one client. All members are called with the GIL held.
+class MemoryRounds {
+ public:
+  explicit MemoryRounds(int merges)
+      : host_(new RoundHost(merges), [](RoundHost* host) {
+          if (host->IsOfParent()) return;
+          py::gil_scoped_release no_gil;
+          delete host;
+        }) {}
+
+  // Opens a round. `round_id`: None for one that cannot be found. `spec`: of the proto; one round has one.
+  std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec,
+                                      const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
+                                      uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
+                                      std::optional<double> result_ttl) {
+    RoundConfig config;
+    config.tensors = ToTensorSpecs(tensors);
+    for (const TensorSpec& tensor : config.tensors)
+      config.tensor_index.emplace(tensor.name, config.tensor_index.size());
+    config.min_submissions = min_submissions;
+    config.max_submissions = max_submissions;
+    config.max_tuples_per_submission = max_tuples;
+    config.max_bytes_per_submission = max_bytes;
+    config.deadline = ToDuration(deadline, "deadline");
+    config.result_ttl = ToDuration(result_ttl, "result_ttl");
+    config.wire_spec = spec;
+    config.id = round_id.value_or("");
+    return Wrap(WithoutGil([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
+      if (!round_id.has_value()) return host_->registry().CreatePrivate(std::move(config));
+      RETURN_IF_ERROR(CheckName(*round_id, "round_id"));
+      return host_->registry().Create(std::move(config));
+    }));
+  }
+
+  std::unique_ptr<MemoryRound> Find(const std::string& name) const {
+    return Wrap(ValueOrThrow(host_->registry().Find(kDefaultTenant, ValueOrThrow(ParseRoundName(name)))));
+  }
+
+  std::vector<std::unique_ptr<MemoryRound>> All() const {
+    std::vector<std::unique_ptr<MemoryRound>> rounds;
+    for (const auto& entry : ListEntries()) rounds.push_back(Wrap(entry.round));
+    return rounds;
+  }
+
+  void Delete(const std::string& name) {
+    WithoutGil([&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
+      return host_->registry().Delete(kDefaultTenant, id).status();
+    });
+  }
+
+  // Cancels and forgets all rounds, takes no more, and ends all waits.
+  void Close() {
+    WithoutGil([&]() -> absl::Status {
+      host_->registry().Drain();
+      for (const auto& entry : ListEntries()) {
+        entry.round->Cancel("the client was closed").IgnoreError();  // of one that has ended
+        host_->registry().Delete(kDefaultTenant, entry.round->config().id).IgnoreError();
+      }
+      host_->EndWaits();
+      return absl::OkStatus();
+    });
+  }
+
+  std::vector<uint64_t> NextEnded() const {
+    const std::shared_ptr<RoundHost> host = host_;
+    py::gil_scoped_release no_gil;
+    return host->NextEnded();
+  }
+
+  uint64_t memory_bytes() const { return host_->memory_bytes(); }
+
+ private:
+  static absl::Duration ToDuration(std::optional<double> seconds, const char* name) {
+    if (!seconds.has_value()) return absl::InfiniteDuration();
+    if (*seconds <= 0) ThrowIfError(absl::InvalidArgumentError(absl::StrCat(name, " is not positive")));
+    return absl::Seconds(*seconds);
+  }
+  std::unique_ptr<MemoryRound> Wrap(std::shared_ptr<Round> round) const {
+    return std::make_unique<MemoryRound>(host_, std::move(round));
+  }
+  std::vector<service::Registry::Entry> ListEntries() const {
+    return host_->registry().List(kDefaultTenant, kAll, "")->entries;
+  }
+
+  const std::shared_ptr<RoundHost> host_;
+};
+
+}  // namespace
+
+void DefineMemoryRounds(py::module_& module) {
+  py::class_<MemoryRound>(module, "MemoryRound")
+      .def("describe", &MemoryRound::Describe)
+      .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
+           py::arg("parts"))
+      .def("submissions", &MemoryRound::ListSubmissions)
+      .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
+      .def("close", &MemoryRound::Close, py::arg("only"))
+      .def("cancel", &MemoryRound::Cancel, py::arg("reason"))
+      .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("wait"))
+      .def("read", &MemoryRound::Read, py::arg("tensors"))
+      .def("raise_failure", &MemoryRound::RaiseFailure);
+  py::class_<MemoryRounds>(module, "MemoryRounds")
+      .def(py::init<int>(), py::arg("merges"))
+      .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"), py::arg("tensors"),
+           py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
+           py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"))
+      .def("find", &MemoryRounds::Find, py::arg("name"))
+      .def("all", &MemoryRounds::All)
+      .def("delete", &MemoryRounds::Delete, py::arg("name"))
+      .def("close", &MemoryRounds::Close)
+      .def("next_ended", &MemoryRounds::NextEnded)
+      .def_property_readonly("memory_bytes", &MemoryRounds::memory_bytes);
+}
+
+}  // namespace sparseagg::python

@@ -1,0 +1,31 @@
+// The store in a build without RocksDB: there is none to open, so that nobody calls what rounds may call of one.
+#include <utility>
+
+#include "service/store/store.h"
+
+namespace sparseagg::service {
+namespace {
+
+absl::Status NoStore() { return absl::UnimplementedError("this build has no store"); }
+
+}  // namespace
+
+absl::StatusOr<Store::Ticket> Store::PutRound(uint64_t, const RoundRecord&) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::PutState(uint64_t, const StateRecord&,
+                                              absl::Span<const std::pair<std::string, uint64_t>>) {
+  return NoStore();
+}
+absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t, uint64_t, uint64_t, absl::Span<const absl::string_view>,
+                                              const UploadRecord*) {
+  return NoStore();
+}
+absl::StatusOr<Store::Ticket> Store::DeleteUpload(uint64_t, uint64_t) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t, absl::string_view, const SubmissionRecord&) {
+  return NoStore();
+}
+absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t, absl::string_view, uint64_t) { return NoStore(); }
+void Store::WhenDurable(Ticket, OnDurable done) { done(NoStore()); }
+absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }
+
+}  // namespace sparseagg::service
