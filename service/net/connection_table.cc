@@ -166,16 +166,20 @@ void ConnectionTable::BarPeer(const std::string& peer) {
   if (peer == kUnixPeer) return;
   const absl::Duration now = clock_.Monotonic();
   if (barred_.size() >= kMaxBarred) {
-    std::erase_if(barred_, [&](const auto& host) { return host.second <= now; });
+    std::erase_if(barred_, [&](const auto& host) { return host.second.end <= now; });
     if (barred_.size() >= kMaxBarred) return;
   }
-  barred_[HostOfPeer(peer)] = now + kBarTime;
+  barred_[HostOfPeer(peer)] = {now + kBarInterval, now + kBarTime};
 }
 
-bool ConnectionTable::IsBarred(const std::string& host) const {
+bool ConnectionTable::PassesBar(const std::string& host) {
+  const absl::Duration now = clock_.Monotonic();
   MutexLock lock(&mu_);
   const auto found = barred_.find(host);
-  return found != barred_.end() && clock_.Monotonic() < found->second;
+  if (found == barred_.end() || found->second.end <= now) return true;
+  if (now < found->second.next) return false;
+  found->second.next = now + kBarInterval;
+  return true;
 }
 
 void ConnectionTable::RemoveClosed() {

@@ -50,9 +50,11 @@ class ConnectionTable {
   static constexpr absl::Duration kMaxCheckGap = absl::Seconds(1);
 
   static constexpr absl::Duration kIdle = absl::Seconds(1);
-  // For a host whose connection was ended for what it sent. Long enough that what a connection may send at its start
-  // does not add up; a client with a bug waits no longer than between attempts to connect.
+  // A host is barred for kBarTime after one of its connections was ended for what it sent. While it is barred, it gets
+  // one connection per kBarInterval: too few for the budgets of FrameLimiter, which are full at the start of each
+  // connection, to add up. Other clients of the host, behind the same NAT, connect again as soon as the attack ends.
   static constexpr absl::Duration kBarTime = absl::Seconds(5);
+  static constexpr absl::Duration kBarInterval = absl::Milliseconds(100);
 
   explicit ConnectionTable(const Clock* clock);  // borrowed
   ~ConnectionTable();                            // ends the inspection of the connections that are left
@@ -71,9 +73,11 @@ class ConnectionTable {
   // socket, only that connection. If even that has less than kBusyStreams: the busiest connection of the host that has
   // the most streams in all.
   void EndBusiest();
-  // Refuses connections from the host of the peer of `fd` for kBarTime. No effect on Unix sockets.
+  // Bars the host of the peer of `fd`. No effect on Unix sockets.
   void Bar(int fd);
-  bool IsBarred(const std::string& host) const;
+  // Asks for a connection of `host`. Returns: false if the host is barred and has had its connection of this
+  // kBarInterval.
+  bool PassesBar(const std::string& host);
   // Removes connections that were shut down or reset.
   void RemoveClosed();
   // Readable when RemoveClosed has something to remove.
@@ -115,6 +119,12 @@ class ConnectionTable {
   // the decrease, or kMinReadBytes if unread bytes have increased, because there must have been room for them.
   static uint64_t BytesRead(Connection& connection);
 
+  // Of a barred host; Clock::Monotonic.
+  struct BarTimes {
+    absl::Duration next;  // when it may connect again
+    absl::Duration end;
+  };
+
   static constexpr size_t kMaxBarred = 1024;
   static constexpr size_t kBusyStreams = 200;
 
@@ -124,7 +134,7 @@ class ConnectionTable {
   ByPeer connections_ ABSL_GUARDED_BY(mu_);
   ByHost by_host_ ABSL_GUARDED_BY(mu_);  // number of connections
   std::unordered_map<int, ByPeer::iterator> by_fd_ ABSL_GUARDED_BY(mu_);
-  std::unordered_map<std::string, absl::Duration> barred_ ABSL_GUARDED_BY(mu_);  // hosts; until, Clock::Monotonic
+  std::unordered_map<std::string, BarTimes> barred_ ABSL_GUARDED_BY(mu_);  // by host
 };
 
 }  // namespace sparseagg::service

@@ -257,10 +257,10 @@ void Listener::AcceptOne(int listener) {
 
 const char* Listener::Admit(int fd, const std::string& peer) {
   const std::string host = HostOfPeer(peer);
-  if (connections_->IsBarred(host)) return "a client of its host has sent too much";
   if (limits_.per_host != 0 && connections_->NumFrom(host) >= limits_.per_host) {
     return "too many connections of its host are open";
   }
+  if (!connections_->PassesBar(host)) return "a client of its host has sent too much";
   if (!MakeRoom(host)) return "too many connections are open";
   const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
   return connections_->Add(fd, inspected) ? nullptr : kNoFiles;

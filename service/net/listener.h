@@ -32,9 +32,9 @@ struct ConnectionLimits {
 };
 
 // A listening address with a thread that accepts connections and passes them on. A connection beyond the limit on all
-// takes the place of another (ConnectionTable::EndIdlest), or else is reset at once. So are connections beyond the
-// limit of their host or on open files, and those from a barred peer, before any other is ended for them. A client of
-// gRPC sees a reset as UNAVAILABLE.
+// takes the place of another (ConnectionTable::EndIdlest), or else is reset at once. A connection beyond the limit of
+// its host or on open files is reset before any other is ended for it, and so is one that its host's bar stops
+// (ConnectionTable::PassesBar). A client of gRPC sees a reset as UNAVAILABLE.
 //
 // Life cycle: Open listens; Start accepts; Stop, or the destructor, ends both. Owned by Server. Not thread-safe.
 //

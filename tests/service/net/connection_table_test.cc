@@ -302,7 +302,7 @@ TEST_F(HostsConnectionTableTest, EndBusiest_ManyStreamsOnOneConnection_EndsAndBa
   connections_.EndBusiest();
   EXPECT_EQ(NumEnded(greedy), 2);
   EXPECT_EQ(NumEnded(honest), 0);
-  EXPECT_TRUE(connections_.IsBarred("ipv4:127.0.0.2"));
+  EXPECT_FALSE(connections_.PassesBar("ipv4:127.0.0.2"));
 }
 
 TEST_F(HostsConnectionTableTest, EndBusiest_ManyStreamsOnManyConnections_EndsTheBusiestOfTheHost) {
@@ -316,7 +316,28 @@ TEST_F(HostsConnectionTableTest, EndBusiest_ManyStreamsOnManyConnections_EndsThe
   EXPECT_TRUE(greedy[1].IsEnded());
   EXPECT_EQ(NumEnded(greedy), 1);
   EXPECT_EQ(NumEnded(honest), 0);
-  EXPECT_FALSE(connections_.IsBarred("ipv4:127.0.0.2"));
+  EXPECT_TRUE(connections_.PassesBar("ipv4:127.0.0.2"));
+}
+
+TEST_F(HostsConnectionTableTest, BarredHost_GetsOneConnectionAnInterval) {
+  const std::string host = "ipv4:127.0.0.2";
+  const auto attackers = ConnectFrom("127.0.0.2", 2);
+  connections_.Bar(attackers[0].server.get());
+  EXPECT_FALSE(connections_.PassesBar(host));
+  EXPECT_TRUE(connections_.PassesBar("ipv4:127.0.0.1"));
+  for (int i = 0; i < 3; ++i) {
+    clock_.Advance(ConnectionTable::kBarInterval, timer_);
+    EXPECT_TRUE(connections_.PassesBar(host)) << i;
+    EXPECT_FALSE(connections_.PassesBar(host)) << i;
+  }
+  // The attack goes on until now: the bar lasts, but a neighbour waits no longer than an interval.
+  clock_.Advance(ConnectionTable::kBarTime, timer_);
+  connections_.Bar(attackers[1].server.get());
+  EXPECT_FALSE(connections_.PassesBar(host));
+  clock_.Advance(ConnectionTable::kBarInterval, timer_);
+  EXPECT_TRUE(connections_.PassesBar(host));
+  clock_.Advance(ConnectionTable::kBarTime, timer_);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(connections_.PassesBar(host)) << i;
 }
 
 TEST_F(HostsConnectionTableTest, EndWithoutStreams_EndsThoseWhoseStreamsHaveEnded) {

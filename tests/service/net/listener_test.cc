@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/service/support/localhost.h"
+#include "tests/service/support/manual_clock.h"
 #include "tests/service/support/tcp_pair.h"
 
 namespace sparseagg::service {
@@ -109,9 +110,12 @@ class Keeper {
   }
   int refused() const { return refused_; }
   ConnectionTable& connections() { return connections_; }
+  void Advance(absl::Duration time) { clock_.Advance(time, timer_); }
 
  private:
-  ConnectionTable connections_{&SystemClock()};
+  ManualClock clock_;
+  Timer timer_{&clock_};
+  ConnectionTable connections_{&clock_};
   std::mutex mutex_;
   std::vector<OwnedFd> kept_;
   std::atomic<int> refused_ = 0;
@@ -318,6 +322,17 @@ TEST_F(ListenerLimitTest, BeyondTheLimitOfItsHostOrBarred_IsRefused_AndEndsNobod
   listener_->Stop();
   EXPECT_EQ(keeper_.refused(), 4);
   EXPECT_EQ(keeper_.connections().num_open(), 3);
+}
+
+TEST_F(ListenerLimitTest, NeighbourOfAnAttacker_ConnectsWhenTheAttackHasEnded) {
+  keeper_.Start(*listener_);
+  ASSERT_EQ(ConnectAndAsk(0), Answer::kTaken);
+  keeper_.connections().Bar(keeper_.last());
+  EXPECT_EQ(ConnectAndAsk(1), Answer::kReset);  // the attacker again
+  keeper_.Advance(ConnectionTable::kBarInterval);
+  EXPECT_EQ(ConnectAndAsk(2), Answer::kTaken);
+  listener_->Stop();
+  EXPECT_EQ(keeper_.refused(), 1);
 }
 
 TEST_F(ListenerLimitTest, OneTooMany_TakesThePlaceOfTheHostThatHoldsMost) {
