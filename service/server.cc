@@ -107,6 +107,9 @@ uint64_t MaxHttpConnections(const ServerOptions& options) {
   return FitHttpConnections(LimitsOf(options), options.http.max_connections);
 }
 
+// Connections to the port of metrics and probes, of two descriptors each (kReservedFds in net/listener.cc).
+constexpr uint64_t kMaxMetricsConnections = 32;
+
 // Leaves out the plugins of gRPC that serve everybody: reflection and channelz. Health stays.
 class NoInspection final : public grpc::ServerBuilderOption {
  public:
@@ -276,17 +279,10 @@ Gauges Server::CountNow() const {
   return gauges;
 }
 
-HttpPages Server::Pages() const {
-  return {{"/metrics",
-           [this] {
-             return HttpPage{200, server_.metrics.Text([this] { return CountNow(); })};
-           }},
-          {"/healthz",
-           [] {
-             return HttpPage{200, "ok\n"};
-           }},
-          {"/readyz", [this] {
-             return ready_ ? HttpPage{200, "ready\n"} : HttpPage{503, "draining\n"};
+Pages Server::Probes(const char* live, const char* ready) const {
+  return {{live, [] { return MakeResponse(200, "text/plain", "ok\n"); }},
+          {ready, [this] {
+             return ready_ ? MakeResponse(200, "text/plain", "ready\n") : MakeResponse(503, "text/plain", "draining\n");
            }}};
 }
 
@@ -294,14 +290,24 @@ absl::Status Server::ServeMetrics(const ServerOptions& options) {
   server_.metrics.SetEngine(std::string(engine_->name()), engine_->description());
   if (options.metrics_address.empty()) return absl::OkStatus();
   if (!options.insecure) RETURN_IF_ERROR(CheckLoopback(options.metrics_address, "TLS and no authentication"));
-  auto started = HttpServer::Start(options.metrics_address, Pages());
+  Pages pages = Probes("/healthz", "/readyz");
+  pages["/metrics"] = [this] {
+    return MakeResponse(200, "text/plain; version=0.0.4; charset=utf-8",
+                        server_.metrics.Text([this] { return CountNow(); }));
+  };
+  HttpOptions http;
+  http.address = options.metrics_address;
+  http.max_connections = kMaxMetricsConnections;
+  auto started = Gateway::Start(http, &server_, /*api=*/nullptr, /*tls=*/nullptr, std::move(pages),
+                                [this](const char* reason) { RefuseConnection(reason); });
   if (started.ok()) {
-    http_ = *std::move(started);
+    metrics_ = *std::move(started);
   } else if (options.metrics_optional) {
     Log(LogLevel::kWarning, "no_metrics", {{"reason", started.status().message()}});
     server_.warnings.Add(absl::StrCat("no metrics: ", started.status().message()));
   } else {
-    return absl::Status(started.status().code(), absl::StrCat("--metrics-address: ", started.status().message()));
+    return absl::Status(started.status().code(), absl::StrCat("--metrics-address: cannot listen on ", http.address,
+                                                              ": ", started.status().message()));
   }
   return absl::OkStatus();
 }
@@ -314,9 +320,8 @@ absl::Status Server::ServeGateway(const ServerOptions& options) {
     if (const std::string lacks = Lacks(options); !options.insecure && !lacks.empty()) {
       RETURN_IF_ERROR(CheckLoopback(http.address, lacks));
     }
-    return Gateway::Start(
-        http, &server_, &api_, tls_.get(), [this] { return ready_.load(); },
-        [this](const char* reason) { RefuseConnection(reason); });
+    return Gateway::Start(http, &server_, &api_, tls_.get(), Probes("/health/live", "/health/ready"),
+                          [this](const char* reason) { RefuseConnection(reason); });
   };
   auto started = start();
   if (started.ok()) {

@@ -19,7 +19,6 @@
 #include "service/base/metrics.h"
 #include "service/gateway/gateway.h"
 #include "service/handlers/api.h"
-#include "service/net/http_server.h"
 #include "service/net/listener.h"
 #include "service/net/tls.h"
 #include "service/rounds/registry.h"
@@ -72,7 +71,7 @@ class Server {
   // The same for the HTTP gateway; empty if there is none.
   std::string http_address() const { return gateway_ == nullptr ? "" : gateway_->address(); }
   // The same for metrics and probes; empty if they are not served.
-  std::string metrics_address() const { return http_ == nullptr ? "" : http_->address(); }
+  std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
   // Makes health answer NOT_SERVING and /readyz 503. The server still serves everything.
   void StopServing();
@@ -106,7 +105,8 @@ class Server {
   absl::Status ServeGateway(const ServerOptions& options);
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
-  HttpPages Pages() const;
+  // Returns: the probes' pages, at these paths.
+  Pages Probes(const char* live, const char* ready) const;
   Gauges CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
@@ -122,7 +122,7 @@ class Server {
   LineLimit connection_lines_{&server_.clock};  // of the log, about refused and ended connections
   std::atomic<bool> ready_ = true;
   std::unique_ptr<Gateway> gateway_;  // null: not served
-  std::unique_ptr<HttpServer> http_;  // the last member: its pages use all others
+  std::unique_ptr<Gateway> metrics_;  // null: not served. The last member: its pages use all others
 };
 
 }  // namespace sparseagg::service

@@ -148,6 +148,7 @@ class HttpConnection final : public Connection {
   }
 
   void CountExchange() {
+    if (services_.api == nullptr) return;
     exchange_.time = server_.clock.Monotonic() - exchange_began_;
     server_.metrics.CountHttp(exchange_);
   }

@@ -26,7 +26,7 @@ inline constexpr absl::Duration kDrainSilence = absl::Milliseconds(500);
 struct ConnectionServices {
   std::shared_ptr<boost::asio::io_context> io;  // run by one thread
   ServerContext* server;
-  Api* api;
+  Api* api;  // null: requests are for pages alone, and are not counted
   const Router* router;
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };

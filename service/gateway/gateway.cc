@@ -92,19 +92,17 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeTls(const TlsPem& pem) {
 }  // namespace
 
 struct Gateway::Impl {
-  Impl(const HttpOptions& the_options, ServerContext* server, BrowserPolicy policy, const TlsCredentials* the_tls,
-       std::function<bool()> is_ready)
-      : options(the_options),
-        tls(the_tls),
-        router(std::move(policy), std::move(is_ready)),
+  Impl(ServerContext* server, std::optional<BrowserPolicy> policy, const TlsCredentials* the_tls, Pages pages,
+       absl::Duration min_idle)
+      : tls(the_tls),
+        router(std::move(policy), std::move(pages)),
         table(&server->clock),
-        idle(&server->clock, &table) {}
+        idle(&server->clock, &table, min_idle) {}
 
   // The rest runs on `thread`.
   void Accept(int fd, const std::string& peer, std::shared_ptr<IdleConnections::Place> place);
   std::shared_ptr<asio::ssl::context> CurrentTls();
 
-  const HttpOptions options;
   const TlsCredentials* const tls;
   const Router router;
   ConnectionTable table;
@@ -168,19 +166,26 @@ void Gateway::Impl::Accept(int fd, const std::string& peer, std::shared_ptr<Idle
 Gateway::Gateway() = default;
 
 absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& options, ServerContext* server, Api* api,
-                                                        const TlsCredentials* tls, std::function<bool()> is_ready,
+                                                        const TlsCredentials* tls, Pages pages,
                                                         std::function<void(const char* reason)> on_refused) {
   if (absl::StartsWith(options.address, "unix")) {
     return absl::InvalidArgumentError(absl::StrCat("'", options.address, "' is not HOST:PORT"));
   }
-  HostRule host_rule = HostRule::kAny;
-  if (!server->authenticator.IsRequired()) {
-    host_rule = CheckLoopback(options.address, "").ok() ? HostRule::kLocal : HostRule::kPrivate;
+  std::optional<BrowserPolicy> policy;
+  ConnectionLimits limits{options.max_connections};
+  absl::Duration min_idle = absl::ZeroDuration();
+  if (api != nullptr) {
+    HostRule host_rule = HostRule::kAny;
+    if (!server->authenticator.IsRequired()) {
+      host_rule = CheckLoopback(options.address, "").ok() ? HostRule::kLocal : HostRule::kPrivate;
+    }
+    ASSIGN_OR_RETURN(policy, BrowserPolicy::Create(options.origins, host_rule));
+    limits.per_host = HostShare(options.max_connections, options.max_connections_per_address);
+    min_idle = IdleConnections::kMinIdle;
   }
-  ASSIGN_OR_RETURN(BrowserPolicy policy, BrowserPolicy::Create(options.origins, host_rule));
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(options.address));
   std::unique_ptr<Gateway> gateway(new Gateway);
-  gateway->impl_ = std::make_unique<Impl>(options, server, std::move(policy), tls, std::move(is_ready));
+  gateway->impl_ = std::make_unique<Impl>(server, std::move(policy), tls, std::move(pages), min_idle);
   Impl& impl = *gateway->impl_;
   impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
@@ -192,9 +197,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
     place->Enter(Idleness::kUnused);
     asio::post(*impl.io, [&impl, fd, peer, place = std::move(place)] { impl.Accept(fd, peer, place); });
   };
-  impl.listener->Start(
-      {options.max_connections, HostShare(options.max_connections, options.max_connections_per_address)},
-      tls != nullptr, &impl.table, take, std::move(on_refused));
+  impl.listener->Start(limits, tls != nullptr, &impl.table, take, std::move(on_refused));
   return gateway;
 }
 

@@ -1,4 +1,4 @@
-// The HTTP gateway: the unary API, the status page and the probes, on a port of their own.
+// The HTTP gateway: the unary API, the status page and the probes; or metrics and probes on a port of their own.
 #ifndef SPARSEAGG_SERVICE_GATEWAY_GATEWAY_H_
 #define SPARSEAGG_SERVICE_GATEWAY_GATEWAY_H_
 
@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "service/gateway/router.h"
 #include "service/handlers/api.h"
 #include "service/net/tls.h"
 #include "service/server_context.h"
@@ -28,11 +29,11 @@ struct HttpOptions {
 // Life cycle: Start serves on return; Shutdown, or the destructor, ends it. Owned by Server. Thread-safe.
 class Gateway {
  public:
-  // `tls` null: plain HTTP. `is_ready`: what /health/ready answers. `on_refused`: as of Listener::Start.
-  // Everything is borrowed until Shutdown returns.
+  // `api` null: a gateway for `pages` alone, whose connections have no limit by address and give way at once.
+  // `tls` null: plain HTTP. `on_refused`: as of Listener::Start. Everything is borrowed until Shutdown returns.
   // Errors: INVALID_ARGUMENT: a malformed address or origin; UNAVAILABLE if the address is in use or not permitted.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(const HttpOptions& options, ServerContext* server, Api* api,
-                                                        const TlsCredentials* tls, std::function<bool()> is_ready,
+                                                        const TlsCredentials* tls, Pages pages,
                                                         std::function<void(const char* reason)> on_refused);
   ~Gateway();  // Shutdown without grace
 

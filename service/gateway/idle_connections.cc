@@ -21,7 +21,7 @@ bool IdleConnections::EndIdlest(const std::string& host) {
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     const auto& [key, idle] = *it;
     const uint64_t held = held_by(*idle.host);
-    const bool is_idle = now - idle.since >= kMinIdle || (key.idleness == Idleness::kUnused && own == 0);
+    const bool is_idle = now - idle.since >= min_idle_ || (key.idleness == Idleness::kUnused && own == 0);
     if (held <= most || !GivesWay(held, own, is_idle)) continue;
     idlest = it;
     most = held;

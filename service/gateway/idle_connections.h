@@ -34,17 +34,17 @@ enum class Idleness {
 // Owned by the gateway. Outlives the places. Thread-safe; a Place is not.
 class IdleConnections {
  public:
-  // A connection that was used is idle when it has waited for this long.
   static constexpr absl::Duration kMinIdle = absl::Seconds(1);
 
-  // Borrows both. `connections`: counts all connections by their hosts, idle or not.
-  IdleConnections(const Clock* clock, const ConnectionTable* connections)
-      : clock_(*clock), connections_(*connections) {}
+  // Borrows both. `connections`: counts all connections by their hosts, idle or not. `min_idle`: a connection that has
+  // waited for this long is idle.
+  IdleConnections(const Clock* clock, const ConnectionTable* connections, absl::Duration min_idle = kMinIdle)
+      : clock_(*clock), connections_(*connections), min_idle_(min_idle) {}
 
   class Place;
 
   // Ends a connection to make room for one from `host`: of a host that holds most, the oldest that is kUnused, else the
-  // kUsed one that has waited longest, else the kExchange one. It is idle if it has waited for kMinIdle, or is kUnused
+  // kUsed one that has waited longest, else the kExchange one. It is idle if it has waited for min_idle, or is kUnused
   // and `host` has no connection. Ending means shutdown(): the connection learns of it from its socket. Returns: false
   // if none GivesWay.
   bool EndIdlest(const std::string& host) ABSL_LOCKS_EXCLUDED(mu_);
@@ -63,6 +63,7 @@ class IdleConnections {
 
   const Clock& clock_;
   const ConnectionTable& connections_;
+  const absl::Duration min_idle_;
   Mutex mu_;
   uint64_t entries_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Key, Idle> idle_ ABSL_GUARDED_BY(mu_);

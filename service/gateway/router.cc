@@ -22,9 +22,8 @@ constexpr char kPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-HttpResponse NotFound(const HttpRequest& request) {
-  return MakeProblem(absl::NotFoundError(
-      absl::StrCat("no path ", JsonQuote(request.path.substr(0, 128)), "; /v1/openapi.json lists all")));
+HttpResponse NotFound(const HttpRequest& request, absl::string_view hint) {
+  return MakeProblem(absl::NotFoundError(absl::StrCat("no path ", JsonQuote(request.path.substr(0, 128)), hint)));
 }
 
 HttpResponse WrongVerb(const std::string& verbs) {
@@ -56,15 +55,17 @@ BodyFormat ResponseFormat(const HttpRequest& request, Method method) {
 
 RoutedRequest Router::Route(const HttpRequest& request) const {
   RoutedRequest routed;
-  if (const absl::Status allowed = policy_.Check(request); !allowed.ok()) {
+  if (const absl::Status allowed = policy_ ? policy_->Check(request) : absl::OkStatus(); !allowed.ok()) {
     routed.outcome = MakeProblem(allowed);
-  } else if (auto preflight = policy_.AnswerPreflight(request)) {
+  } else if (auto preflight = policy_ ? policy_->AnswerPreflight(request) : std::nullopt) {
     routed.outcome = *std::move(preflight);
   } else if (auto page = FindPage(request)) {
     routed.route = request.path;
     routed.outcome = *std::move(page);
-  } else {
+  } else if (policy_) {
     routed = PlanCall(request);
+  } else {
+    routed.outcome = NotFound(request, "");
   }
   return routed;
 }
@@ -72,15 +73,16 @@ RoutedRequest Router::Route(const HttpRequest& request) const {
 void Router::AddHeaders(const HttpRequest& request, HttpResponse* response) const {
   response->headers.emplace_back("Cache-Control", "no-store");
   response->headers.emplace_back("X-Content-Type-Options", "nosniff");
-  policy_.AddHeaders(request, response);
+  if (policy_) policy_->AddHeaders(request, response);
 }
 
 std::optional<HttpResponse> Router::FindPage(const HttpRequest& request) const {
   if (request.method != "GET" && request.method != "HEAD") return std::nullopt;
-  if (request.path == "/health/live") return MakeResponse(200, "text/plain", "ok\n");
-  if (request.path == "/health/ready") {
-    return is_ready_() ? MakeResponse(200, "text/plain", "ready\n") : MakeResponse(503, "text/plain", "draining\n");
-  }
+  if (const auto page = pages_.find(request.path); page != pages_.end()) return page->second();
+  return policy_ ? FindStaticPage(request) : std::nullopt;
+}
+
+std::optional<HttpResponse> Router::FindStaticPage(const HttpRequest& request) {
   if (request.path == "/v1/openapi.json") return MakeResponse(200, kJson, OpenApiDescription());
   for (const StaticFile& file : StaticFiles()) {
     if (request.path != file.path) continue;
@@ -119,7 +121,8 @@ RoutedRequest Router::PlanCall(const HttpRequest& request) {
   const absl::StatusOr<RouteMatch> match = FindRoute(request);
   if (!match.ok()) return {.outcome = MakeProblem(match.status())};
   if (match->route == nullptr) {
-    return {.outcome = match->other_verbs.empty() ? NotFound(request) : WrongVerb(match->other_verbs)};
+    return {.outcome = match->other_verbs.empty() ? NotFound(request, "; /v1/openapi.json lists all")
+                                                  : WrongVerb(match->other_verbs)};
   }
   const struct Route& route = *match->route;
   plan.method = route.method;

@@ -3,6 +3,7 @@
 #define SPARSEAGG_SERVICE_GATEWAY_ROUTER_H_
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,12 +22,14 @@ struct RoutedRequest {
   std::variant<HttpResponse, HttpCallPlan> outcome;
 };
 
+// Pages by path, such as "/metrics". The function runs for each GET and HEAD, on the gateway's thread.
+using Pages = std::map<std::string, std::function<HttpResponse()>>;
+
 // Decides by the headers of a request, before its body is read. Immutable, and so thread-safe.
 class Router {
  public:
-  // `is_ready`: what /health/ready answers.
-  Router(BrowserPolicy policy, std::function<bool()> is_ready)
-      : policy_(std::move(policy)), is_ready_(std::move(is_ready)) {}
+  // `policy`: of the API and the static pages; nullopt: there are only `pages`, for everybody.
+  Router(std::optional<BrowserPolicy> policy, Pages pages) : policy_(std::move(policy)), pages_(std::move(pages)) {}
 
   // Returns: the response, also to a request that is refused, or the call to make.
   RoutedRequest Route(const HttpRequest& request) const;
@@ -35,12 +38,13 @@ class Router {
   void AddHeaders(const HttpRequest& request, HttpResponse* response) const;
 
  private:
-  // Returns: a page or a probe; nullopt for other paths.
+  // Returns: nullopt for other paths and methods.
   std::optional<HttpResponse> FindPage(const HttpRequest& request) const;
+  static std::optional<HttpResponse> FindStaticPage(const HttpRequest& request);
   static RoutedRequest PlanCall(const HttpRequest& request);
 
-  const BrowserPolicy policy_;
-  const std::function<bool()> is_ready_;
+  const std::optional<BrowserPolicy> policy_;
+  const Pages pages_;
 };
 
 }  // namespace sparseagg::service

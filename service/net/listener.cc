@@ -30,8 +30,7 @@
 namespace sparseagg::service {
 namespace {
 
-// Descriptors that connections leave to files, to gRPC itself, and to the fewer than a hundred connections of
-// HttpServer.
+// Descriptors that connections leave to files, to gRPC itself, and to the 32 connections for metrics and probes.
 constexpr uint64_t kReservedFds = 128;
 
 // TCP ends a connection whose peer acknowledges nothing, or keeps its window closed, for this long. Otherwise its calls
