@@ -162,8 +162,9 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
   absl::Status recorded =
-      journal_->PutSubmission(handle.client_id, {handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
-                                                 receipt.num_tuples, receipt.num_bytes, hash});
+      journal_->Write(&Store::PutSubmission, handle.client_id,
+                      SubmissionRecord{handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
+                                       receipt.num_tuples, receipt.num_bytes, hash});
   if (!recorded.ok()) {
     sum_.UpdateReservation();
     return recorded;
@@ -172,12 +173,12 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   absl::Status added =
       sum_.Add(handle.client_id, std::move(prepared), submission_bytes, upload.reservation(), is_partial);
   if (!added.ok() && !is_partial) {
-    journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
+    journal_->Write(&Store::DeleteSubmission, handle.client_id, handle.id_).IgnoreError();
     return added;
   }
   FailPoint("submission_added");
   if (!added.ok()) {
-    journal_->DeleteSubmission(handle.client_id, handle.id_).IgnoreError();
+    journal_->Write(&Store::DeleteSubmission, handle.client_id, handle.id_).IgnoreError();
     return FailAfterPartialAdd(added);
   }
   MutexLock lock(&mu_);

@@ -11,7 +11,7 @@ namespace sparseagg::service {
 absl::Status Round::StartJournal(uint64_t number) {
   if (services_.store == nullptr) return absl::OkStatus();
   journal_->Start(number);
-  return journal_->PutRound({config_->tenant, config_->id, config_->wire_spec, create_time_});
+  return journal_->Write(&Store::PutRound, RoundRecord{config_->tenant, config_->id, config_->wire_spec, create_time_});
 }
 
 absl::Status Round::RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,

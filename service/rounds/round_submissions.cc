@@ -70,7 +70,7 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     const CommittedSubmission* const submission = committed_.Find(client_id, submission_id);
     if (submission == nullptr) return false;
     RETURN_IF_ERROR(aggregation->CheckKeepsAll());
-    RETURN_IF_ERROR(journal_->DeleteSubmission(client_id, submission->upload));
+    RETURN_IF_ERROR(journal_->Write(&Store::DeleteSubmission, client_id, submission->upload));
     WithdrawLocked(client_id, withdrawn);
   }
   sum_.Remove(index);

@@ -202,7 +202,8 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     const UploadRecord opened{upload.client_id, upload.submission_id, upload.tag};
     upload.has_stored_chunks_ = true;
     status = ToStatus([&] {
-      return journal_->PutChunk(upload.id_, expected, chunk.message, expected == 0 && is_named ? &opened : nullptr);
+      return journal_->Write(&Store::PutChunk, upload.id_, expected, chunk.message,
+                             expected == 0 && is_named ? &opened : nullptr);
     });
   }
   if (is_appended && status.ok()) {

@@ -58,7 +58,7 @@ class UploadHandle {
   // Here rather than where the round removes the upload, which must not wait for a disk. An error leaves chunks behind,
   // which the next restart removes.
   ~UploadHandle() {
-    if (has_stored_chunks_ && is_removed_ && !is_submission_) journal_->DeleteUpload(id_).IgnoreError();
+    if (has_stored_chunks_ && is_removed_ && !is_submission_) journal_->Write(&Store::DeleteUpload, id_).IgnoreError();
   }
   UploadHandle(const UploadHandle&) = delete;
   UploadHandle& operator=(const UploadHandle&) = delete;

@@ -99,15 +99,9 @@ class Store {
   absl::StatusOr<Ticket> DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload);
 
   // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
-  struct NumberedTask {
-    uint64_t number = 0;
-    const TaskRecord* task = nullptr;
-  };
+  using NumberedTask = std::pair<uint64_t, const TaskRecord*>;
   absl::StatusOr<Ticket> PutTasks(absl::Span<const NumberedTask> tasks);
-  struct NumberedTaskState {
-    uint64_t number = 0;
-    const TaskStateRecord* state = nullptr;
-  };
+  using NumberedTaskState = std::pair<uint64_t, const TaskStateRecord*>;
   absl::StatusOr<Ticket> PutTaskStates(absl::Span<const NumberedTaskState> states);
   absl::StatusOr<Ticket> DeleteTask(uint64_t number);
 

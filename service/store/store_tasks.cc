@@ -14,9 +14,9 @@ using keys::TaskKind;
 
 absl::StatusOr<Store::Ticket> Store::PutTasks(absl::Span<const NumberedTask> tasks) {
   rocksdb::WriteBatch batch;
-  for (const NumberedTask& each : tasks) {
-    const std::string record = EncodeRecord(*each.task);
-    batch.Put(keys::Task(each.number, TaskKind::kTask), record);
+  for (const auto& [number, task] : tasks) {
+    const std::string record = EncodeRecord(*task);
+    batch.Put(keys::Task(number, TaskKind::kTask), record);
     unreclaimed_bytes_ += record.size();
   }
   FailPoint("before_tasks");
@@ -27,8 +27,8 @@ absl::StatusOr<Store::Ticket> Store::PutTasks(absl::Span<const NumberedTask> tas
 
 absl::StatusOr<Store::Ticket> Store::PutTaskStates(absl::Span<const NumberedTaskState> states) {
   rocksdb::WriteBatch batch;
-  for (const NumberedTaskState& each : states) {
-    batch.Put(keys::Task(each.number, TaskKind::kState), EncodeRecord(*each.state));
+  for (const auto& [number, state] : states) {
+    batch.Put(keys::Task(number, TaskKind::kState), EncodeRecord(*state));
   }
   FailPoint("before_task_state");
   absl::StatusOr<Ticket> ticket = Write(batch);

@@ -89,7 +89,8 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
     std::vector<Store::NumberedTask> written;
     written.reserve(records.size());
     for (const TaskRecord& record : records) written.push_back({next_number_ + written.size(), &record});
-    if (absl::Status stored = written.empty() ? absl::OkStatus() : journal_.PutTasks(written); !stored.ok()) {
+    if (absl::Status stored = written.empty() ? absl::OkStatus() : journal_.Write(&Store::PutTasks, written);
+        !stored.ok()) {
       reservation_.SetTo(reservation_.bytes() - bytes);
       return stored;
     }
@@ -161,7 +162,7 @@ absl::Status TaskRegistry::Restore() {
     RETURN_IF_ERROR(reservation_.Grow(TaskBytes(record), "a task of the data directory", ""));
     if (TaskEntry* const earlier = FindLocked(record.tenant, record.id); earlier != nullptr) {
       // It was kept for its time, and then could not be deleted from the disk.
-      RETURN_IF_ERROR(journal_.Delete(earlier->number));
+      RETURN_IF_ERROR(journal_.Write(&Store::DeleteTask, earlier->number));
       if (!HasEnded(earlier->state.state)) {
         SetStateLocked(*earlier, EndedLocked(*earlier, TaskState::kCancelled, "another task has its name"));
       }

@@ -120,8 +120,13 @@ void TaskRegistry::OfferLocked(TaskEntry& task, Answers& answers) {
   }
 }
 
+absl::Status TaskRegistry::WriteStateLocked(const TaskEntry& task, const TaskStateRecord& state) {
+  const Store::NumberedTaskState written(task.number, &state);
+  return journal_.Write(&Store::PutTaskStates, absl::MakeConstSpan(&written, 1));
+}
+
 absl::Status TaskRegistry::ChangeLocked(TaskEntry& task, TaskStateRecord next, absl::Duration lease_end) {
-  RETURN_IF_ERROR(journal_.PutState(task.number, next));
+  RETURN_IF_ERROR(WriteStateLocked(task, next));
   task.lease_end = lease_end;
   CountEnd(next.state, 1);
   SetStateLocked(task, std::move(next));

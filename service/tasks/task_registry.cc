@@ -142,7 +142,7 @@ absl::StatusOr<uint64_t> TaskRegistry::CancelLocked(absl::Span<TaskEntry* const>
   std::vector<Store::NumberedTaskState> written;
   written.reserve(cancelled.size());
   for (const auto& [task, state] : cancelled) written.push_back({task->number, &state});
-  if (!written.empty()) RETURN_IF_ERROR(journal_.PutStates(written));
+  if (!written.empty()) RETURN_IF_ERROR(journal_.Write(&Store::PutTaskStates, written));
   CountEnd(TaskState::kCancelled, cancelled.size());
   for (auto& [task, state] : cancelled) SetStateLocked(*task, std::move(state));
   return cancelled.size();

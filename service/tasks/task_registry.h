@@ -23,9 +23,9 @@
 #include "host/base/mutex.h"
 #include "service/admission/memory_budget.h"
 #include "service/base/timer.h"
+#include "service/store/journal.h"
 #include "service/tasks/task.h"
 #include "service/tasks/task_entry.h"
-#include "service/tasks/task_journal.h"
 #include "service/tasks/task_services.h"
 #include "service/tasks/task_tenant.h"
 
@@ -196,6 +196,8 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   void OfferLocked(TaskEntry& task, Answers& answers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AnswerLocked(std::map<WaitId, Wait>::iterator wait, Leased leased, Answers& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Errors: of Store.
+  absl::Status WriteStateLocked(const TaskEntry& task, const TaskStateRecord& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes a state, then sets it. Errors, which change nothing: of Store.
   absl::Status ChangeLocked(TaskEntry& task, TaskStateRecord next, absl::Duration lease_end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -224,7 +226,7 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
 
   const TaskServices services_;
   const std::string run_;  // a part of ids that other runs of the server do not make
-  TaskJournal journal_;
+  Journal journal_;
 
   mutable Mutex mu_;
   bool is_drained_ ABSL_GUARDED_BY(mu_) = false;

@@ -64,7 +64,7 @@ void TaskRegistry::OnDueLocked(TaskEntry& task, absl::Duration now, Answers& ans
   const TaskStateRecord& state = task.state;
   if (HasEnded(state.state)) {
     // A restart finds a task that could not be deleted, and that its time is over.
-    journal_.Delete(task.number).IgnoreError();
+    journal_.Write(&Store::DeleteTask, task.number).IgnoreError();
     DeleteLocked(task);
     return;
   }
@@ -79,7 +79,7 @@ void TaskRegistry::OnDueLocked(TaskEntry& task, absl::Duration now, Answers& ans
   // That an open task's lease has expired is seen from its time after a restart. An end that cannot be written happens
   // again then.
   if (HasEnded(next.state)) {
-    if (const absl::Status written = journal_.PutState(task.number, next); !written.ok()) {
+    if (const absl::Status written = WriteStateLocked(task, next); !written.ok()) {
       Log(LogLevel::kWarning, "tasks_not_stored", {{"task", task.record->id}, {"reason", written.message()}});
     }
   }
