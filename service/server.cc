@@ -246,36 +246,46 @@ void Server::LogConnection(const char* event, absl::string_view reason) {
   if (omitted.has_value()) Log(LogLevel::kWarning, event, {{"reason", reason}, {"omitted", *omitted}});
 }
 
-Gauges Server::CountNow() const {
-  Gauges gauges;
-  const auto counts = registry_.CountByState();
-  for (size_t i = 0; i < counts.size(); ++i) {
-    gauges.rounds.push_back({absl::AsciiStrToLower(Name(static_cast<RoundState>(i))), counts[i]});
+std::vector<GaugeValue> Server::CountNow() const {
+  std::vector<GaugeValue> gauges;
+  const auto add = [&gauges](const char* name, const char* help, uint64_t value, absl::string_view state = "") {
+    gauges.push_back({name, help, value, absl::AsciiStrToLower(state)});
+  };
+  const auto rounds = registry_.CountByState();
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    add("sparseagg_rounds", "Rounds in the server by state.", rounds[i], Name(static_cast<RoundState>(i)));
   }
   const TaskRegistry::Counts tasks = tasks_->Count();
   for (size_t i = 0; i < tasks.tasks.size(); ++i) {
-    gauges.tasks.push_back({absl::AsciiStrToLower(Name(static_cast<TaskState>(i))), tasks.tasks[i]});
+    add("sparseagg_tasks", "Tasks in the server by state.", tasks.tasks[i], Name(static_cast<TaskState>(i)));
   }
-  gauges.waiting_leases = tasks.waiting;
-  gauges.task_bytes = tasks.bytes;
-  gauges.uploads = server_.uploads.taken();
-  gauges.http_connections = gateway_ == nullptr ? 0 : gateway_->num_connections();
-  gauges.connections = server_.connections.num_open() + gauges.http_connections;
-  gauges.in_flight_bytes = server_.in_flight.reserved();
-  gauges.in_flight_limit_bytes = server_.in_flight.limit();
-  gauges.in_flight_waiting = server_.in_flight.num_waiting();
-  gauges.kept_bytes = server_.budget.reserved();
-  gauges.memory_limit_bytes = server_.budget.limit();
-  gauges.resident_bytes = ResidentBytes();
-  gauges.process_memory_limit_bytes = server_.limits.memory_limit_bytes;
-  gauges.dropped_log_lines = DroppedLogLines();
-  if (store_ != nullptr) {
-    const DiskSpace disk = store_->MeasureDisk();
-    gauges.has_data = true;
-    gauges.data_bytes = disk.used_bytes;
-    gauges.data_available_bytes = disk.available_bytes;
-    gauges.refused_writes = store_->num_refused_writes();
-  }
+  add("sparseagg_waiting_leases", "LeaseTask calls that wait for a task.", tasks.waiting);
+  add("sparseagg_task_bytes", "Memory that tasks take; part of sparseagg_kept_bytes.", tasks.bytes);
+  add("sparseagg_uploads", "Uploads begun but not committed.", server_.uploads.taken());
+  const uint64_t http_connections = gateway_ == nullptr ? 0 : gateway_->num_connections();
+  add("sparseagg_connections", "Open connections.", server_.connections.num_open() + http_connections);
+  add("sparseagg_http_connections", "Open connections of the HTTP gateway; part of sparseagg_connections.",
+      http_connections);
+  add("sparseagg_in_flight_bytes", "In-flight memory: messages and pages between the wire and rounds.",
+      server_.in_flight.reserved());
+  add("sparseagg_in_flight_limit_bytes", "Limit of sparseagg_in_flight_bytes; 0: no limit.", server_.in_flight.limit());
+  add("sparseagg_in_flight_waiting", "Calls that wait for in-flight memory.", server_.in_flight.num_waiting());
+  add("sparseagg_kept_bytes", "Memory that rounds keep or have reserved: uploads, submissions and results.",
+      server_.budget.reserved());
+  add("sparseagg_memory_limit_bytes", "Limit of sparseagg_kept_bytes; 0: no limit.", server_.budget.limit());
+  // The standard name of Prometheus's client libraries.
+  add("process_resident_memory_bytes", "Resident memory size in bytes.", ResidentBytes());
+  add("sparseagg_process_memory_limit_bytes",
+      "Limit of process_resident_memory_bytes, the flag --memory-limit; 0: no limit.",
+      server_.limits.memory_limit_bytes);
+  add("sparseagg_log_lines_dropped", "Log lines dropped since the start because standard error was not read in time.",
+      DroppedLogLines());
+  if (store_ == nullptr) return gauges;
+  const DiskSpace disk = store_->MeasureDisk();
+  add("sparseagg_data_bytes", "Disk space of all files in the data directory.", disk.used_bytes);
+  add("sparseagg_data_available_bytes", "Free space of the data directory's file system.", disk.available_bytes);
+  add("sparseagg_data_writes_refused", "Writes refused since the start because the disk was full.",
+      store_->num_refused_writes());
   return gauges;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -107,7 +108,7 @@ class Server {
   void KeepCredentialsFresh();
   // Returns: the probes' pages, at these paths.
   Pages Probes(const char* live, const char* ready) const;
-  Gauges CountNow() const;
+  std::vector<GaugeValue> CountNow() const;
 
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<Store> store_;   // null: rounds live in memory

@@ -15,32 +15,12 @@
 
 namespace sparseagg::service {
 
-// Values that the server reads only when the metrics page is asked for.
-struct Gauges {
-  struct State {
-    std::string name;  // "open", …
-    uint64_t number = 0;
-  };
-  std::vector<State> rounds;
-  std::vector<State> tasks;
-  uint64_t waiting_leases = 0;
-  uint64_t task_bytes = 0;  // part of kept_bytes
-  uint64_t uploads = 0;
-  uint64_t connections = 0;         // in all
-  uint64_t http_connections = 0;    // of these
-  uint64_t kept_bytes = 0;          // MemoryBudget
-  uint64_t memory_limit_bytes = 0;  // of kept_bytes
-  uint64_t in_flight_bytes = 0;     // InFlightMemory
-  uint64_t in_flight_limit_bytes = 0;
-  uint64_t in_flight_waiting = 0;  // calls in the queue
-  uint64_t resident_bytes = 0;
-  uint64_t process_memory_limit_bytes = 0;  // of resident_bytes
-  uint64_t dropped_log_lines = 0;
-  // Of a server with a data directory.
-  bool has_data = false;
-  uint64_t data_bytes = 0;
-  uint64_t data_available_bytes = 0;  // in the file system
-  uint64_t refused_writes = 0;
+// A value that the server reads only when the metrics page is asked for. Gauges of one name follow one another.
+struct GaugeValue {
+  const char* name;
+  const char* help;
+  uint64_t value = 0;
+  std::string state = "";  // the label `state`; empty: none
 };
 
 // A request over HTTP that is over.
@@ -57,8 +37,8 @@ struct HttpExchange {
 // Counters, histograms and the page that Prometheus reads. Labels have few values: a label per round or client would
 // make Prometheus's series grow for ever. A build without prometheus-cpp (SPARSEAGG_METRICS=OFF) counts nothing.
 //
-// Owned by ServerContext. Thread-safe. Cost: a few atomic operations per count; for CountHttp, lookups by label under a
-// lock in addition.
+// Owned by ServerContext. Thread-safe. Cost: a few atomic operations per count, and for counts by label a lookup under
+// a lock.
 class Metrics {
  public:
   Metrics();
@@ -95,7 +75,7 @@ class Metrics {
   void ObserveFinish(absl::Duration time);
 
   // Returns: the metrics page in Prometheus's text format. Calls `gauges` once, without a lock.
-  std::string Text(const std::function<Gauges()>& gauges) const;
+  std::string Text(const std::function<std::vector<GaugeValue>()>& gauges) const;
 
  private:
   struct Impl;

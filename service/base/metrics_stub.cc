@@ -20,7 +20,7 @@ void Metrics::CountTenantRefusal(absl::string_view) {}
 void Metrics::CountTasks(absl::string_view, uint64_t) {}
 void Metrics::CountHttp(const HttpExchange&) {}
 void Metrics::ObserveFinish(absl::Duration) {}
-std::string Metrics::Text(const std::function<Gauges()>&) const {
+std::string Metrics::Text(const std::function<std::vector<GaugeValue>()>&) const {
   return "# This server was built without prometheus-cpp.\n";
 }
 

@@ -13,13 +13,9 @@ using Code = absl::StatusCode;
 
 std::string TextOf(const Metrics& metrics) {
   return metrics.Text([] {
-    Gauges gauges;
-    gauges.rounds = {{"open", 3}, {"done", 0}};
-    gauges.connections = 4;
-    gauges.in_flight_bytes = 13;
-    gauges.in_flight_waiting = 5;
-    gauges.kept_bytes = 12;
-    return gauges;
+    return std::vector<GaugeValue>{{"sparseagg_rounds", "", 3, "open"},    {"sparseagg_rounds", "", 0, "done"},
+                                   {"sparseagg_connections", "", 4},       {"sparseagg_in_flight_bytes", "", 13},
+                                   {"sparseagg_in_flight_waiting", "", 5}, {"sparseagg_kept_bytes", "", 12}};
   });
 }
 

@@ -26,7 +26,7 @@ class TenantLimitsTest : public RoundFixture {
     return Put(round, chunk).status();
   }
   std::string MetricsText() {
-    return context().metrics.Text([] { return Gauges(); });
+    return context().metrics.Text([] { return std::vector<GaugeValue>(); });
   }
 };
 
