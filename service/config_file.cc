@@ -27,15 +27,8 @@ Form FormOf(const CLI::Option& option) {
 }
 
 absl::string_view Name(Form form) {
-  switch (form) {
-    case Form::kTruth:
-      return "true or false";
-    case Form::kText:
-      return "a string";
-    case Form::kNumberOrText:
-      break;
-  }
-  return "a number or a string";
+  constexpr absl::string_view kNames[] = {"true or false", "a string", "a number or a string"};
+  return kNames[static_cast<size_t>(form)];
 }
 
 // Returns: the value as an argument of a flag; nullopt if it has another form than the flag's. As text, `true` would be

@@ -99,21 +99,8 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
 }  // namespace
 
 absl::string_view Name(Op op) {
-  switch (op) {
-    case Op::kSum:
-      return "sum";
-    case Op::kMean:
-      return "mean";
-    case Op::kCoordinateMean:
-      return "coordinate_mean";
-    case Op::kUnion:
-      return "union";
-    case Op::kMin:
-      return "min";
-    case Op::kMax:
-      return "max";
-  }
-  return "?";
+  constexpr absl::string_view kNames[] = {"sum", "mean", "coordinate_mean", "union", "min", "max"};
+  return kNames[static_cast<size_t>(op)];
 }
 
 std::string Quoted(const TensorSpec& spec) { return absl::StrCat("tensor '", spec.name, "'"); }

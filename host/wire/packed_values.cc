@@ -136,19 +136,8 @@ std::optional<std::string> Pack(ValuePacking packing, const T* values, uint64_t 
 }  // namespace
 
 absl::string_view Name(ValuePacking packing) {
-  switch (packing) {
-    case ValuePacking::kOwn:
-      return "own";
-    case ValuePacking::kFloat32:
-      return sparseagg::Name(DType::kFloat32);
-    case ValuePacking::kFloat16:
-      return sparseagg::Name(DType::kFloat16);
-    case ValuePacking::kBFloat16:
-      return sparseagg::Name(DType::kBFloat16);
-    case ValuePacking::kInt8Scaled:
-      return "INT8_SCALED";
-  }
-  return "?";
+  constexpr absl::string_view kNames[] = {"own", "float32", "float16", "bfloat16", "INT8_SCALED"};
+  return kNames[static_cast<size_t>(packing)];
 }
 
 bool Widens(ValuePacking packing, DType dtype) {

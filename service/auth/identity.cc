@@ -6,20 +6,6 @@
 
 namespace sparseagg::service {
 
-absl::string_view Name(Role role) {
-  switch (role) {
-    case Role::kAdmin:
-      return "admin";
-    case Role::kCoordinator:
-      return "coordinator";
-    case Role::kClient:
-      return "client";
-    case Role::kObserver:
-      break;
-  }
-  return "observer";
-}
-
 std::optional<Role> ParseRole(absl::string_view name) {
   for (const Role role : kAllRoles) {
     if (Name(role) == name) return role;

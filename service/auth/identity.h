@@ -2,6 +2,8 @@
 #ifndef SPARSEAGG_SERVICE_AUTH_IDENTITY_H_
 #define SPARSEAGG_SERVICE_AUTH_IDENTITY_H_
 
+#include <cstddef>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -15,8 +17,10 @@ namespace sparseagg::service {
 enum class Role { kAdmin, kCoordinator, kClient, kObserver };
 inline constexpr Role kAllRoles[] = {Role::kAdmin, Role::kCoordinator, Role::kClient, Role::kObserver};
 
-// Returns: the name in lower case.
-absl::string_view Name(Role role);
+constexpr absl::string_view Name(Role role) {
+  constexpr absl::string_view kNames[std::size(kAllRoles)] = {"admin", "coordinator", "client", "observer"};
+  return kNames[static_cast<size_t>(role)];
+}
 // Returns: nullopt for a name of no role.
 std::optional<Role> ParseRole(absl::string_view name);
 

@@ -2,22 +2,6 @@
 
 namespace sparseagg::service {
 
-absl::string_view Name(RoundStage stage) {
-  switch (stage) {
-    case RoundStage::kReceive:
-      return "receive";
-    case RoundStage::kDecode:
-      return "decode";
-    case RoundStage::kPrepare:
-      return "prepare";
-    case RoundStage::kMerge:
-      return "merge";
-    case RoundStage::kEncode:
-      return "encode";
-  }
-  return "?";
-}
-
 RoundStage LongestStage(const StageTimes& times) {
   RoundStage longest = RoundStage::kReceive;
   absl::Duration most = absl::ZeroDuration();

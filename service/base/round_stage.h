@@ -24,8 +24,10 @@ inline constexpr size_t kNumStages = 5;
 inline constexpr std::array<RoundStage, kNumStages> kAllStages = {
     RoundStage::kReceive, RoundStage::kDecode, RoundStage::kPrepare, RoundStage::kMerge, RoundStage::kEncode};
 
-// Returns: "receive", …
-absl::string_view Name(RoundStage stage);
+constexpr absl::string_view Name(RoundStage stage) {
+  constexpr absl::string_view kNames[kNumStages] = {"receive", "decode", "prepare", "merge", "encode"};
+  return kNames[static_cast<size_t>(stage)];
+}
 
 // Time of one stage, summed over uploads and threads. The sum may exceed the elapsed time.
 struct StageTime {

@@ -18,21 +18,11 @@ constexpr absl::string_view kRoundPrefix = "rounds/";
 constexpr uint64_t kMaxCountsBytes = 4096;
 constexpr uint64_t kMaxSummaryBytes = 256;
 
-v1::RoundState EncodeState(RoundState state) {
-  switch (state) {
-    case RoundState::kOpen:
-      return v1::ROUND_STATE_OPEN;
-    case RoundState::kFinalizing:
-      return v1::ROUND_STATE_FINALIZING;
-    case RoundState::kDone:
-      return v1::ROUND_STATE_DONE;
-    case RoundState::kFailed:
-      return v1::ROUND_STATE_FAILED;
-    case RoundState::kCancelled:
-      return v1::ROUND_STATE_CANCELLED;
-  }
-  return v1::ROUND_STATE_UNSPECIFIED;
-}
+static_assert(static_cast<int>(RoundState::kOpen) == v1::ROUND_STATE_OPEN - 1 &&
+              static_cast<int>(RoundState::kFinalizing) == v1::ROUND_STATE_FINALIZING - 1 &&
+              static_cast<int>(RoundState::kDone) == v1::ROUND_STATE_DONE - 1 &&
+              static_cast<int>(RoundState::kFailed) == v1::ROUND_STATE_FAILED - 1 &&
+              static_cast<int>(RoundState::kCancelled) == v1::ROUND_STATE_CANCELLED - 1);
 
 void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSummary* wire) {
   wire->set_name(spec.name);
@@ -80,7 +70,7 @@ absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {
   wire->set_name(RoundName(config));
   wire->mutable_spec()->ParseFromString(config.wire_spec);
-  wire->set_state(EncodeState(snapshot.state));
+  wire->set_state(static_cast<v1::RoundState>(static_cast<int>(snapshot.state) + 1));
   wire->set_state_reason(snapshot.reason);
   wire->set_num_submissions(snapshot.num_submissions);
   wire->set_num_tuples(snapshot.num_tuples);

@@ -69,21 +69,12 @@ absl::StatusOr<TaskSpec> DecodeTaskSpec(const v1::TaskSpec& wire, const Limits& 
   return spec;
 }
 
-v1::TaskState EncodeState(TaskState state) {
-  switch (state) {
-    case TaskState::kOpen:
-      return v1::TASK_STATE_OPEN;
-    case TaskState::kLeased:
-      return v1::TASK_STATE_LEASED;
-    case TaskState::kCompleted:
-      return v1::TASK_STATE_COMPLETED;
-    case TaskState::kFailed:
-      return v1::TASK_STATE_FAILED;
-    case TaskState::kCancelled:
-      break;
-  }
-  return v1::TASK_STATE_CANCELLED;
-}
+static_assert(static_cast<int>(TaskState::kOpen) == v1::TASK_STATE_OPEN - 1 &&
+              static_cast<int>(TaskState::kLeased) == v1::TASK_STATE_LEASED - 1 &&
+              static_cast<int>(TaskState::kCompleted) == v1::TASK_STATE_COMPLETED - 1 &&
+              static_cast<int>(TaskState::kFailed) == v1::TASK_STATE_FAILED - 1 &&
+              static_cast<int>(TaskState::kCancelled) == v1::TASK_STATE_CANCELLED - 1);
+v1::TaskState EncodeState(TaskState state) { return static_cast<v1::TaskState>(static_cast<int>(state) + 1); }
 
 void EncodeSpec(const TaskSpec& spec, bool with_payload, v1::TaskSpec* wire) {
   if (with_payload) wire->set_payload(spec.payload);

@@ -53,20 +53,9 @@ Kind KindOf(const FieldDescriptor& field) {
 }
 
 absl::string_view Name(Kind kind) {
-  switch (kind) {
-    case Kind::kString:
-      return "a string";
-    case Kind::kBool:
-      return "true or false";
-    case Kind::kInteger:
-    case Kind::kFloat:
-      return "a number";
-    case Kind::kEnum:
-      return "the name of a value";
-    case Kind::kObject:
-      break;
-  }
-  return "an object";
+  constexpr absl::string_view kNames[] = {"a string", "true or false",       "a number",
+                                          "a number", "the name of a value", "an object"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 // Most bytes of strings: ASCII that stands for itself.

@@ -26,8 +26,10 @@ enum class RoundState {
 };
 inline constexpr size_t kNumRoundStates = 5;
 
-// Returns: "OPEN", "FINALIZING", …
-absl::string_view Name(RoundState state);
+constexpr absl::string_view Name(RoundState state) {
+  constexpr absl::string_view kNames[kNumRoundStates] = {"OPEN", "FINALIZING", "DONE", "FAILED", "CANCELLED"};
+  return kNames[static_cast<size_t>(state)];
+}
 
 // True for the three states that never change.
 constexpr bool HasEnded(RoundState state) {

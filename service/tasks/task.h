@@ -22,8 +22,10 @@ inline constexpr size_t kMaxTasksPerCall = 1000;
 inline constexpr absl::Duration kMinLease = absl::Milliseconds(10);
 inline constexpr absl::Duration kDefaultLease = absl::Minutes(1);
 
-// Returns: "OPEN", "LEASED", …
-absl::string_view Name(TaskState state);
+constexpr absl::string_view Name(TaskState state) {
+  constexpr absl::string_view kNames[kNumTaskStates] = {"OPEN", "LEASED", "COMPLETED", "FAILED", "CANCELLED"};
+  return kNames[static_cast<size_t>(state)];
+}
 
 // True for the three states that never change.
 constexpr bool HasEnded(TaskState state) { return state != TaskState::kOpen && state != TaskState::kLeased; }
