@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "service/admission/memory_shares.h"
 #include "service/gateway/http_call.h"
@@ -32,20 +31,19 @@ constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 class HttpConnection final : public Connection {
  public:
   HttpConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream, std::string peer,
-                 std::shared_ptr<IdleConnections::Place> place, std::function<void()> on_end)
+                 std::function<void()> on_end)
       : services_(services),
         server_(*services.server),
         stream_(std::move(stream)),
         peer_(std::move(peer)),
-        on_end_(std::move(on_end)),
-        idle_place_(std::move(place)) {}
+        on_end_(std::move(on_end)) {}
   ~HttpConnection() override {
-    CloseSocket();
+    stream_->Close();
     on_end_();
   }
 
   void Start() override {
-    idle_place_->Enter(Idleness::kUnused);
+    SetIdleness(Idleness::kUnused);
     stream_->ExpireAfter(kHeaderTimeout);
     stream_->Handshake([self = Self()](const HttpError& error, size_t) {
       if (error || self->is_closed_) return self->Close();
@@ -64,7 +62,7 @@ class HttpConnection final : public Connection {
     if (is_closed_) return;
     is_closed_ = true;
     timeout_.reset();
-    CloseSocket();
+    stream_->Close();
     body_reservation_.Release();
     if (phase_ == Phase::kMemory || phase_ == Phase::kBody || phase_ == Phase::kCall) CountExchange();
     if (call_ != nullptr && is_called_ && phase_ == Phase::kCall) call_->Cancel();
@@ -80,10 +78,7 @@ class HttpConnection final : public Connection {
 
   bool IsReadingBody() const { return !is_closed_ && phase_ == Phase::kBody; }
 
-  void CloseSocket() {
-    idle_place_->Leave();  // the descriptor may soon be another connection's
-    stream_->Close();
-  }
+  void SetIdleness(std::optional<Idleness> idleness) { services_.table->SetIdleness(peer_, idleness); }
 
   // ---- requests ----
 
@@ -95,7 +90,7 @@ class HttpConnection final : public Connection {
     parser_->header_limit(kMaxHeaderBytes);
     // Checked when the method is known. Beast 1.74 takes boost::none for 0.
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
-    idle_place_->Enter(number_ > 1 ? Idleness::kUsed : Idleness::kUnused);
+    SetIdleness(number_ > 1 ? Idleness::kUsed : Idleness::kUnused);
     if (buffer_.size() > 0) return ReadHeader();
     phase_ = Phase::kIdle;
     if (is_draining_) return Close();
@@ -141,7 +136,7 @@ class HttpConnection final : public Connection {
 
   // A request has come, or what was not one.
   void BeginExchange() {
-    idle_place_->Leave();
+    SetIdleness(std::nullopt);
     exchange_ = HttpExchange();
     exchange_.method = std::string(KnownMethod(request_.method));
     exchange_began_ = server_.clock.Monotonic();
@@ -225,7 +220,7 @@ class HttpConnection final : public Connection {
     phase_ = Phase::kBody;
     body_ = grpc::Slice(static_cast<size_t>(request_.body_bytes));
     read_began_ = server_.clock.Monotonic();
-    idle_place_->Enter(Idleness::kExchange);
+    SetIdleness(Idleness::kExchange);
     stream_->ExpireAfter(server_.limits.upload_timeout);
     if (!request_.Header("expect").empty() && buffer_.size() == 0) {
       return stream_->WriteAll({asio::buffer(kContinue, sizeof(kContinue) - 1)},
@@ -264,7 +259,7 @@ class HttpConnection final : public Connection {
 
   void CallMethod() {
     phase_ = Phase::kCall;
-    idle_place_->Leave();
+    SetIdleness(std::nullopt);
     unread_body_ = false;
     stream_->ExpireNever();
     body_reservation_.ShrinkTo(call_->BodyMemory());
@@ -283,7 +278,7 @@ class HttpConnection final : public Connection {
     is_called_ = true;
     if ((is_closed_ || is_late_) && call_ != nullptr) call_->Cancel();
     if (is_closed_ || phase_ != Phase::kCall) return;
-    if (call_->IsLongPoll()) idle_place_->Enter(Idleness::kExchange);
+    if (call_->IsLongPoll()) SetIdleness(Idleness::kExchange);
     stream_->WatchForEnd([self = Self(), number = number_] {
       if (self->number_ == number && self->phase_ == Phase::kCall) self->Close();
     });
@@ -309,7 +304,7 @@ class HttpConnection final : public Connection {
     if (is_closed_) return call_.reset();
     phase_ = Phase::kResponse;
     timeout_.reset();
-    idle_place_->Leave();
+    SetIdleness(std::nullopt);
     keep_alive_ = keep_alive_ && !unread_body_ && !is_draining_;
     services_.router->AddHeaders(request_, &response);
     if (!keep_alive_) response.headers.emplace_back("Connection", "close");
@@ -322,7 +317,7 @@ class HttpConnection final : public Connection {
     std::vector<asio::const_buffer> buffers = {asio::buffer(head_)};
     for (const std::string& piece : response_body_) buffers.push_back(asio::buffer(piece));
     stream_->ExpireAfter(kWriteTimeout);
-    idle_place_->Enter(Idleness::kExchange);
+    SetIdleness(Idleness::kExchange);
     stream_->WriteAll(buffers, [self = Self()](const HttpError& error, size_t bytes) {
       self->exchange_.sent_body_bytes = bytes - std::min(bytes, self->head_.size());
       self->CountExchange();
@@ -338,7 +333,7 @@ class HttpConnection final : public Connection {
   void Linger() {
     ++number_;
     call_.reset();
-    idle_place_->Enter(Idleness::kUnused);
+    SetIdleness(Idleness::kUnused);
     stream_->ShutdownSend();
     stream_->ExpireAfter(kLingerTime);
     Discard();
@@ -355,7 +350,6 @@ class HttpConnection final : public Connection {
   const std::shared_ptr<PeerStream> stream_;
   const std::string peer_;
   const std::function<void()> on_end_;
-  const std::shared_ptr<IdleConnections::Place> idle_place_;
   std::vector<std::string> certificate_names_;
   boost::beast::flat_buffer buffer_{2 * kMaxHeaderBytes};
   std::optional<HeaderParser> parser_;
@@ -383,10 +377,8 @@ class HttpConnection final : public Connection {
 }  // namespace
 
 std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream,
-                                           std::string peer, std::shared_ptr<IdleConnections::Place> place,
-                                           std::function<void()> on_end) {
-  return std::make_shared<HttpConnection>(services, std::move(stream), std::move(peer), std::move(place),
-                                          std::move(on_end));
+                                           std::string peer, std::function<void()> on_end) {
+  return std::make_shared<HttpConnection>(services, std::move(stream), std::move(peer), std::move(on_end));
 }
 
 }  // namespace sparseagg::service

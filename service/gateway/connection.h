@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "service/gateway/idle_connections.h"
 #include "service/gateway/peer_stream.h"
 #include "service/gateway/router.h"
 #include "service/handlers/api.h"
+#include "service/net/connection_table.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
@@ -28,6 +28,7 @@ struct ConnectionServices {
   ServerContext* server;
   Api* api;  // null: requests are for pages alone, and are not counted
   const Router* router;
+  ConnectionTable* table;                                   // has the connections
   std::function<std::shared_ptr<const void>()> begin_call;  // counts a call for as long as the value lives
 };
 
@@ -47,10 +48,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual void Close() = 0;
 };
 
-// `place`: that of the stream's socket. `on_end` runs when the connection is gone.
+// `on_end` runs when the connection is gone.
 std::shared_ptr<Connection> MakeConnection(const ConnectionServices& services, std::shared_ptr<PeerStream> stream,
-                                           std::string peer, std::shared_ptr<IdleConnections::Place> place,
-                                           std::function<void()> on_end);
+                                           std::string peer, std::function<void()> on_end);
 
 }  // namespace sparseagg::service
 

@@ -94,19 +94,15 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeTls(const TlsPem& pem) {
 struct Gateway::Impl {
   Impl(ServerContext* server, std::optional<BrowserPolicy> policy, const TlsCredentials* the_tls, Pages pages,
        absl::Duration min_idle)
-      : tls(the_tls),
-        router(std::move(policy), std::move(pages)),
-        table(&server->clock),
-        idle(&server->clock, &table, min_idle) {}
+      : tls(the_tls), router(std::move(policy), std::move(pages)), table(&server->clock, min_idle) {}
 
   // The rest runs on `thread`.
-  void Accept(int fd, const std::string& peer, std::shared_ptr<IdleConnections::Place> place);
+  void Accept(int fd, const std::string& peer);
   std::shared_ptr<asio::ssl::context> CurrentTls();
 
   const TlsCredentials* const tls;
   const Router router;
   ConnectionTable table;
-  IdleConnections idle;
   LiveCount calls;
   LiveCount live_connections;
   std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
@@ -135,17 +131,16 @@ std::shared_ptr<asio::ssl::context> Gateway::Impl::CurrentTls() {
   return tls_context;
 }
 
-void Gateway::Impl::Accept(int fd, const std::string& peer, std::shared_ptr<IdleConnections::Place> place) {
+void Gateway::Impl::Accept(int fd, const std::string& peer) {
   int family = AF_INET;
   socklen_t size = sizeof(family);
   getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
   boost::system::error_code error;
   asio::ip::tcp::socket socket(*io);
   // A flood may have ended it already: then the thread must be done with it as fast as the listener is.
-  const bool is_wanted = !is_draining && !place->IsEnded();
+  const bool is_wanted = !is_draining && table.Has(peer);
   if (is_wanted) socket.assign(family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), fd, error);
   if (!is_wanted || error) {
-    place->Leave();
     shutdown(fd, SHUT_RDWR);
     close(fd);
     return;
@@ -156,8 +151,8 @@ void Gateway::Impl::Accept(int fd, const std::string& peer, std::shared_ptr<Idle
   auto on_end = [this, made, live = std::move(live)] {
     asio::post(*io, [this, key = *made, live] { connections.erase(key); });
   };
-  const std::shared_ptr<Connection> connection = MakeConnection(
-      *services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(place), std::move(on_end));
+  const std::shared_ptr<Connection> connection =
+      MakeConnection(*services, MakePeerStream(io, std::move(socket), CurrentTls()), peer, std::move(on_end));
   *made = connection.get();
   connections[connection.get()] = connection;
   connection->Start();
@@ -181,21 +176,21 @@ absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(const HttpOptions& optio
     }
     ASSIGN_OR_RETURN(policy, BrowserPolicy::Create(options.origins, host_rule));
     limits.per_host = HostShare(options.max_connections, options.max_connections_per_address);
-    min_idle = IdleConnections::kMinIdle;
+    min_idle = ConnectionTable::kIdle;
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(options.address));
   std::unique_ptr<Gateway> gateway(new Gateway);
   gateway->impl_ = std::make_unique<Impl>(server, std::move(policy), tls, std::move(pages), min_idle);
   Impl& impl = *gateway->impl_;
-  impl.services = ConnectionServices{impl.io, server, api, &impl.router, [&impl] { return impl.calls.Add(); }};
+  impl.services =
+      ConnectionServices{impl.io, server, api, &impl.router, &impl.table, [&impl] { return impl.calls.Add(); }};
   impl.listener = std::move(listener);
   impl.thread = std::thread([io = impl.io] { io->run(); });
-  impl.listener->LeaveUninspected([&impl](const std::string& host) { return impl.idle.EndIdlest(host); });
+  impl.listener->LeaveUninspected();
   // Idle from now on: a flood must not fill the gateway with connections that are yet to begin.
   const auto take = [&impl](int fd, const std::string& peer) {
-    auto place = std::make_shared<IdleConnections::Place>(&impl.idle, fd, HostOfPeer(peer));
-    place->Enter(Idleness::kUnused);
-    asio::post(*impl.io, [&impl, fd, peer, place = std::move(place)] { impl.Accept(fd, peer, place); });
+    impl.table.SetIdleness(peer, Idleness::kUnused);
+    asio::post(*impl.io, [&impl, fd, peer] { impl.Accept(fd, peer); });
   };
   impl.listener->Start(limits, tls != nullptr, &impl.table, take, std::move(on_refused));
   return gateway;

@@ -5,7 +5,6 @@
 #include <google/protobuf/util/type_resolver_util.h>
 
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"

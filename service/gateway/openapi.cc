@@ -3,7 +3,6 @@
 #include <google/protobuf/descriptor.h>
 
 #include <map>
-#include <set>
 #include <vector>
 
 #include "absl/strings/ascii.h"

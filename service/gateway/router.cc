@@ -4,7 +4,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "host/base/status_macros.h"
 #include "service/gateway/grpc_web.h"
 #include "service/gateway/openapi.h"
 #include "service/gateway/routes.h"

@@ -9,7 +9,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/status/statusor.h"
 #include "service/gateway/browser_policy.h"
 #include "service/gateway/http_call.h"
 #include "service/gateway/http_message.h"

@@ -59,7 +59,8 @@ std::string PeerName(const sockaddr_storage& peer) {
 
 std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
-ConnectionTable::ConnectionTable(const Clock* clock) : clock_(*clock), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
+ConnectionTable::ConnectionTable(const Clock* clock, absl::Duration min_idle)
+    : clock_(*clock), min_idle_(min_idle), closed_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 ConnectionTable::~ConnectionTable() {
   // What is known of a descriptor is kept by its number, which a connection of the next server may get.
@@ -103,24 +104,42 @@ void ConnectionTable::End(ByPeer::iterator connection) {
   Remove(connection);
 }
 
+void ConnectionTable::SetIdleness(const std::string& peer, std::optional<Idleness> idleness) {
+  const absl::Duration now = clock_.Monotonic();
+  MutexLock lock(&mu_);
+  const auto [begin, end] = connections_.equal_range(peer);
+  for (auto it = begin; it != end; ++it) {
+    if (std::exchange(it->second.idleness, idleness) != idleness) it->second.idle_since = now;
+  }
+}
+
 bool ConnectionTable::EndIdlest(const std::string& host) {
   MutexLock lock(&mu_);
   const auto found = by_host_.find(host);
   const uint64_t own = found == by_host_.end() ? 0 : found->second;
-  const absl::Duration now = SystemClock().Monotonic();
+  const absl::Duration now = clock_.Monotonic();
+  const absl::Duration system_now = SystemClock().Monotonic();
   auto idlest = connections_.end();
   uint64_t most = 0;
-  std::pair<bool, absl::Duration> least;
+  std::pair<Idleness, absl::Duration> least;  // and the time for which it has waited, negative
   for (auto it = connections_.begin(); it != connections_.end(); ++it) {
     const uint64_t held = it->second.host->second;
     if (held < std::max(most, own)) continue;
-    const SocketActivity activity = ActivityOf(it->second.socket);
-    if (!GivesWay(held, own, !activity.has_called || now - activity.received >= kIdle)) continue;
-    const std::pair idleness(activity.has_called, activity.received);
-    if (held == most && idleness >= least) continue;
+    const Connection& connection = it->second;
+    const bool is_inspected = connection.socket.fd >= 0;
+    std::pair rank(connection.idleness.value_or(Idleness::kUsed), connection.idle_since - now);
+    if (is_inspected) {
+      const SocketActivity activity = ActivityOf(connection.socket);
+      rank = {activity.has_called ? Idleness::kUsed : Idleness::kUnused, activity.received - system_now};
+    } else if (!connection.idleness.has_value()) {
+      continue;
+    }
+    const bool gives_way_at_once = rank.first == Idleness::kUnused && (own == 0 || is_inspected);
+    if (!GivesWay(held, own, gives_way_at_once || rank.second <= -min_idle_)) continue;
+    if (held == most && rank >= least) continue;
     idlest = it;
     most = held;
-    least = idleness;
+    least = rank;
   }
   if (idlest == connections_.end()) return false;
   End(idlest);
@@ -208,9 +227,9 @@ uint64_t ConnectionTable::NumFrom(const std::string& host) const {
   return found == by_host_.end() ? 0 : found->second;
 }
 
-std::unordered_map<std::string, uint64_t> ConnectionTable::CountByHost() const {
+bool ConnectionTable::Has(const std::string& peer) const {
   MutexLock lock(&mu_);
-  return by_host_;
+  return connections_.contains(peer);
 }
 
 uint64_t ConnectionTable::BytesRead(Connection& connection) {

@@ -26,6 +26,13 @@ std::string PeerName(const sockaddr_storage& peer);
 // Returns: the host in a peer's name: the name without the port, "ipv4:127.0.0.1". All Unix sockets have one host.
 std::string HostOfPeer(const std::string& peer);
 
+// What a connection waits for. The first ones give way first.
+enum class Idleness {
+  kUnused,    // its first request, or, after the response that ends it, its end
+  kUsed,      // another request
+  kExchange,  // the rest of a request, the event of a long poll, or that its peer reads a response
+};
+
 // Whether a connection has to give way when there is no room for a newcomer: its host holds `held` connections, the
 // newcomer's host `own`. A host that holds most gives way to one that holds less, whatever its connection does, as long
 // as the newcomer's host does not hold more than it afterwards; between equals only an idle connection gives way.
@@ -56,8 +63,9 @@ class ConnectionTable {
   static constexpr absl::Duration kBarTime = absl::Seconds(5);
   static constexpr absl::Duration kBarInterval = absl::Milliseconds(100);
 
-  explicit ConnectionTable(const Clock* clock);  // borrowed
-  ~ConnectionTable();                            // ends the inspection of the connections that are left
+  // `clock`: borrowed. `min_idle`: a connection that has waited for this long is idle.
+  explicit ConnectionTable(const Clock* clock, absl::Duration min_idle = kIdle);
+  ~ConnectionTable();  // ends the inspection of the connections that are left
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
@@ -65,9 +73,14 @@ class ConnectionTable {
   // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor
   // left.
   bool Add(int fd, std::optional<bool> tls);
-  // Ends a connection to make room for one from `host`: of a host that holds most, the oldest that has not called yet,
-  // else the one that has received nothing but pings for the longest time. It is idle if it has not called yet, or that
-  // time is kIdle or more. Its calls, which may be long polls, end with it. Returns: false if none GivesWay.
+  // Says what a connection that is not inspected waits for; nullopt: the server works for it, and it does not give way.
+  // No effect if it waits for the same already, or is gone.
+  void SetIdleness(const std::string& peer, std::optional<Idleness> idleness);
+  // Ends a connection that waits, to make room for one from `host`: of a host that holds most, the one of the first
+  // Idleness that has waited longest. It is idle if it has waited for min_idle, or is kUnused and inspected, or kUnused
+  // while `host` has no connection. Inspected connections always wait, kUsed from their first call on: for as long as
+  // they have received nothing but pings. Calls, which may be long polls, end with their connection. Returns: false if
+  // none GivesWay.
   bool EndIdlest(const std::string& host);
   // Ends the connection with the most streams (SocketActivity) and all others from its host, and bars that. On a Unix
   // socket, only that connection. If even that has less than kBusyStreams: the busiest connection of the host that has
@@ -85,8 +98,8 @@ class ConnectionTable {
   uint64_t num_open() const;
   // Returns: the number of open connections from a host.
   uint64_t NumFrom(const std::string& host) const;
-  // Returns: that number for each host that has one.
-  std::unordered_map<std::string, uint64_t> CountByHost() const;
+  // Whether a connection of `peer`, a name as PeerName returns, is in the table.
+  bool Has(const std::string& peer) const;
 
   // Checks the connections of `peer`, a name as PeerName returns, and ends those that are stuck. Call it at least every
   // kMaxCheckGap. All peers on Unix sockets share a name, but a peer that reads has room at one check or another.
@@ -107,8 +120,10 @@ class ConnectionTable {
     absl::Duration full_since = absl::ZeroDuration();    // Clock::Monotonic
     // Since when EndWithoutStreams has seen no stream; SystemClock.
     absl::Duration without_streams = absl::InfiniteDuration();
-    uint64_t read_bytes = 0;  // by the peer, since full_since
-    uint64_t counter = 0;     // the system's counter at the last check (BytesRead)
+    uint64_t read_bytes = 0;                           // by the peer, since full_since
+    uint64_t counter = 0;                              // the system's counter at the last check (BytesRead)
+    std::optional<Idleness> idleness = std::nullopt;   // of SetIdleness
+    absl::Duration idle_since = absl::ZeroDuration();  // Clock::Monotonic
   };
   using ByPeer = std::multimap<std::string, Connection>;
 
@@ -129,6 +144,7 @@ class ConnectionTable {
   static constexpr size_t kBusyStreams = 200;
 
   const Clock& clock_;
+  const absl::Duration min_idle_;
   const OwnedFd closed_;  // an epoll of all connections
   mutable Mutex mu_;
   ByPeer connections_ ABSL_GUARDED_BY(mu_);

@@ -267,7 +267,7 @@ const char* Listener::Admit(int fd, const std::string& peer) {
 
 bool Listener::MakeRoom(const std::string& host) {
   while (limits_.all != 0 && connections_->num_open() >= limits_.all) {
-    if (!(end_idlest_ ? end_idlest_(host) : connections_->EndIdlest(host))) return false;
+    if (!connections_->EndIdlest(host)) return false;
     connections_->RemoveClosed();
   }
   return true;

@@ -51,12 +51,8 @@ class Listener {
   // The address with the port in use.
   const std::string& address() const { return address_; }
 
-  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2. `end_idlest` takes the place
-  // of ConnectionTable::EndIdlest, which knows by the frames how long a connection has been idle. Call it before Start.
-  void LeaveUninspected(std::function<bool(const std::string& host)> end_idlest) {
-    inspects_ = false;
-    end_idlest_ = std::move(end_idlest);
-  }
+  // For connections that do not carry gRPC: their bytes are not read as frames of HTTP/2. Call it before Start.
+  void LeaveUninspected() { inspects_ = false; }
 
   // Starts the thread, which maintains `connections` (borrowed until Stop) and calls, from no other thread:
   //   on_accepted(fd, peer)  with a non-blocking socket that the callee owns from then on, and PeerName
@@ -89,7 +85,6 @@ class Listener {
   bool inspects_ = true;
   bool tls_ = false;
   ConnectionTable* connections_ = nullptr;
-  std::function<bool(const std::string& host)> end_idlest_;
   std::function<void(int fd, const std::string& peer)> on_accepted_;
   std::function<void(const char* reason)> on_refused_;
   std::thread thread_;
