@@ -1,7 +1,6 @@
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "bench/gpu/span_clock.h"

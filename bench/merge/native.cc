@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/common/machine.h"
 #include "bench/common/reference_sum.h"

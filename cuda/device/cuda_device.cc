@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <thread>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"

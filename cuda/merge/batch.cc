@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "cuda/merge/slab_plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <variant>
 

@@ -1,7 +1,6 @@
 #include "host/updates/key_copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>

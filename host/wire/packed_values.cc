@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/float_environment.h"

@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_SERVICE_AUTH_AUTHORIZE_H_
 #define SPARSEAGG_SERVICE_AUTH_AUTHORIZE_H_
 
-#include <array>
 #include <optional>
 #include <string>
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"

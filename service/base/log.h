@@ -6,7 +6,6 @@
 #include <initializer_list>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/string_view.h"

@@ -1,7 +1,5 @@
 #include "service/codec/chunk_codec.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/codec/spec_codec.h"

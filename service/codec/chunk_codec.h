@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_CHUNK_CODEC_H_
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "host/base/byte_spans.h"

@@ -2,10 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 #define SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 
-#include <cstdint>
-
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "host/result.h"
 #include "host/wire/packed_values.h"
 #include "service/rounds/result_pages.h"

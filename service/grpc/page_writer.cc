@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
 #include "service/base/to_status.h"
 #include "service/codec/serialize.h"

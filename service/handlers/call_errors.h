@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {

@@ -1,5 +1,4 @@
 // The method GetResult.
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
 #include "service/codec/parse.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/to_status.h"

@@ -1,5 +1,4 @@
 // Methods of unary, resumable uploads.
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"

@@ -1,6 +1,5 @@
 // The long poll WaitRound.
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"

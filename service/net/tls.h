@@ -9,7 +9,6 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"

@@ -1,7 +1,6 @@
 #include "service/rounds/result_pages.h"
 
 #include <algorithm>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
-#include "service/base/to_status.h"
 
 namespace sparseagg::service {
 namespace {

@@ -1,6 +1,5 @@
 // Round: the restart of a server, from the records of an earlier run.
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"

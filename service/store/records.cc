@@ -1,7 +1,5 @@
 #include "service/store/records.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/store/parse_record.h"

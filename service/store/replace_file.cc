@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "host/base/status_macros.h"
 
 namespace sparseagg::service {
 namespace {

@@ -1,10 +1,8 @@
 #include "service/store/store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "host/base/mutex.h"

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/time/time.h"
 #include "host/base/content_hash.h"

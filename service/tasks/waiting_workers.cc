@@ -1,7 +1,5 @@
 #include "service/tasks/waiting_workers.h"
 
-#include <algorithm>
-
 #include "service/tasks/ready_tasks.h"
 
 namespace sparseagg::service {

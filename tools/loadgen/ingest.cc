@@ -1,6 +1,5 @@
 #include "tools/loadgen/ingest.h"
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>

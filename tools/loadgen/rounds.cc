@@ -2,7 +2,6 @@
 
 #include <grpcpp/client_context.h>
 
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
 #include <utility>

@@ -1,7 +1,6 @@
 #include "tools/loadgen/scenarios.h"
 
 #include <stdexcept>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "bench/common/machine.h"

@@ -11,10 +11,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <stdexcept>
-#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"

@@ -6,7 +6,6 @@
 #include <deque>
 #include <fstream>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>

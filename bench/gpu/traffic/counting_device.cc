@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
-#include <utility>
 
 #include "bench/gpu/traffic/access_counter.h"
 #include "cuda/device/host_device.h"

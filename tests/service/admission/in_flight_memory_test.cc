@@ -5,8 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <memory>
-#include <optional>
 #include <random>
 #include <thread>
 #include <vector>

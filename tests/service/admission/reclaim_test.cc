@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <optional>
 #include <thread>
 
 #include "tests/service/support/busy_thread.h"

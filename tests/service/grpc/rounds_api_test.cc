@@ -7,7 +7,6 @@
 #include <future>
 #include <thread>
 
-#include "service/codec/duration_codec.h"
 #include "tests/service/support/server_fixture.h"
 
 namespace sparseagg::service {

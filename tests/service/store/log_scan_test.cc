@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/temporary_directory.h"
 #include "tests/support/generators.h"

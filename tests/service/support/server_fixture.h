@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "service/server.h"
 #include "tests/service/support/client.h"

@@ -1,6 +1,5 @@
 #include "tests/service/support/wire.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace sparseagg::service {

@@ -1,5 +1,4 @@
 // From the creation of a task to its end.
-#include "absl/strings/str_cat.h"
 #include "tests/service/tasks/task_fixture.h"
 
 namespace sparseagg::service {
