@@ -37,10 +37,6 @@ class AnswersTest : public ServerFixture {
     return spec;
   }
 
-  InFlightMemory& in_flight() { return server().context().in_flight; }
-  void AwaitWaiting(uint64_t count) {
-    while (in_flight().num_waiting() != count) std::this_thread::yield();
-  }
   // Takes all in-flight memory except for the reservations of calls, as received messages would.
   InFlightReservation TakeAll() {
     while (in_flight().reserved() != 0) std::this_thread::yield();
@@ -57,7 +53,7 @@ class AnswersTest : public ServerFixture {
     grpc::Status refused;
     std::thread caller([&] { refused = call(context); });
     AwaitWaiting(1);
-    clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
+    Advance(InFlightMemory::kBoundedWait);
     caller.join();
     EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
   }
@@ -153,7 +149,7 @@ TEST_F(AnswersTest, CreateRound_WaitingForRoom_TakesItsMessageOnly) {
   }
   AwaitWaiting(kCalls);
   const uint64_t taken = ResidentBytes() - std::min(before, ResidentBytes());
-  clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
+  Advance(InFlightMemory::kBoundedWait);
   for (Call& call : calls) {
     EXPECT_THAT(FromGrpc(call.ended.get_future().get()), HasCode(Code::kResourceExhausted));
   }
@@ -222,7 +218,7 @@ TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
     is_answered = true;
   });
   while (!is_answered) {
-    clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+    Advance(InFlightMemory::kReclaimAfter);
     clock_.AwaitDue(server().context().timer);
   }
   reader.join();

@@ -203,7 +203,7 @@ TEST_F(AuthApiTest, ChangedFile_RevokesAndAddsWithoutARestart) {
   EXPECT_THAT(info(old_one), IsOk());
   Client shortly = As("short");
   EXPECT_THAT(info(shortly), IsOk());
-  clock_.Advance(absl::Hours(3), server().context().timer);  // past midnight
+  Advance(absl::Hours(3));  // past midnight
   EXPECT_THAT(info(shortly), Fails(Code::kUnauthenticated, HasSubstr("expired")));
 
   WriteTokens(TokenLine("new", "observer red -"));
@@ -211,7 +211,7 @@ TEST_F(AuthApiTest, ChangedFile_RevokesAndAddsWithoutARestart) {
   // The clock stands still until it is moved, so that each move makes the server look once.
   absl::Status status;
   do {
-    clock_.Advance(absl::Seconds(2), server().context().timer);
+    Advance(absl::Seconds(2));
     status = info(new_one);
   } while (!status.ok());
   EXPECT_THAT(info(old_one), HasCode(Code::kUnauthenticated));

@@ -176,13 +176,8 @@ TEST_F(RoundsApiTest, ListRounds_BadPage_IsRefused) {
 }
 
 TEST_F(RoundsApiTest, WaitRound_RoundEndsMeanwhile_AnswersThen) {
-  Event finishing;
-  Event go;
-  hooks_.finish = [&] {
-    finishing.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold finishing;
+  hooks_.finish = finishing.Hook();
   const std::string name = Create(SumSpec());
   absl::StatusOr<v1::Round> waited = absl::UnknownError("");
   std::thread waiter([&] { waited = client().Wait(name, absl::Seconds(60)); });
@@ -194,7 +189,7 @@ TEST_F(RoundsApiTest, WaitRound_RoundEndsMeanwhile_AnswersThen) {
   v1::GetResultRequest request;
   request.set_name(name);
   EXPECT_THAT(client().Page(request), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
-  go.Notify();
+  finishing.Release();
   waiter.join();
   ASSERT_THAT(waited, IsOk());
   EXPECT_EQ(waited->state(), v1::ROUND_STATE_DONE);
@@ -306,13 +301,13 @@ TEST_F(RoundsApiTest, Deadline_Passes_ClosesAndExpires) {
   spec.mutable_result_ttl()->set_seconds(5);
   const std::string name = Create(spec);
   ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1})}), IsOk());
-  clock_.Advance(absl::Seconds(30), server().context().timer);
+  Advance(absl::Seconds(30));
   auto round = client().Wait(name, absl::Seconds(60));
   ASSERT_THAT(round, IsOk());
   EXPECT_EQ(round->state(), v1::ROUND_STATE_DONE);
   EXPECT_EQ(round->timeline().open().seconds(), 30);
   EXPECT_EQ(round->expire_time().seconds() - round->end_time().seconds(), 5);
-  clock_.Advance(absl::Seconds(5), server().context().timer);
+  Advance(absl::Seconds(5));
   while (client().Get(name).ok()) std::this_thread::yield();
 }
 

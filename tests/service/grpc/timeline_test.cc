@@ -59,7 +59,7 @@ TEST_F(TimelineTest, Receive_ClientThatTakesItsTime_IsTheLongestPole) {
   // The server reads the second chunk while it decodes the first.
   while (client().Get(round)->num_uploads() != 1) {
   }
-  clock_.Advance(absl::Seconds(3), server().context().timer);
+  Advance(absl::Seconds(3));
   ASSERT_TRUE(writer->Write(MakeChunk(round, "a", {2}, {2}, 1, true)));
   writer->WritesDone();
   ASSERT_THAT(FromGrpc(writer->Finish()), IsOk());
@@ -83,7 +83,7 @@ TEST_F(TimelineTest, Merge_SubmissionsBeforeIt_IsWaiting) {
   const std::string round = Create(SumSpec());
   auto first = std::async(std::launch::async, [&] { return client().SubmitUnary({MakeChunk(round, "a", {1}, {1})}); });
   adding.Wait();
-  clock_.Advance(absl::Seconds(2), server().context().timer);
+  Advance(absl::Seconds(2));
   go_on.Notify();
   ASSERT_THAT(first.get(), IsOk());
   EXPECT_EQ(Of(StageOf(round, "merge").busy()), absl::Seconds(2));

@@ -245,7 +245,7 @@ TEST_F(UploadsApiTest, Stream_NoChunkForUploadTimeout_IsDiscardedAndTold) {
   const auto writer = client().stub().SubmitUpdate(&context, &response);
   ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
   AwaitUploads(name, 1);
-  clock_.Advance(absl::Seconds(30), server().context().timer);
+  Advance(absl::Seconds(30));
   EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kDeadlineExceeded, HasSubstr("upload_timeout 30s")));
   EXPECT_EQ(client().Get(name)->num_uploads(), 0);
   EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
@@ -267,7 +267,7 @@ TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
   // The test cannot see whether the other call has begun to wait, so that it advances the clock until the call ends.
   std::atomic<bool> over{false};
   std::thread time([&] {
-    for (; !over; std::this_thread::yield()) clock_.Advance(absl::Seconds(30), server().context().timer);
+    for (; !over; std::this_thread::yield()) Advance(absl::Seconds(30));
   });
   const auto matcher = Fails(Code::kDeadlineExceeded, HasSubstr("upload_timeout 30s"));
   EXPECT_THAT(FromGrpc(writer->Finish()), matcher);
@@ -291,13 +291,8 @@ TEST_F(UploadsApiTest, Stream_RefusedInTheMiddle_EndsThereWhateverTheClientSends
 
 // Like a client whose timeout is shorter than the merge that its commit starts.
 TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads) {
-  Event preparing;
-  Event go;
-  hooks_.prepare = [&] {
-    preparing.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold preparing;
+  hooks_.prepare = preparing.Hook();
   const std::string name = Create(SumSpec());
   const v1::UpdateChunk other = MakeChunk(name, "other", {1}, {1});
   ASSERT_THAT(client().Put(other), IsOk());
@@ -329,7 +324,7 @@ TEST_F(UploadsApiTest, Commit_AskedForAgainAndAgain_LeavesTheOthersTheirThreads)
   calls.back().context.TryCancel();
   EXPECT_THAT(FromGrpc(calls.back().ended.get_future().get()), HasCode(Code::kCancelled));
   calls.pop_back();
-  go.Notify();
+  preparing.Release();
   int counted = 0;
   for (Call& call : calls) {
     ASSERT_THAT(FromGrpc(call.ended.get_future().get()), IsOk());

@@ -38,11 +38,6 @@ class SlowClientsTest : public ServerFixture {
     return stream;
   }
 
-  InFlightMemory& in_flight() { return server().context().in_flight; }
-  void AwaitWaiting(uint64_t count) {
-    while (in_flight().num_waiting() != count) std::this_thread::yield();
-  }
-
  private:
   uint64_t num_stalled_ = 0;
 };
@@ -54,7 +49,7 @@ TEST_F(SlowClientsTest, Stalled_OthersWait_TheOldestIsReclaimedAndTheyGoOn) {
   absl::StatusOr<v1::CommitSubmissionResponse> submitted = absl::UnknownError("");
   std::thread good([&] { submitted = client().SubmitStream({MakeChunk(round, "good", {2}, {5})}); });
   AwaitWaiting(1);
-  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  Advance(InFlightMemory::kReclaimAfter);
   EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
   good.join();
   EXPECT_THAT(submitted, IsOk());
@@ -73,7 +68,7 @@ TEST_F(SlowClientsTest, Unary_OthersStall_WaitsAsStreamsDo) {
   absl::StatusOr<v1::UploadStatus> put = absl::UnknownError("");
   std::thread good([&] { put = client().Put(MakeChunk(round, "good", {2}, {5})); });
   AwaitWaiting(1);
-  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  Advance(InFlightMemory::kReclaimAfter);
   good.join();
   EXPECT_THAT(put, IsOk());
   EXPECT_THAT(FromGrpc(first->writer->Finish()), Fails(Code::kUnavailable, HasSubstr("other calls waited")));
@@ -94,7 +89,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
     grpc::Status refused;
     std::thread caller([&] { refused = call(context); });
     AwaitWaiting(1);
-    clock_.Advance(InFlightMemory::kBoundedWait, server().context().timer);
+    Advance(InFlightMemory::kBoundedWait);
     caller.join();
     EXPECT_THAT(FromGrpc(refused), Fails(Code::kResourceExhausted, HasSubstr("suggested retry delay: 500 ms")));
     const auto& metadata = context.GetServerTrailingMetadata();
@@ -240,7 +235,7 @@ TEST_F(SlowClientsTest, HeldBackInMidStream_LongerThanTheUploadTimeout_IsNotStal
   EXPECT_TRUE(stream->writer->Write(MakeChunk(round, "a", {2}, {1}, 1, false)));
   granted.Wait();
   AwaitWaiting(1);
-  clock_.Advance(absl::Seconds(100), server().context().timer);
+  Advance(absl::Seconds(100));
   clock_.AwaitDue(server().context().timer);
   EXPECT_EQ(client().Get(round)->num_uploads(), 1);
   everything.Release();
@@ -279,10 +274,10 @@ TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
     absl::StatusOr<v1::ResultPage> got;
     while ((got = client().Page(page)).ok()) unread.Call(method, request);
     EXPECT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
-    clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+    Advance(InFlightMemory::kReclaimAfter);
     while (!(got = client().Page(page)).ok()) {
       ASSERT_THAT(got, HasCode(Code::kResourceExhausted)) << method;
-      clock_.Advance(InFlightMemory::kReclaimInterval, server().context().timer);
+      Advance(InFlightMemory::kReclaimInterval);
     }
   };
   expect_room_is_made("GetResult", page);
@@ -317,7 +312,7 @@ TEST_F(SlowClientsTest, Aggregate_ReclaimedAsItEnds_IsAnswered) {
   const Stream second(client().stub(), MakeChunk(round, "b", {1}, {1}, 0, false));
   AwaitWaiting(1);
   BusyThread thread(pool);
-  clock_.Advance(InFlightMemory::kReclaimAfter, server().context().timer);
+  Advance(InFlightMemory::kReclaimAfter);
   clock_.AwaitDue(server().context().timer);  // the attempt is posted to the pool
   EXPECT_TRUE(stream->WritesDone());
   AwaitWaiting(0);  // the server has seen the end

@@ -25,7 +25,7 @@ class StuckClientsTest : public ServerFixture, public ::testing::WithParamInterf
 
   // Advances the clock and waits for the reclaim attempts to end.
   void PassTime(absl::Duration time) {
-    clock_.Advance(time, server().context().timer);
+    Advance(time);
     clock_.AwaitDue(server().context().timer);
     Event passed;
     server().context().pool.Post([&] { passed.Notify(); });

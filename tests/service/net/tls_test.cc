@@ -58,7 +58,7 @@ class TlsTest : public ServerFixture {
   template <typename Condition>
   void LookUntil(Condition condition) {
     do {
-      clock_.Advance(absl::Seconds(2), server().context().timer);
+      Advance(absl::Seconds(2));
     } while (!condition());
   }
 
@@ -123,7 +123,7 @@ TEST_F(TlsTest, ChangedFiles_AreTakenByNewConnectionsWhenTheyMatch) {
   // Half way: the certificate does not match the key. The server must look and go on with the earlier pair.
   TakeTheirs("server.pem");
   for (int looks = 0; looks < 3; ++looks) {
-    clock_.Advance(absl::Seconds(2), server().context().timer);
+    Advance(absl::Seconds(2));
     clock_.AwaitDue(server().context().timer);
     EXPECT_THAT(Info(Connect(ours_)), IsOk());
   }

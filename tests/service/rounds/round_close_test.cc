@@ -78,13 +78,8 @@ TEST_F(RoundCloseTest, CloseWithOnly_AfterAPlainClose_ComparesWhatCounts) {
 }
 
 TEST_F(RoundCloseTest, CloseWithOnly_WhileTheMergeRuns_AnswersAtOnce) {
-  Event finishing;
-  Event go;
-  hooks_.finish = [&] {
-    finishing.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold finishing;
+  hooks_.finish = finishing.Hook();
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
   EXPECT_THAT(round->Close(), IsOk());
@@ -92,7 +87,7 @@ TEST_F(RoundCloseTest, CloseWithOnly_WhileTheMergeRuns_AnswersAtOnce) {
   EXPECT_THAT(round->CloseWithOnly(Clients{"a"}), IsOk());
   EXPECT_THAT(round->Withdraw("a", ""), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(ClientsOf(*round), ElementsAre("a"));
-  go.Notify();
+  finishing.Release();
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 1)));
 }
 

@@ -233,13 +233,8 @@ TEST_F(RoundRaceTest, Submit_OneSubmissionInChunksOfManySizesAtOnce_CountsOnceAn
 }
 
 TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundCloses_CountsTowardsTheQuorum) {
-  Event adding;
-  Event go;
-  hooks_.add = [&] {
-    adding.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold adding;
+  hooks_.add = adding.Hook();
   v1::RoundSpec spec = SumSpec();
   spec.set_min_submissions(1);
   const auto round = Open(spec);
@@ -248,26 +243,21 @@ TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundCloses_CountsTowardsTheQuorum
   adding.Wait();
   round->Close().IgnoreError();
   EXPECT_EQ(round->Snapshot().num_uploads, 1);  // still known: a second commit of it would wait for this one
-  go.Notify();
+  adding.Release();
   client.join();
   EXPECT_THAT(receipt, IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
 TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundIsCancelled_DoesNotCount) {
-  Event adding;
-  Event go;
-  hooks_.add = [&] {
-    adding.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold adding;
+  hooks_.add = adding.Hook();
   const auto round = Open(SumSpec());
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   std::thread client([&] { receipt = Submit(*round, "a", {1}, {1}); });
   adding.Wait();
   EXPECT_THAT(round->Cancel("stop"), IsOk());
-  go.Notify();
+  adding.Release();
   client.join();
   EXPECT_THAT(receipt, HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_submissions, 0);

@@ -189,20 +189,15 @@ TEST_F(RoundSubmissionsRaceTest, CloseWithOnly_DuringAnAdd_LeavesItOut) {
 
 // A plain close has found the commit in its Add. A second close must not answer before the commit is decided.
 TEST_F(RoundSubmissionsRaceTest, CloseWithOnly_ClosedDuringAnAdd_ComparesWithWhatThatAdds) {
-  Event adding;
-  Event go;
-  hooks_.add = [&] {
-    adding.Notify();
-    go.Wait();
-    return absl::OkStatus();
-  };
+  Hold adding;
+  hooks_.add = adding.Hook();
   const auto round = Open(SumSpec());
   std::thread client([&] { EXPECT_THAT(SubmitBit(*round, 1), IsOk()); });
   adding.Wait();
   round->Close().IgnoreError();
   absl::Status closed = absl::UnknownError("");
   std::thread coordinator([&] { closed = round->CloseWithOnly(std::vector<std::string>{"1"}); });
-  go.Notify();
+  adding.Release();
   client.join();
   coordinator.join();
   EXPECT_THAT(closed, IsOk());

@@ -28,7 +28,7 @@ using testing::Rng;
 using Code = absl::StatusCode;
 namespace fs = std::filesystem;
 
-class DamageTest : public ::testing::Test, protected StoredServer {
+class DamageTest : public StoredServer {
  protected:
   static constexpr uint64_t kTuples = 20'000;  // of a chunk that goes to a file
   static constexpr int kCopies = 60;

@@ -21,7 +21,7 @@ using Code = absl::StatusCode;
 
 constexpr uint64_t kNumRows = 40'000;
 
-class LostChunksTest : public ::testing::Test, protected StoredServer {
+class LostChunksTest : public StoredServer {
  protected:
   explicit LostChunksTest(Durability durability = Durability::kAsync) : StoredServer(durability) {}
 

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
-class RestartTest : public ::testing::Test, protected StoredServer {
+class RestartTest : public StoredServer {
  protected:
   RestartTest() : StoredServer(Durability::kSync) {}
 

@@ -9,7 +9,7 @@ namespace {
 
 using Code = absl::StatusCode;
 
-class TaskRestartTest : public ::testing::TestWithParam<Durability>, protected StoredServer {
+class TaskRestartTest : public StoredServer, public ::testing::WithParamInterface<Durability> {
  protected:
   TaskRestartTest() : StoredServer(GetParam()) { Connect(); }
 
@@ -175,19 +175,19 @@ TEST_P(TaskRestartTest, TwoTasksOfOneName_KeepsTheLatest) {
 }
 
 TEST_P(TaskRestartTest, Round_OfATask_IsFoundAgain) {
-  for (const char* id : {"kept", "gone"}) ASSERT_THAT(client_->Create(SumSpec(), id), IsOk());
+  for (const char* id : {"kept", "gone"}) ASSERT_THAT(client().Create(SumSpec(), id), IsOk());
   v1::TaskSpec spec;
   for (const char* id : {"kept", "gone"}) {
     spec.set_round(std::string("rounds/") + id);
     ASSERT_THAT(tasks_->Create(id, spec), IsOk());
   }
-  ASSERT_THAT(client_->Delete("rounds/gone"), IsOk());
+  ASSERT_THAT(client().Delete("rounds/gone"), IsOk());
   AwaitState("gone", v1::TASK_STATE_CANCELLED);
   Restart();
   EXPECT_EQ(StateOf("gone"), v1::TASK_STATE_CANCELLED);
   EXPECT_EQ(tasks_->Lease("a")->name(), "tasks/kept");
   const v1::UpdateChunk chunk = MakeChunk("rounds/kept", "a", {1}, {1});
-  ASSERT_THAT(client_->SubmitStream({chunk}), IsOk());
+  ASSERT_THAT(client().SubmitStream({chunk}), IsOk());
   Restart();
   EXPECT_THAT(tasks_->Complete("kept", "a", "", chunk.submission_id()), IsOk());
 }

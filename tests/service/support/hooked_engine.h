@@ -12,6 +12,7 @@
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
+#include "tests/service/support/event.h"
 
 namespace sparseagg::service {
 
@@ -21,6 +22,29 @@ struct EngineHooks {
   std::function<absl::Status()> prepare = [] { return absl::OkStatus(); };
   std::function<absl::Status()> add = [] { return absl::OkStatus(); };
   std::function<absl::Status()> finish = [] { return absl::OkStatus(); };
+};
+
+// A hook that holds the operation.
+//
+//   Hold adding;
+//   hooks.add = adding.Hook();
+//   adding.Wait();  // until the operation has begun
+//   adding.Release();
+class Hold {
+ public:
+  std::function<absl::Status()> Hook() {
+    return [this] {
+      begun_.Notify();
+      released_.Wait();
+      return absl::OkStatus();
+    };
+  }
+  void Wait() { begun_.Wait(); }
+  void Release() { released_.Notify(); }
+
+ private:
+  Event begun_;
+  Event released_;
 };
 
 class HookedAccumulator final : public Accumulator {

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "service/server.h"
 #include "tests/service/support/client.h"
@@ -25,19 +26,31 @@ class ServerFixture : public ::testing::Test {
     options_.num_threads = 2;
   }
 
-  // Started at the first use, with `options_` and `hooks_` at that time.
+  // Starts a server with `options_` and `hooks_` as they are now.
+  absl::Status Start() {
+    auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_),
+                                 manual_time_ ? static_cast<const Clock&>(clock_) : SystemClock());
+    if (started.ok()) server_ = *std::move(started);
+    return started.status();
+  }
+  void Stop() {
+    client_.reset();
+    server_.reset();
+  }
+  // Started at the first use.
   Server& server() {
-    if (server_ == nullptr) {
-      auto started = Server::Start(options_, std::make_unique<HookedEngine>(&hooks_),
-                                   manual_time_ ? static_cast<const Clock&>(clock_) : SystemClock());
-      EXPECT_THAT(started, IsOk());
-      server_ = *std::move(started);
-    }
+    if (server_ == nullptr) EXPECT_THAT(Start(), IsOk());
     return *server_;
   }
   Client& client() {
     if (client_ == nullptr) client_ = std::make_unique<Client>(server().grpc_address());
     return *client_;
+  }
+  void Advance(absl::Duration duration) { clock_.Advance(duration, server().context().timer); }
+  InFlightMemory& in_flight() { return server().context().in_flight; }
+  // Waits until so many calls wait for in-flight memory.
+  void AwaitWaiting(uint64_t count) {
+    while (in_flight().num_waiting() != count) std::this_thread::yield();
   }
   // "rounds/ID"
   std::string Create(const v1::RoundSpec& spec, const std::string& id = "r") {
@@ -60,8 +73,6 @@ class ServerFixture : public ::testing::Test {
   EngineHooks hooks_;
   bool manual_time_ = false;
   ManualClock clock_;
-
- private:
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 };
