@@ -1,10 +1,8 @@
 #include "host/aggregation.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
-#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -3,16 +3,10 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 namespace sparseagg::internal {
 namespace {

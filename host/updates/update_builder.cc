@@ -8,10 +8,8 @@
 #include <memory>
 #include <numeric>
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/base/stream_copy.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "absl/time/time.h"
 #include "host/base/column.h"
 #include "service/admission/process_memory.h"
 #include "service/base/clock.h"

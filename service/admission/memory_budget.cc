@@ -1,7 +1,6 @@
 #include "service/admission/memory_budget.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <string>
 #include <utility>
 

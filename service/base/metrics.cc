@@ -8,11 +8,9 @@
 
 #include <array>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

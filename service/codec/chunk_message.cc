@@ -5,8 +5,6 @@
 #include <google/protobuf/wire_format.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,6 +1,5 @@
 #include "service/gateway/http_call.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/stream_traits.hpp>
 #include <boost/beast/http/read.hpp>
-#include <chrono>
 #include <type_traits>
 #include <utility>
 

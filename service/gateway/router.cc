@@ -1,7 +1,5 @@
 #include "service/gateway/router.h"
 
-#include <string>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "service/gateway/grpc_web.h"

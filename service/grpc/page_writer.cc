@@ -1,7 +1,5 @@
 #include "service/grpc/page_writer.h"
 
-#include <utility>
-
 #include "service/admission/memory_shares.h"
 #include "service/base/to_status.h"
 #include "service/codec/serialize.h"

@@ -1,6 +1,5 @@
 #include "service/handlers/unary_call.h"
 
-#include <memory>
 #include <utility>
 
 #include "service/base/to_status.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,7 +16,6 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"

@@ -1,7 +1,6 @@
 #include "service/rounds/round.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"

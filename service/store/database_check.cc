@@ -5,14 +5,12 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <system_error>
 #include <utility>
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <memory>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

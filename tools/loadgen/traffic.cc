@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
