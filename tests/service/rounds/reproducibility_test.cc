@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"

@@ -39,7 +39,9 @@ class ServerFixture : public ::testing::Test {
   }
   // Started at the first use.
   Server& server() {
-    if (server_ == nullptr) EXPECT_THAT(Start(), IsOk());
+    if (server_ == nullptr) {
+      EXPECT_THAT(Start(), IsOk());
+    }
     return *server_;
   }
   Client& client() {
