@@ -59,9 +59,9 @@ class ConnectionTable {
   static constexpr absl::Duration kIdle = absl::Seconds(1);
   // A host is barred for kBarTime after one of its connections was ended for what it sent. While it is barred, it gets
   // one connection per kBarInterval: too few for the budgets of FrameLimiter, which are full at the start of each
-  // connection, to add up. Other clients of the host, behind the same NAT, connect again as soon as the attack ends.
+  // connection, to add up. Other clients of the host, behind the same NAT, connect within a second of the attack's end.
   static constexpr absl::Duration kBarTime = absl::Seconds(5);
-  static constexpr absl::Duration kBarInterval = absl::Milliseconds(100);
+  static constexpr absl::Duration kBarInterval = absl::Seconds(1);
 
   // `clock`: borrowed. `min_idle`: a connection that has waited for this long is idle.
   explicit ConnectionTable(const Clock* clock, absl::Duration min_idle = kIdle);
