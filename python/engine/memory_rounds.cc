@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -118,7 +119,7 @@ class MemoryRound {
   MemoryRound& operator=(const MemoryRound&) = delete;
   ~MemoryRound() {
     if (host_->IsOfParent()) {
-      (void)new std::shared_ptr<Round>(std::move(round_));  // for ever
+      (void)new (std::nothrow) std::shared_ptr<Round>(std::move(round_));  // for ever
     } else {
       py::gil_scoped_release no_gil;
       round_.reset();
@@ -229,6 +230,7 @@ class MemoryRound {
   // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
   py::list Read(const std::vector<std::string>& names) const {
     std::vector<size_t> tensors;
+    tensors.reserve(names.size());
     for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
     for (size_t t = 0; names.empty() && t < round_->config().tensors.size(); ++t) tensors.push_back(t);
     const service::Results results = ValueOrThrow(round_->GetResults());

@@ -20,7 +20,7 @@ struct GaugeValue {
   const char* name;
   const char* help;
   uint64_t value = 0;
-  std::string state = "";  // the label `state`; empty: none
+  std::string state;  // the label `state`; empty: none
 };
 
 // A request over HTTP that is over.

@@ -25,7 +25,7 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t, absl::string_view, 
   return NoStore();
 }
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t, absl::string_view, uint64_t) { return NoStore(); }
-void Store::WhenDurable(Ticket, OnDurable done) { done(NoStore()); }
+void Store::WhenDurable(Ticket, OnDurable done) { std::exchange(done, nullptr)(NoStore()); }
 absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }
 
 }  // namespace sparseagg::service

@@ -13,9 +13,10 @@ using Code = absl::StatusCode;
 
 std::string TextOf(const Metrics& metrics) {
   return metrics.Text([] {
-    return std::vector<GaugeValue>{{"sparseagg_rounds", "", 3, "open"},    {"sparseagg_rounds", "", 0, "done"},
-                                   {"sparseagg_connections", "", 4},       {"sparseagg_in_flight_bytes", "", 13},
-                                   {"sparseagg_in_flight_waiting", "", 5}, {"sparseagg_kept_bytes", "", 12}};
+    return std::vector<GaugeValue>{
+        {"sparseagg_rounds", "", 3, "open"},        {"sparseagg_rounds", "", 0, "done"},
+        {"sparseagg_connections", "", 4, ""},       {"sparseagg_in_flight_bytes", "", 13, ""},
+        {"sparseagg_in_flight_waiting", "", 5, ""}, {"sparseagg_kept_bytes", "", 12, ""}};
   });
 }
 
