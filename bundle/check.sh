@@ -187,11 +187,12 @@ serve() { # backend
   local address status=0 lines=$more/serve-$1.lines
   mkfifo "$lines"
   "$bin/sparseagg-server" --config "$home/sparseagg.toml" --grpc-address 127.0.0.1:0 \
-    --http-address none --backend "$1" >"$lines" &
+    --http-address none --metrics-address none --backend "$1" >"$lines" &
   exec 3<"$lines"
   rm "$lines"
   read -r -t 60 -u 3 address
-  "$bin/sparseagg-loadgen" --target "${address#listening grpc=}" --repetitions 3 --divide-clients "$(either 20 1)" \
+  address=${address#listening grpc=}
+  "$bin/sparseagg-loadgen" --target "${address%% *}" --repetitions 3 --divide-clients "$(either 20 1)" \
     --out "$more/serve-$1.json" || status=$?
   kill -TERM %1 # by its job, since the id of a server that has ended may be another process's
   wait %1 && return "$status"

@@ -57,6 +57,7 @@ def check_round(folder: Path) -> None:
     """A round on the CPU, through a real socket."""
     command = [str(folder / "bin/sparseagg-server"), "--config", str(folder / "sparseagg.toml")]
     command += ["--backend", "cpu", "--grpc-address", "127.0.0.1:0", "--http-address", "none"]
+    command += ["--metrics-address", "none"]
     server = subprocess.Popen(command, cwd=folder, env={}, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
