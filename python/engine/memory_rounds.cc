@@ -16,7 +16,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
@@ -25,6 +24,7 @@
 #include "python/engine/round_host.h"
 #include "python/engine/specs.h"
 #include "service/base/to_status.h"
+#include "service/rounds/round_name.h"
 
 namespace sparseagg::python {
 namespace {
@@ -35,20 +35,6 @@ using service::kDefaultTenant;
 using service::RoundConfig;
 
 constexpr size_t kAll = std::numeric_limits<int>::max();  // entries of a list
-
-// These and the next function are as in service/codec and service/handlers, which this module cannot link.
-constexpr size_t kMaxReasonBytes = 1024;
-constexpr absl::string_view kRoundPrefix = "rounds/";
-
-absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
-  absl::string_view id = name;
-  if (!absl::ConsumePrefix(&id, kRoundPrefix)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the name ", QuotedId(name), " is not a round name; round names are rounds/ID"));
-  }
-  RETURN_IF_ERROR(CheckName(id, "round_id"));
-  return std::string(id);
-}
 
 // Calls `function`, which uses no Python and returns a Status or StatusOr, without the GIL. Throws: StatusException.
 template <typename Function>
@@ -136,11 +122,11 @@ class MemoryRound {
       results.append(Fields(config.tensors[t], (*snapshot.results)[t]));
     }
     py::dict round(
-        "name"_a = config.id.empty() ? "" : absl::StrCat(kRoundPrefix, config.id),
-        "spec"_a = py::bytes(config.wire_spec), "state"_a = absl::StrCat("ROUND_STATE_", service::Name(snapshot.state)),
-        "state_reason"_a = snapshot.reason, "num_submissions"_a = snapshot.num_submissions,
-        "num_tuples"_a = snapshot.num_tuples, "num_bytes"_a = snapshot.num_bytes,
-        "num_refused"_a = snapshot.num_refused, "num_uploads"_a = snapshot.num_uploads, "recent_refusals"_a = refusals,
+        "name"_a = config.id.empty() ? "" : service::RoundName(config.id), "spec"_a = py::bytes(config.wire_spec),
+        "state"_a = absl::StrCat("ROUND_STATE_", service::Name(snapshot.state)), "state_reason"_a = snapshot.reason,
+        "num_submissions"_a = snapshot.num_submissions, "num_tuples"_a = snapshot.num_tuples,
+        "num_bytes"_a = snapshot.num_bytes, "num_refused"_a = snapshot.num_refused,
+        "num_uploads"_a = snapshot.num_uploads, "recent_refusals"_a = refusals,
         "create_time"_a = Fields(snapshot.create_time), "timeline"_a = Fields(snapshot.timeline),
         "engine"_a = std::string(host_->engine_name()), "results"_a = results);
     if (snapshot.state != service::RoundState::kOpen) round["close_time"] = Fields(snapshot.close_time);
@@ -216,10 +202,7 @@ class MemoryRound {
   }
   void Cancel(const std::string& reason) {
     WithoutGil([&]() -> absl::Status {
-      if (reason.size() > kMaxReasonBytes) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("reason has ", reason.size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
-      }
+      RETURN_IF_ERROR(service::CheckReason(reason));
       return round_->Cancel(reason.empty() ? "no reason given" : reason);
     });
   }
@@ -280,7 +263,7 @@ class MemoryRounds {
   }
 
   std::unique_ptr<MemoryRound> Find(const std::string& name) const {
-    return Wrap(ValueOrThrow(host_->registry().Find(kDefaultTenant, ValueOrThrow(ParseRoundName(name)))));
+    return Wrap(ValueOrThrow(host_->registry().Find(kDefaultTenant, ValueOrThrow(service::ParseRoundName(name)))));
   }
 
   std::vector<std::unique_ptr<MemoryRound>> All() const {
@@ -291,7 +274,7 @@ class MemoryRounds {
 
   void Delete(const std::string& name) {
     WithoutGil([&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
+      ASSIGN_OR_RETURN(const std::string id, service::ParseRoundName(name));
       return host_->registry().Delete(kDefaultTenant, id).status();
     });
   }

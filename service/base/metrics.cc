@@ -68,7 +68,7 @@ const char* RefusalResult(const absl::Status& status) {
 struct Metrics::Impl {
   // A series without events is 0 from the start, so that Prometheus sees its first one.
   Impl() {
-    for (const char* result : {"accepted", "duplicate", "stale", "invalid", "shed", "failed"}) {
+    for (const char* result : {"stale", "invalid", "shed", "failed"}) {
       submissions.Add({{"result", result}});
     }
     for (const char* event : {"created", "leased", "expired", "completed", "failed", "cancelled"}) {
@@ -95,6 +95,8 @@ struct Metrics::Impl {
 
   prometheus::Registry registry;
   Family<Counter>& submissions = Counters("sparseagg_submissions_total", "Submissions by result.");
+  Counter& accepted = submissions.Add({{"result", "accepted"}});
+  Counter& duplicate = submissions.Add({{"result", "duplicate"}});
   Family<Counter>& rejected = Counters("sparseagg_rejected_total", "Refused submissions by status code.");
   Family<Counter>& denied =
       Counters("sparseagg_denied_total", "Calls refused for lack of a credential or of permission, by status code.");
@@ -139,7 +141,7 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 Metrics::~Metrics() = default;
 
 void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
-  impl_->submissions.Add({{"result", duplicate ? "duplicate" : "accepted"}}).Increment();
+  (duplicate ? impl_->duplicate : impl_->accepted).Increment();
   if (duplicate) return;
   impl_->tuples.Increment(static_cast<double>(tuples));
   impl_->bytes.Increment(static_cast<double>(bytes));

@@ -1,18 +1,13 @@
 #include "service/codec/round_codec.h"
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "host/base/status_macros.h"
-#include "host/spec/ids.h"
 #include "service/codec/column_bytes.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/spec_codec.h"
+#include "service/rounds/round_name.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
-
-constexpr absl::string_view kRoundPrefix = "rounds/";
 
 // The most bytes of a round's state, counts and times, and of a tensor's summary without its name.
 constexpr uint64_t kMaxCountsBytes = 4096;
@@ -54,18 +49,6 @@ void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
 }  // namespace
 
 std::string RoundName(const RoundConfig& config) { return config.id.empty() ? "" : RoundName(config.id); }
-
-std::string RoundName(absl::string_view id) { return absl::StrCat(kRoundPrefix, id); }
-
-absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
-  absl::string_view id = name;
-  if (!absl::ConsumePrefix(&id, kRoundPrefix)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the name ", QuotedId(name), " is not a round name; round names are rounds/ID"));
-  }
-  RETURN_IF_ERROR(CheckName(id, "round_id"));
-  return std::string(id);
-}
 
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {
   wire->set_name(RoundName(config));

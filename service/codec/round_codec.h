@@ -1,4 +1,4 @@
-// Encoders of rounds, submissions and result pages, and the codec of round names.
+// Encoders of rounds, submissions and result pages.
 #ifndef SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 
@@ -26,9 +26,6 @@ namespace sparseagg::service {
 
 // Returns: "rounds/ID"; "" for the private round of a one-shot call.
 std::string RoundName(const RoundConfig& config);
-std::string RoundName(absl::string_view id);
-// Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
-absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
 
 // `engine`: its name for people.
 void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire);

@@ -13,13 +13,13 @@
 #include "service/auth/identity.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/round_codec.h"
+#include "service/rounds/round_name.h"
 
 namespace sparseagg::service {
 namespace {
 
 constexpr absl::string_view kTaskPrefix = "tasks/";
 constexpr size_t kMaxLabelBytes = 64;
-constexpr size_t kMaxReasonBytes = 1024;
 
 bool IsLabel(absl::string_view label) {
   return !label.empty() && label.size() <= kMaxLabelBytes && std::all_of(label.begin(), label.end(), [](char c) {
@@ -157,12 +157,6 @@ absl::StatusOr<TaskRegistry::Filter> DecodeFilter(const v1::ListTasksRequest& re
     ASSIGN_OR_RETURN(filter.round, ParseRoundName(request.round()));
   }
   return filter;
-}
-
-absl::Status CheckTaskReason(absl::string_view reason) {
-  if (reason.size() <= kMaxReasonBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("reason has ", reason.size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
 }
 
 absl::Status CheckTaskBytes(uint64_t bytes, absl::string_view what, const Limits& limits) {

@@ -36,8 +36,6 @@ absl::StatusOr<absl::Duration> DecodeLeaseDuration(bool is_set, const google::pr
                                                    const Limits& limits);
 // Errors: INVALID_ARGUMENT: an unknown state, or not a name of a round.
 absl::StatusOr<TaskRegistry::Filter> DecodeFilter(const v1::ListTasksRequest& request);
-// Errors: INVALID_ARGUMENT: longer than a task keeps.
-absl::Status CheckTaskReason(absl::string_view reason);
 // Checks the size of a payload or a result; `what` is the place. Errors: RESOURCE_EXHAUSTED.
 absl::Status CheckTaskBytes(uint64_t bytes, absl::string_view what, const Limits& limits);
 

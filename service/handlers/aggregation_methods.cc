@@ -5,6 +5,7 @@
 #include "host/base/status_macros.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
+#include "service/rounds/round_name.h"
 
 namespace sparseagg::service {
 

@@ -16,6 +16,7 @@
 #include "service/codec/task_codec.h"
 #include "service/handlers/call_log.h"
 #include "service/handlers/task_methods.h"
+#include "service/rounds/round_name.h"
 
 namespace sparseagg::service {
 namespace {
@@ -138,7 +139,7 @@ void TaskMethods::FailTask(const Call& call) {
   ChangeLease<v1::FailTaskRequest>(
       call, kMaxNamesBytes,
       [this](const v1::FailTaskRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
-        RETURN_IF_ERROR(CheckTaskReason(request.reason()));
+        RETURN_IF_ERROR(CheckReason(request.reason()));
         return tasks_.Fail(lease, request.reason().empty() ? "no reason given" : request.reason(), request.retry());
       });
 }

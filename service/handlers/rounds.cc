@@ -14,6 +14,7 @@
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/call_log.h"
 #include "service/handlers/list_size.h"
+#include "service/rounds/round_name.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -26,7 +27,6 @@ constexpr absl::string_view kFeatures[] = {
     "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};
 
 // The longest reason of a cancelled round, which the round keeps.
-constexpr size_t kMaxReasonBytes = 1024;
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
   v1::CreateRoundRequest request;
   RETURN_IF_ERROR(ParseSpec(message, limits, &request));
@@ -143,10 +143,7 @@ void AggregationMethods::CloseWithOnly(const Call& call) {
 
 void AggregationMethods::CancelRound(const Call& call) {
   const auto cancel = [](const Caller& caller, const v1::CancelRoundRequest& request, Round& round) -> absl::Status {
-    if (request.reason().size() > kMaxReasonBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reason has ", request.reason().size(), " bytes; up to ", kMaxReasonBytes, " are allowed"));
-    }
+    RETURN_IF_ERROR(CheckReason(request.reason()));
     RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
     RETURN_IF_ERROR(round.AwaitDurable());
     LogCall(LogLevel::kInfo, caller, "CancelRound", request.name());

@@ -12,6 +12,7 @@
 #include "service/codec/task_codec.h"
 #include "service/handlers/call_log.h"
 #include "service/handlers/list_size.h"
+#include "service/rounds/round_name.h"
 
 namespace sparseagg::service {
 namespace {
@@ -113,7 +114,7 @@ void TaskMethods::CancelTasks(const Call& call) {
     RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
     v1::CancelTasksRequest request;
     RETURN_IF_ERROR(ParseTaskList(self.request(), &request));
-    RETURN_IF_ERROR(CheckTaskReason(request.reason()));
+    RETURN_IF_ERROR(CheckReason(request.reason()));
     if (request.names().empty() == request.round().empty()) {
       return absl::InvalidArgumentError("exactly one of names and round is to be set");
     }

@@ -269,6 +269,11 @@ RoundState Round::state() const {
   return life_.state();
 }
 
+size_t Round::num_recent_refusals() const {
+  MutexLock lock(&mu_);
+  return recent_refusals_.list().size();
+}
+
 absl::StatusOr<Results> Round::GetResults() const {
   MutexLock lock(&mu_);
   if (life_.state() != RoundState::kDone) return StateError(life_.state(), life_.reason());

@@ -67,12 +67,12 @@ namespace sparseagg::service {
 // Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
 // posted tasks keep it while they use it.
 //
-// Its parts are classes of their own: RoundLife, UploadTable and SubmissionTable (guarded by mu_), RoundSum (by
-// merge_mu_) and RoundWaits (which has a lock of its own). This class does what concerns several of them.
+// Parts of their own: RoundLife, UploadTable and SubmissionTable (guarded by mu_), RoundSum (by merge_mu_), RoundWaits
+// (with its own lock). This class does what concerns several of them.
 //
-// Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort and merge: call them on the worker pool unless
-// their input is small, since they take long and wait for other commits. The round makes chunks and commit of one
-// upload run one after another. Other calls that wait say so (Blocks); the rest are short.
+// Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort, merge and wait for each other: call them on the
+// worker pool unless their input is small. The round makes chunks and commit of one upload run one after another. Other
+// calls that wait say so (Blocks); the rest are short.
 //
 // Decoding, validation and sorting take none of the round's two locks, so that many threads do them at once. merge_mu_
 // is held while the engine adds or finishes; mu_ guards the state and is never held for long. Lock order: an upload's
@@ -103,10 +103,7 @@ class Round : public std::enable_shared_from_this<Round> {
   const Clock& clock() const { return services_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
-  size_t num_recent_refusals() const {
-    MutexLock lock(&mu_);
-    return recent_refusals_.list().size();
-  }
+  size_t num_recent_refusals() const;
   absl::Time create_time() const { return create_time_; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
