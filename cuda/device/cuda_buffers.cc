@@ -7,7 +7,7 @@
 namespace sparseagg::cuda {
 
 CudaPool::~CudaPool() {
-  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  if (pool_ != nullptr) IgnoreError(cudaMemPoolDestroy(pool_));
 }
 
 absl::Status CudaPool::Create(int device) {
@@ -38,7 +38,7 @@ absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
 }
 
 // Ignores errors: an error here is one of earlier work, and the call that waits for that work returns it.
-void CudaPool::Free(void* d_memory, cudaStream_t stream) { cudaFreeAsync(d_memory, stream); }
+void CudaPool::Free(void* d_memory, cudaStream_t stream) { IgnoreError(cudaFreeAsync(d_memory, stream)); }
 
 absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {
   void* memory = nullptr;
@@ -46,14 +46,12 @@ absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {
   return memory;
 }
 
-void CudaPool::FreePinned(void* memory) { cudaFreeHost(memory); }
+void CudaPool::FreePinned(void* memory) { IgnoreError(cudaFreeHost(memory)); }
 
 absl::Status CudaPool::Pin(const void* memory, size_t bytes) {
-  absl::Status status = CUDA_TO_STATUS(cudaHostRegister(const_cast<void*>(memory), bytes, cudaHostRegisterDefault));
-  if (!status.ok()) cudaGetLastError();  // resets the error, which the next launch would report
-  return status;
+  return CUDA_TO_STATUS(cudaHostRegister(const_cast<void*>(memory), bytes, cudaHostRegisterDefault));
 }
 
-void CudaPool::Unpin(const void* memory) { cudaHostUnregister(const_cast<void*>(memory)); }
+void CudaPool::Unpin(const void* memory) { IgnoreError(cudaHostUnregister(const_cast<void*>(memory))); }
 
 }  // namespace sparseagg::cuda

@@ -113,9 +113,9 @@ CudaDevice::~CudaDevice() {
     pool_.Abandon();
     return;
   }
-  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const cudaEvent_t event : events_) IgnoreError(cudaEventDestroy(event));
   for (const cudaStream_t stream : streams_) {
-    if (stream != nullptr) cudaStreamDestroy(stream);
+    if (stream != nullptr) IgnoreError(cudaStreamDestroy(stream));
   }
 }
 
@@ -125,7 +125,7 @@ absl::Status CudaDevice::Enter() {
   return CUDA_TO_STATUS(cudaSetDevice(kOrdinal));
 }
 
-void CudaDevice::Leave() { cudaSetDevice(previous_); }
+void CudaDevice::Leave() { IgnoreError(cudaSetDevice(previous_)); }
 
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) { return pool_.Allocate(bytes, StreamOf(lane)); }
 
@@ -149,7 +149,7 @@ bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
   const auto is_pinned = [](const std::byte* at) {
     cudaPointerAttributes attributes = {};
     if (cudaPointerGetAttributes(&attributes, at) == cudaSuccess) return attributes.type == cudaMemoryTypeHost;
-    cudaGetLastError();  // resets the error, which the next launch would report
+    IgnoreError(cudaErrorInvalidValue);
     return false;
   };
   const auto* begin = static_cast<const std::byte*>(memory);

@@ -12,9 +12,12 @@ absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int
   if (slash != absl::string_view::npos) name.remove_prefix(slash + 1);
   const std::string text =
       absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error), " (", call, " at ", name, ":", line, ")");
-  if (error != cudaErrorMemoryAllocation) return absl::InternalError(text);
   cudaGetLastError();  // resets the error, which the next launch would report again
-  return absl::ResourceExhaustedError(text);
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
+}
+
+void IgnoreError(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
 }
 
 }  // namespace sparseagg::cuda

@@ -9,10 +9,14 @@
 
 namespace sparseagg::cuda {
 
-// Converts a CUDA error. The message has the error's name and text, the call, the file and the line.
-// Returns: OK for cudaSuccess; RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation, which is then cleared; otherwise
-// INTERNAL.
+// Converts a CUDA error. The message has the error's name and text, the call, the file and the line. Clears the
+// thread's last error, which the next launch would report as its own; an error that the device cannot recover from
+// stays all the same, and every later call returns it.
+// Returns: OK for cudaSuccess; RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation; otherwise INTERNAL.
 absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int line);
+
+// For calls whose error nobody needs: clears it likewise.
+void IgnoreError(cudaError_t error);
 
 }  // namespace sparseagg::cuda
 

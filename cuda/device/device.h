@@ -31,9 +31,9 @@ using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
 // long segments.
-using KernelCall =
-    std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles, FoldTiles,
-                 CheckTerms, FlagKeptRows, FlagNonzeroRows, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
+using KernelCall = std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds,
+                                PlanTiles, FindPartBounds, FoldTiles, CheckTerms, FlagKeptRows, FlagNonzeroRows,
+                                DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,

@@ -23,14 +23,16 @@ struct FoldTiles {
   Number type = Number::kFloat32;
   const Source* d_sources = nullptr;
   uint32_t num_sources = 0;
+  bool uniform = false;  // every weight is 1
   TermScale scale;
-  // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed.
+  // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed. Bounds
+  // are of FindPartBounds, as those of the sources.
   const uint32_t* d_base_keys = nullptr;
   const void* d_base_accs = nullptr;
   const uint32_t* d_base_counts = nullptr;
-  const uint32_t* d_base_bounds = nullptr;  // by tile
+  const uint32_t* d_base_bounds = nullptr;
   // The plan.
-  const uint32_t* d_bounds = nullptr;    // of FindTileBounds
+  const uint32_t* d_bounds = nullptr;
   const uint8_t* d_num_parts = nullptr;  // by tile
   const uint32_t* d_parts = nullptr;     // indices of the parts, ascending
   const uint32_t* d_count = nullptr;     // how many parts
@@ -44,6 +46,8 @@ struct FoldTiles {
   void* d_accs = nullptr;
   uint32_t* d_counts = nullptr;    // null: not needed
   uint32_t* d_num_rows = nullptr;  // 0 at the start
+  // 0 at the start; set to 1 if a source's keys do not ascend strictly. Rows are then rubbish, within their arrays.
+  uint32_t* d_is_malformed = nullptr;
 };
 
 // Block kernel, one block a part. Shared memory: 43 KiB. Accumulators are registers.
@@ -81,28 +85,37 @@ struct TileBody {
     // Of each slot: the place of its first value; at first, 1 + the index of its base row, or 0; at last, its row.
     uint16_t offsets[kTileSlots];
     Value values[kGroupTuples];
-    Source sources[kGroupSources];
-    uint32_t begin[kGroupSources];       // of each source of the group: its first tuple in the part
-    uint32_t prefix[kGroupSources + 1];  // the number of tuples of the sources before it
-    uint64_t window[kThreads];           // messages of the parts before this one, the nearest first
-    uint32_t nearest[2];                 // index in the window of the nearest message that says kUpToEnd
-    uint32_t drawn;                      // number of this part among all parts
+    // Of each source of the group: its weights, its first tuple in the part, the number of tuples of the sources
+    // before.
+    double weights[kGroupSources];
+    int64_t integer_weights[kGroupSources];
+    uint32_t begin[kGroupSources];
+    uint32_t prefix[kGroupSources + 1];
+    uint32_t taken;             // sources of the group for whose tuples there is room
+    uint64_t window[kThreads];  // messages of the parts before this one, the nearest first
+    uint32_t nearest[2];        // index in the window of the nearest message that says kUpToEnd
+    uint32_t drawn;             // number of this part among all parts
     uint32_t num_rows;
     uint32_t num_rows_before;
   };
   struct Private {
     Acc accs[kOwnSlots];
     uint32_t counts[kOwnSlots];
-    uint32_t tuple_places[kOwnTuples];  // of the tuples that the thread marks and places: slot + source × kTileSlots
-    uint64_t tuple_values[kOwnTuples];  // bits
+    // Of the tuples that the thread marks and places: slot + source × kTileSlots, or kNowhere; and the bits of the
+    // value.
+    uint32_t tuple_places[kOwnTuples];
+    uint64_t tuple_values[kOwnTuples];
+    // Of the source that the thread brings into the next group: its tuples in the part. Loaded a group ahead.
+    uint32_t next_begin;
+    uint32_t next_end;
   };
+  static constexpr uint32_t kNowhere = UINT32_MAX;
 
   // The keys of a part.
   struct Part {
     uint32_t tile;
     uint32_t slots;
     uint32_t first_key;
-    bool is_whole_tile;
   };
 
   // Messages of parts: the kind and a number of rows. 0: no message yet.
@@ -135,8 +148,9 @@ struct TileBody {
     const uint32_t count = *args.d_count;
     if (drawn < count) {
       const Part part = PartOf(args.d_parts[drawn]);
-      if (args.d_base_bounds != nullptr) AddBase(block, part, shared);
-      for (uint32_t first = 0; first < args.num_sources;) first += AddGroup(block, part, first, shared);
+      if (args.d_base_bounds != nullptr) AddBase(block, part, drawn, shared);
+      LoadBounds(block, drawn, 0);
+      for (uint32_t first = 0; first < args.num_sources;) first += AddGroup(block, part, drawn, first, shared);
       WriteRows(block, part, drawn, count, shared);
     }
   }
@@ -147,22 +161,13 @@ struct TileBody {
     const uint32_t num_parts = args.d_num_parts[part.tile];
     part.slots = kTileSlots / num_parts;
     part.first_key = part.tile * kTileSlots + index % kMaxTileParts * part.slots;
-    part.is_whole_tile = num_parts == 1;
     return part;
   }
 
-  // Narrows the bounds of a tile to those of the part, among ascending keys.
-  SPARSEAGG_HD void Narrow(const Part& part, const uint32_t* d_keys, uint32_t& begin, uint32_t& end) const {
-    if (part.is_whole_tile || begin == end) return;
-    begin = LowerBound(d_keys, begin, end, part.first_key);
-    end = LowerBound(d_keys, begin, end, part.first_key + part.slots);
-  }
-
   template <typename Block>
-  SPARSEAGG_HD void AddBase(Block& block, const Part& part, Shared& shared) const {
-    uint32_t begin = args.d_base_bounds[part.tile];
-    uint32_t end = args.d_base_bounds[part.tile + 1];
-    Narrow(part, args.d_base_keys, begin, end);
+  SPARSEAGG_HD void AddBase(Block& block, const Part& part, uint32_t drawn, Shared& shared) const {
+    const uint32_t begin = args.d_base_bounds[drawn];
+    const uint32_t end = args.d_base_bounds[drawn + 1];
     block.Phase([&](uint32_t thread) {
       for (uint32_t row = begin + thread; row < end; row += block.num_threads()) {
         shared.offsets[args.d_base_keys[row] - part.first_key] = static_cast<uint16_t>(row - begin + 1);
@@ -181,28 +186,50 @@ struct TileBody {
     });
   }
 
+  // Loads the bounds of the group that begins with source `first`.
+  template <typename Block>
+  SPARSEAGG_HD void LoadBounds(Block& block, uint32_t drawn, uint32_t first) const {
+    block.Each([&](uint32_t thread) {
+      if (thread >= kGroupSources || first + thread >= args.num_sources) return;
+      const uint32_t* d_bound = args.d_bounds + (uint64_t{drawn} * args.num_sources + first + thread);
+      block.own(thread).next_begin = d_bound[0];
+      block.own(thread).next_end = d_bound[args.num_sources];
+    });
+  }
+
   // Adds the sources first, first + 1, … as far as there is room. Returns: how many, at least 1.
   template <typename Block>
-  SPARSEAGG_HD uint32_t AddGroup(Block& block, const Part& part, uint32_t first, Shared& shared) const {
+  SPARSEAGG_HD uint32_t AddGroup(Block& block, const Part& part, uint32_t drawn, uint32_t first, Shared& shared) const {
     const uint32_t left = args.num_sources - first;
     const uint32_t available = left < kGroupSources ? left : kGroupSources;
     block.ExclusiveSum(
         [&](uint32_t thread) -> uint32_t {
           if (thread >= available) return 0;
-          const uint64_t bound = uint64_t{part.tile} * args.num_sources + first + thread;
-          uint32_t begin = args.d_bounds[bound];
-          uint32_t end = args.d_bounds[bound + args.num_sources];
-          Narrow(part, args.d_keys, begin, end);
-          shared.begin[thread] = begin;
-          shared.sources[thread] = args.d_sources[first + thread];
-          return end - begin;
+          const Private& own = block.own(thread);
+          shared.begin[thread] = own.next_begin;
+          if (!args.uniform) {
+            shared.weights[thread] = args.d_sources[first + thread].weight;
+            shared.integer_weights[thread] = args.d_sources[first + thread].integer_weight;
+          }
+          return own.next_end - own.next_begin;
         },
         [&](uint32_t thread, uint32_t before, uint32_t total) {
           if (thread < kGroupSources) shared.prefix[thread] = before;
           if (thread == kGroupSources - 1) shared.prefix[kGroupSources] = total;
+          if (thread == 0 && total <= kGroupTuples) shared.taken = available;
+          if (thread >= available || before > kGroupTuples) return;
+          const Private& own = block.own(thread);
+          if (before + (own.next_end - own.next_begin) > kGroupTuples) shared.taken = thread;
         });
-    const uint32_t taken = LastAtMost(shared.prefix, available + 1, kGroupTuples);
+    const uint32_t taken = shared.taken;
+    if (taken == 0) {  // one source alone has more tuples than the part has keys
+      block.Each([&](uint32_t thread) {
+        if (thread == 0) AtomicOr(args.d_is_malformed, 1);
+      });
+      return left;
+    }
     const uint32_t num_tuples = shared.prefix[taken];
+    LoadBounds(block, drawn, first + taken);
     if (num_tuples > 0) Merge(block, part, taken, num_tuples, shared);
     return taken;
   }
@@ -226,19 +253,31 @@ struct TileBody {
   template <typename Block>
   SPARSEAGG_HD void Merge(Block& block, const Part& part, uint32_t num_sources, uint32_t num_tuples,
                           Shared& shared) const {
-    // Mark. The loop has constant bounds, so that it is unrolled and all its loads are under way at a time.
+    // Mark. The loops have constant bounds, so that they are unrolled, and atomics come after all loads, which the
+    // compiler does not move across them: so the loads of a thread are under way at a time.
     block.Phase([&](uint32_t thread) {
       Private& own = block.own(thread);
+      uint32_t sources[kOwnTuples];
+      uint32_t keys[kOwnTuples];
       SPARSEAGG_UNROLL
       for (uint32_t j = 0; j < kOwnTuples; ++j) {
         const uint32_t i = j * kThreads + thread;
         if (i >= num_tuples) continue;
-        const uint32_t source = LastAtMost(shared.prefix, num_sources, i);
-        const uint32_t tuple = shared.begin[source] + (i - shared.prefix[source]);
-        const uint32_t slot = args.d_keys[tuple] - part.first_key;
-        own.tuple_places[j] = slot + source * kTileSlots;
+        sources[j] = LastAtMost(shared.prefix, num_sources, i);
+        const uint32_t tuple = shared.begin[sources[j]] + (i - shared.prefix[sources[j]]);
+        keys[j] = args.d_keys[tuple];
         if (args.has_values) own.tuple_values[j] = LoadBits(args.d_values, args.type, tuple);
-        AtomicOr(&shared.masks[source / 32][slot], uint32_t{1} << source % 32);
+      }
+      SPARSEAGG_UNROLL
+      for (uint32_t j = 0; j < kOwnTuples; ++j) {
+        if (j * kThreads + thread >= num_tuples) continue;
+        const uint32_t slot = keys[j] - part.first_key;
+        own.tuple_places[j] = slot < part.slots ? slot + sources[j] * kTileSlots : kNowhere;
+        if (slot < part.slots) {
+          AtomicOr(&shared.masks[sources[j] / 32][slot], uint32_t{1} << sources[j] % 32);
+        } else {
+          AtomicOr(args.d_is_malformed, 1);
+        }
       }
     });
     // Offset.
@@ -263,7 +302,7 @@ struct TileBody {
         const Private& own = block.own(thread);
         SPARSEAGG_UNROLL
         for (uint32_t j = 0; j < kOwnTuples; ++j) {
-          if (j * kThreads + thread >= num_tuples) continue;
+          if (j * kThreads + thread >= num_tuples || own.tuple_places[j] == kNowhere) continue;
           const uint32_t slot = own.tuple_places[j] % kTileSlots;
           const uint32_t source = own.tuple_places[j] / kTileSlots;
           uint32_t place = shared.offsets[slot];
@@ -286,7 +325,11 @@ struct TileBody {
           uint32_t bits = shared.masks[word][slot];
           shared.masks[word][slot] = 0;
           for (; args.has_values && bits != 0; bits &= bits - 1) {
-            const Source& source = shared.sources[32 * word + LowestBit(bits)];
+            Source source;
+            if (!args.uniform) {
+              source.weight = shared.weights[32 * word + LowestBit(bits)];
+              source.integer_weight = shared.integer_weights[32 * word + LowestBit(bits)];
+            }
             own.accs[j] = Fold::Add(own.accs[j], shared.values[place++], source, args.scale);
           }
         }

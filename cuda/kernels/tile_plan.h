@@ -90,6 +90,38 @@ struct PlanTiles {
   }
 };
 
+// Element-wise over (parts + 1) × sources: narrows the bounds of tiles to those of the parts that PlanTiles chose. The
+// last part's end follows. Part p of source s has the tuples from d_bounds[p × num_sources + s] up to the next part's:
+// no tuple lies between parts that follow each other, since a tile without a part has none.
+struct FindPartBounds {
+  const uint32_t* d_keys = nullptr;  // of each source, strictly ascending
+  const uint32_t* d_tile_bounds = nullptr;
+  uint32_t num_sources = 1;
+  uint32_t num_tiles = 0;
+  const uint8_t* d_num_parts = nullptr;
+  const uint32_t* d_parts = nullptr;
+  const uint32_t* d_count = nullptr;  // how many parts
+  uint32_t max_count = 0;
+  uint32_t* d_bounds = nullptr;
+
+  uint64_t size() const { return (uint64_t{max_count} + 1) * num_sources; }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    const auto part = static_cast<uint32_t>(i / num_sources);
+    const auto source = static_cast<uint32_t>(i % num_sources);
+    const uint32_t count = *d_count;
+    if (part > count) return;
+    const uint32_t index = part == count ? num_tiles * kMaxTileParts : d_parts[part];
+    const uint32_t* d_tile = d_tile_bounds + (uint64_t{index / kMaxTileParts} * num_sources + source);
+    uint32_t bound = d_tile[0];
+    if (index % kMaxTileParts != 0) {
+      const uint32_t tile = index / kMaxTileParts;
+      const uint32_t slots = kTileSlots / d_num_parts[tile];
+      bound = LowerBound(d_keys, bound, d_tile[num_sources], tile * kTileSlots + index % kMaxTileParts * slots);
+    }
+    d_bounds[i] = bound;
+  }
+};
+
 // Returns: the most parts that PlanTiles can make.
 inline uint64_t MaxParts(uint64_t num_tiles, uint64_t num_tuples, uint64_t part_tuples) {
   const uint64_t parts = num_tiles + 2 * num_tuples / part_tuples;

@@ -6,5 +6,6 @@ namespace sparseagg::cuda {
 
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
+cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 }  // namespace sparseagg::cuda

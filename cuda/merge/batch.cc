@@ -52,18 +52,19 @@ namespace {
 
 absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
                       Batch& batch) {
-  auto* d_next = batch.d_keys.as<std::byte>();
+  size_t next = 0;
   for (const UpdateRange& range : ranges) {
     HostPart part;
     part.array = KeyArray(*range.update);
     part.first = range.first * shape.key_bytes;
     part.bytes = range.count * shape.key_bytes;
     if (const auto* run = std::get_if<KeyRun>(&range.update->keys())) {
-      batch.runs.push_back({d_next, shape.key_bytes, run->first + range.first, range.count});
+      batch.runs.push_back(
+          {batch.d_keys.as<std::byte>() + next, shape.key_bytes, run->first + range.first, range.count});
     } else {
-      RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
+      RETURN_IF_ERROR(session.staging().CopyIn(batch.d_keys.get(), next, part));
     }
-    d_next += part.bytes;
+    next += part.bytes;
   }
   return absl::OkStatus();
 }
@@ -71,14 +72,14 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
 absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
                         Batch& batch) {
   if (shape.row_bytes == 0) return absl::OkStatus();
-  auto* d_next = batch.d_values.as<std::byte>();
+  size_t next = 0;
   for (const UpdateRange& range : ranges) {
     HostPart part;
     part.array = range.update->values();
     part.first = range.first * shape.row_bytes;
     part.bytes = range.count * shape.row_bytes;
-    RETURN_IF_ERROR(session.staging().CopyIn(d_next, part));
-    d_next += part.bytes;
+    RETURN_IF_ERROR(session.staging().CopyIn(batch.d_values.get(), next, part));
+    next += part.bytes;
   }
   return absl::OkStatus();
 }
@@ -91,8 +92,8 @@ absl::Status SendSources(Session& session, const TensorShape& shape, const std::
     begin.push_back(begin.back() + static_cast<uint32_t>(range.count));
     sources.push_back(shape.MakeSource(range.update->weight()));
   }
-  RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), begin.data(), batch.d_begin.bytes()));
-  RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), sources.data(), batch.d_sources.bytes()));
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), 0, begin.data(), batch.d_begin.bytes()));
+  RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), 0, sources.data(), batch.d_sources.bytes()));
   return session.staging().Flush();
 }
 
@@ -131,7 +132,7 @@ absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, 
     ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));
     if (count * row_bytes == 0) continue;
     const HostPart part = {rows[column].data(), first * row_bytes, count * row_bytes};
-    RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), part));
+    RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), 0, part));
   }
   RETURN_IF_ERROR(session.staging().Flush());
   return sent;

@@ -101,12 +101,12 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
   rows.ascends = bases.size() <= 1;
   for (const RowColumn column : kRowColumns) {
     ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
-    auto* d_next = rows[column].as<std::byte>();
+    size_t next = 0;
     for (const HostRows* base : bases) {
       const Column<std::byte>& from = (*base)[column];
       if (from.empty()) continue;
-      RETURN_IF_ERROR(session_.staging().CopyIn(d_next, {from.data(), 0, from.size()}));
-      d_next += from.size();
+      RETURN_IF_ERROR(session_.staging().CopyIn(rows[column].get(), next, {from.data(), 0, from.size()}));
+      next += from.size();
     }
     RETURN_IF_ERROR(session_.staging().Flush());
   }

@@ -17,10 +17,11 @@ uint64_t MaxRows(const TensorShape& shape, const DeviceRows& base, const Batch& 
   return std::min<uint64_t>(shape.num_rows, uint64_t{base.num_rows} + batch.num_tuples);
 }
 
-// Returns: bytes of the bounds, the plan and the messages of the parts.
+// Returns: bytes of the bounds of tiles and of parts, the plan and the messages of the parts.
 double ScratchBytes(const TensorShape& shape, uint32_t num_sources, uint64_t max_parts) {
   const auto num_tiles = static_cast<double>(NumTiles(shape));
-  return (num_tiles + 1) * (num_sources + 1) * sizeof(uint32_t) + num_tiles * (kMaxTileParts + 1) +
+  const double num_bounds = (num_tiles + 1 + static_cast<double>(max_parts) + 1) * (num_sources + 1);
+  return num_bounds * sizeof(uint32_t) + num_tiles * (kMaxTileParts + 1) +
          static_cast<double>(max_parts * (sizeof(uint32_t) + sizeof(uint64_t)));
 }
 
@@ -28,9 +29,11 @@ double ScratchBytes(const TensorShape& shape, uint32_t num_sources, uint64_t max
 struct Counters {
   uint32_t num_drawn;
   uint32_t num_rows;
+  uint32_t is_malformed;
 };
 
-absl::StatusOr<DeviceBuffer> FindBounds(Session& session, FindTileBounds find) {
+template <typename Find>
+absl::StatusOr<DeviceBuffer> FindBounds(Session& session, Find find) {
   ASSIGN_OR_RETURN(DeviceBuffer bounds, session.Allocate(find.size() * sizeof(uint32_t)));
   find.d_bounds = bounds.as<uint32_t>();
   RETURN_IF_ERROR(session.device().Launch(find));
@@ -73,6 +76,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.type = shape.type;
   call.d_sources = batch.d_sources.as<Source>();
   call.num_sources = batch.num_sources;
+  call.uniform = shape.uniform;
   call.scale = shape.scale;
 
   FindTileBounds find;
@@ -80,25 +84,23 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   find.d_begin = batch.d_begin.as<uint32_t>();
   find.num_sources = batch.num_sources;
   find.num_tiles = static_cast<uint32_t>(NumTiles(shape));
-  ASSIGN_OR_RETURN(const DeviceBuffer bounds, FindBounds(session, find));
-  call.d_bounds = bounds.as<uint32_t>();
-  DeviceBuffer base_bounds;
+  ASSIGN_OR_RETURN(const DeviceBuffer tile_bounds, FindBounds(session, find));
+  DeviceBuffer base_tile_bounds;
   if (base.num_rows > 0) {
     find.d_keys = base[RowColumn::kKeys].as<uint32_t>();
     find.d_begin = nullptr;
     find.num_sources = 1;
     find.num_keys = base.num_rows;
-    ASSIGN_OR_RETURN(base_bounds, FindBounds(session, find));
+    ASSIGN_OR_RETURN(base_tile_bounds, FindBounds(session, find));
     call.d_base_keys = find.d_keys;
     call.d_base_accs = base[RowColumn::kAccs].get();
     call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
-    call.d_base_bounds = base_bounds.as<uint32_t>();
   }
 
   PlanTiles plan;
-  plan.d_bounds = call.d_bounds;
+  plan.d_bounds = tile_bounds.as<uint32_t>();
   plan.num_sources = batch.num_sources;
-  plan.d_base_bounds = call.d_base_bounds;
+  plan.d_base_bounds = base_tile_bounds.as<uint32_t>();
   plan.num_tiles = find.num_tiles;
   plan.part_tuples = session.tuning().tile_part_tuples;
   call.max_count =
@@ -114,6 +116,26 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.d_parts = parts.d_indices.as<uint32_t>();
   call.d_count = parts.d_count.as<uint32_t>();
 
+  FindPartBounds narrow;
+  narrow.d_keys = call.d_keys;
+  narrow.d_tile_bounds = plan.d_bounds;
+  narrow.num_sources = batch.num_sources;
+  narrow.num_tiles = plan.num_tiles;
+  narrow.d_num_parts = call.d_num_parts;
+  narrow.d_parts = call.d_parts;
+  narrow.d_count = call.d_count;
+  narrow.max_count = call.max_count;
+  ASSIGN_OR_RETURN(const DeviceBuffer bounds, FindBounds(session, narrow));
+  call.d_bounds = bounds.as<uint32_t>();
+  DeviceBuffer base_bounds;
+  if (base.num_rows > 0) {
+    narrow.d_keys = call.d_base_keys;
+    narrow.d_tile_bounds = plan.d_base_bounds;
+    narrow.num_sources = 1;
+    ASSIGN_OR_RETURN(base_bounds, FindBounds(session, narrow));
+    call.d_base_bounds = base_bounds.as<uint32_t>();
+  }
+
   ASSIGN_OR_RETURN(const DeviceBuffer messages, session.Allocate(uint64_t{call.max_count} * sizeof(uint64_t)));
   ASSIGN_OR_RETURN(merge.d_counters_, session.Allocate(sizeof(Counters)));
   RETURN_IF_ERROR(device.Fill(messages.get(), 0, messages.bytes(), Lane::kCompute));
@@ -121,6 +143,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.d_messages = messages.as<uint64_t>();
   call.d_num_drawn = &merge.d_counters_.as<Counters>()->num_drawn;
   call.d_num_rows = &merge.d_counters_.as<Counters>()->num_rows;
+  call.d_is_malformed = &merge.d_counters_.as<Counters>()->is_malformed;
   ASSIGN_OR_RETURN(merge.rows_, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(shape, base, batch))));
   call.d_row_keys = merge.rows_[RowColumn::kKeys].as<uint32_t>();
   call.d_accs = merge.rows_[RowColumn::kAccs].get();
@@ -132,6 +155,9 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
 absl::StatusOr<DeviceRows> TileMerge::Finish(Session& session, const TensorShape& shape) && {
   Counters counters = {};
   RETURN_IF_ERROR(session.CopyOut(&counters, d_counters_.get(), sizeof(counters)));
+  if (counters.is_malformed != 0) {
+    return absl::InternalError("the keys of an update do not ascend: they were changed after the update was validated");
+  }
   rows_.num_rows = counters.num_rows;
   for (const RowColumn column : kRowColumns) rows_[column].Shrink(rows_.num_rows * BytesPerRow(shape, column));
   return std::move(rows_);

@@ -24,11 +24,11 @@ class ResidentArrays {
     copies_.emplace(array, std::move(copy));
     bytes_ += bytes;
   }
-  bool Has(const void* array) const { return copies_.contains(array); }
-  // Returns: the copy, or null.
-  const std::byte* Find(const void* array) const {
+  // Returns: the copy, or null if there is none or it has fewer than `bytes`: updates of different lengths may borrow
+  // arrays that begin at one address.
+  const std::byte* Find(const void* array, size_t bytes) const {
     const auto found = copies_.find(array);
-    return found == copies_.end() ? nullptr : found->second.as<std::byte>();
+    return found == copies_.end() || found->second.bytes() < bytes ? nullptr : found->second.as<std::byte>();
   }
   // Frees the copy, if there is one, after the work requested before.
   void Drop(const void* array) {

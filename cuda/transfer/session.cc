@@ -54,7 +54,8 @@ absl::Status Session::SendAhead(absl::Span<const HostPart> arrays, std::vector<c
   std::vector<std::pair<HostPart, DeviceBuffer>> copies;
   size_t bytes = 0;
   for (const HostPart& array : arrays) {
-    if (array.bytes == 0 || resident_.Has(array.array)) continue;
+    if (array.bytes == 0 || resident_.Find(array.array, array.bytes) != nullptr) continue;
+    resident_.Drop(array.array);  // a copy of a shorter array that begins there
     bytes += array.bytes;
     copies.emplace_back(array, DeviceBuffer());
   }
@@ -63,7 +64,7 @@ absl::Status Session::SendAhead(absl::Span<const HostPart> arrays, std::vector<c
     ASSIGN_OR_RETURN(copy, memory_.Allocate(array.bytes, Lane::kCopy));
   }
   is_sending_ahead_ = true;
-  for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), array));
+  for (const auto& [array, copy] : copies) RETURN_IF_ERROR(staging_.CopyIn(copy.get(), 0, array));
   RETURN_IF_ERROR(staging_.Flush());
   for (auto& [array, copy] : copies) {
     sent.push_back(array.array);

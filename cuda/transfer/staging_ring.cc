@@ -26,29 +26,29 @@ void StagingRing::Reset() {
   buffers_.Reset();
 }
 
-absl::Status StagingRing::CopyIn(void* d_to, const HostPart& part) {
+absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPart& part) {
   if (part.bytes == 0) return absl::OkStatus();
-  if (const std::byte* d_copy = resident_.Find(part.array); d_copy != nullptr) {
+  auto* const d_to = static_cast<std::byte*>(d_allocation) + first;
+  if (const std::byte* d_copy = resident_.Find(part.array, part.first + part.bytes); d_copy != nullptr) {
     return CopyResident(d_to, d_copy + part.first, part.bytes);
   }
   const auto* from = static_cast<const std::byte*>(part.array) + part.first;
-  auto* d_next = static_cast<std::byte*>(d_to);
   const PinnedArrays::Range pinned = pinned_.Find(part.array);
   const size_t begin = std::clamp(pinned.begin, part.first, part.first + part.bytes) - part.first;
   const size_t end = std::clamp(pinned.end, part.first, part.first + part.bytes) - part.first;
   // The kernel copies words.
   if (begin >= end || !IsOfWords(from) || !IsOfWords(d_to) || part.bytes % kWordBytes != 0) {
     staged_bytes_ += part.bytes;
-    return Fill(d_to, from, part.bytes);
+    return Fill(d_allocation, first, from, part.bytes);
   }
-  for (const auto& [first, bytes] : {std::pair(size_t{0}, begin), std::pair(end, part.bytes - end)}) {
+  for (const auto& [at, bytes] : {std::pair(size_t{0}, begin), std::pair(end, part.bytes - end)}) {
     if (bytes == 0) continue;
     staged_bytes_ += bytes;
     edge_bytes_ += bytes;
-    edges_.push_back({d_next + first, from + first, bytes});
+    edges_.push_back({d_to + at, from + at, bytes});
   }
   direct_bytes_ += end - begin;
-  return CopyDirectly(d_next + begin, from + begin, end - begin);
+  return CopyDirectly(d_to + begin, from + begin, end - begin);
 }
 
 absl::Status StagingRing::CopyDirectly(void* d_to, const std::byte* from, size_t bytes) {
@@ -64,19 +64,22 @@ absl::Status StagingRing::CopyResident(void* d_to, const std::byte* d_from, size
   return absl::OkStatus();
 }
 
-absl::Status StagingRing::Stage(void* d_to, const void* from, size_t bytes) {
+absl::Status StagingRing::Stage(void* d_allocation, size_t first, const void* from, size_t bytes) {
+  auto* const d_to = static_cast<std::byte*>(d_allocation) + first;
   if (chunks_.empty() || bytes > kMaxEdgeBytes || !IsOfWords(d_to) || bytes % kWordBytes != 0) {
-    return Fill(d_to, from, bytes);
+    return Fill(d_allocation, first, from, bytes);
   }
   edge_bytes_ += bytes;
-  edges_.push_back({static_cast<std::byte*>(d_to), static_cast<const std::byte*>(from), bytes});
+  edges_.push_back({d_to, static_cast<const std::byte*>(from), bytes});
   return absl::OkStatus();
 }
 
-absl::Status StagingRing::Fill(void* d_to, const void* from, size_t bytes) {
-  auto* d_next = static_cast<std::byte*>(d_to);
+absl::Status StagingRing::Fill(void* d_allocation, size_t first, const void* from, size_t bytes) {
+  auto* d_next = static_cast<std::byte*>(d_allocation) + first;
   const auto* next = static_cast<const std::byte*>(from);
-  if (filled_ > 0 && d_next != d_destination_ + filled_) RETURN_IF_ERROR(FlushBuffer());
+  const bool adjoins = d_allocation == d_allocation_ && d_next == d_destination_ + filled_;
+  if (filled_ > 0 && !adjoins) RETURN_IF_ERROR(FlushBuffer());
+  d_allocation_ = d_allocation;
   while (bytes > 0) {
     if (filled_ == buffers_.buffer_bytes()) RETURN_IF_ERROR(FlushBuffer());
     if (filled_ == 0) d_destination_ = d_next;
@@ -117,18 +120,19 @@ absl::Status StagingRing::FlushFetch() {
   for (const CopyPiece& edge : edges_) num_chunks += edge.bytes / (kFetchWords * kWordBytes) + 2;
   ASSIGN_OR_RETURN(const DeviceBuffer d_list,
                    memory_.Allocate((first_chunk + num_chunks) * sizeof(FetchChunk), Lane::kCopy));
-  auto* d_next = d_list.as<std::byte>();
+  size_t next = 0;
   for (const CopyPiece& edge : edges_) {
-    RETURN_IF_ERROR(Fill(d_next, edge.from, edge.bytes));
-    AddChunks(edge.to, d_next, edge.bytes);
-    d_next += edge.bytes;
+    RETURN_IF_ERROR(Fill(d_list.get(), next, edge.from, edge.bytes));
+    AddChunks(edge.to, d_list.as<std::byte>() + next, edge.bytes);
+    next += edge.bytes;
   }
   static constexpr std::byte kPadding[sizeof(FetchChunk)] = {};
-  auto* d_chunks = d_list.as<FetchChunk>() + first_chunk;
-  RETURN_IF_ERROR(Fill(d_next, kPadding, reinterpret_cast<std::byte*>(d_chunks) - d_next));
-  RETURN_IF_ERROR(Fill(d_chunks, chunks_.data(), chunks_.size() * sizeof(FetchChunk)));
+  const size_t chunks_begin = first_chunk * sizeof(FetchChunk);
+  RETURN_IF_ERROR(Fill(d_list.get(), next, kPadding, chunks_begin - next));
+  RETURN_IF_ERROR(Fill(d_list.get(), chunks_begin, chunks_.data(), chunks_.size() * sizeof(FetchChunk)));
   RETURN_IF_ERROR(FlushBuffer());
-  RETURN_IF_ERROR(device_.LaunchOn(Fetch{d_chunks, static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
+  RETURN_IF_ERROR(device_.LaunchOn(Fetch{d_list.as<FetchChunk>() + first_chunk, static_cast<uint32_t>(chunks_.size())},
+                                   Lane::kCopy));
   chunks_.clear();
   edges_.clear();
   edge_bytes_ = 0;

@@ -40,12 +40,12 @@ class StagingRing {
         tuning_(tuning),
         buffers_(device, tuning.staging_buffer_bytes, tuning.num_staging_buffers) {}
 
-  // Copies host to device, on Lane::kCopy; or from the copy that the device has. Consecutive copies to adjoining
-  // destinations are sent together; all are on their way only after Flush. Requires: the array does not change before
-  // the copy has happened.
-  absl::Status CopyIn(void* d_to, const HostPart& part);
+  // Copies host to device, on Lane::kCopy; or from the copy that the device has. The destination begins at byte `first`
+  // of what Device::Allocate returned. Consecutive copies to adjoining places of one allocation are sent together; all
+  // are on their way only after Flush. Requires: the array does not change before the copy has happened.
+  absl::Status CopyIn(void* d_allocation, size_t first, const HostPart& part);
   // The same through a buffer, for memory that must not change only until Flush returns.
-  absl::Status Stage(void* d_to, const void* from, size_t bytes);
+  absl::Status Stage(void* d_allocation, size_t first, const void* from, size_t bytes);
   absl::Status Flush();
 
   // Bytes of CopyIn from host memory so far, by their way.
@@ -57,7 +57,7 @@ class StagingRing {
 
  private:
   // Puts bytes into the buffer that is being filled.
-  absl::Status Fill(void* d_to, const void* from, size_t bytes);
+  absl::Status Fill(void* d_allocation, size_t first, const void* from, size_t bytes);
   absl::Status FlushBuffer();
   absl::Status FlushFetch();
   absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
@@ -75,6 +75,8 @@ class StagingRing {
   std::vector<CopyPiece> pieces_;
   size_t filled_ = 0;
   std::byte* d_destination_ = nullptr;
+  // Where the destination lies. CUDA refuses a copy that spans two allocations, and those of a pool may adjoin.
+  const void* d_allocation_ = nullptr;
   std::vector<FetchChunk> chunks_;  // what the kernel will fetch
   // Small pieces that are not pinned, such as the ends of partly pinned arrays. Where the kernel runs anyway, they go
   // to one place on the device in one copy, together with the list of chunks, and the kernel takes them from there.

@@ -65,7 +65,7 @@ class DeviceContract : public ::testing::TestWithParam<DeviceCase> {
   template <typename T>
   DeviceBuffer Send(const std::vector<T>& data) {
     DeviceBuffer buffer = *session_->memory().Allocate(data.size() * sizeof(T), Lane::kCopy);
-    EXPECT_TRUE(session_->staging().CopyIn(buffer.get(), {data.data(), 0, buffer.bytes()}).ok());
+    EXPECT_TRUE(session_->staging().CopyIn(buffer.get(), 0, {data.data(), 0, buffer.bytes()}).ok());
     EXPECT_TRUE(session_->JoinCopies().ok());
     buffer.HandTo(Lane::kCompute);
     return buffer;
@@ -124,7 +124,7 @@ TEST_P(DeviceContract, StagingRing_AnyPieces_ArriveWhole) {
     for (size_t at = 0; at < data.size();) {
       const size_t piece = std::min<size_t>(1 + rng.Below(700), data.size() - at);
       std::vector<uint8_t> lent(data.begin() + at, data.begin() + at + piece);
-      ASSERT_TRUE(session_->staging().Stage(buffer.as<uint8_t>() + at, lent.data(), piece).ok());
+      ASSERT_TRUE(session_->staging().Stage(buffer.get(), at, lent.data(), piece).ok());
       if (rng.Coin()) {
         lents.push_back(std::move(lent));
       } else {
@@ -226,7 +226,7 @@ TEST(PinnedBuffers, NoPinnedMemory_NothingIsLeftBehind) {
   char bytes[1000] = {};
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(session.results().Send(bytes, bytes, sizeof(bytes)).code(), absl::StatusCode::kResourceExhausted);
-    ASSERT_TRUE(session.staging().Stage(bytes, bytes, 1).ok());
+    ASSERT_TRUE(session.staging().Stage(bytes, 0, bytes, 1).ok());
     EXPECT_EQ(session.staging().Flush().code(), absl::StatusCode::kResourceExhausted);
     session.Settle();  // as after every failed operation
   }

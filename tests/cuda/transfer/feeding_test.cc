@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -144,6 +147,73 @@ TEST(Feeding, SharedArrays_AreSentOnce) {
   RawSubmission again = submission;
   again.client_id += " again";
   EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, {submission, again}), Judge({spec}, {submission, again})), "");
+}
+
+// Updates of different lengths that borrow one array, the shorter one first.
+TEST(Feeding, ArraysThatBeginAtOneAddress_AreSentAsFarAsTheyReach) {
+  const TensorSpec spec = Sum(5'000);
+  const RawSubmission submission = Submissions(spec, 1, 1'000, KeyOrder::kSortedUnique)[0];
+  const std::vector<ValidatedUpdate> whole = *BuildUpdates({spec}, submission);
+  const auto& keys = std::get<absl::Span<const uint32_t>>(whole[0].keys());
+  RawSubmission shorter = submission;
+  shorter.client_id = "a";
+  shorter.tensors[0].keys.resize(400);
+  shorter.tensors[0].values.resize(400);
+  UpdateColumns columns;
+  columns.keys = keys.first(400);
+  columns.values = whole[0].values();
+  cuda::DeviceEngineOptions options;
+  options.tuning = TinyTuning();
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  ASSERT_TRUE(aggregation->Add("a", *aggregation->Prepare({*ValidatedUpdate::Create(spec, columns, 1.0)})).ok());
+  RawSubmission longer = submission;
+  longer.client_id = "b";
+  ASSERT_TRUE(aggregation->Add("b", *aggregation->Prepare(whole)).ok());
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ(Disagreement({spec}, results, Judge({spec}, {shorter, longer})), "");
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+}
+
+// A device whose allocations adjoin, as those of a CUDA memory pool may, and which refuses a copy that spans two of
+// them, as CUDA does.
+class AdjoiningDevice : public cuda::HostDevice {
+ public:
+  ~AdjoiningDevice() override { HostDevice::Free(block_, cuda::Lane::kCompute); }
+  absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override {
+    if (block_ == nullptr) block_ = *HostDevice::Allocate(kBytes, lane);
+    std::byte* const begin = static_cast<std::byte*>(block_) + used_;
+    used_ += (bytes + 255) / 256 * 256;
+    if (used_ > kBytes) return absl::ResourceExhaustedError("the block is used up");
+    ends_[begin] = begin + bytes;
+    return begin;
+  }
+  void Free(void*, cuda::Lane) override {}
+  absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
+    auto* const begin = static_cast<std::byte*>(d_to);
+    const auto allocation = std::prev(ends_.upper_bound(begin));
+    if (begin + bytes > allocation->second) return absl::InternalError("a copy beyond its allocation");
+    return HostDevice::CopyIn(d_to, from, bytes, lane);
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{64} << 20;
+  void* block_ = nullptr;
+  size_t used_ = 0;
+  std::map<std::byte*, std::byte*> ends_;
+};
+
+TEST(Feeding, AllocationsThatAdjoin_GetCopiesOfTheirOwn) {
+  const TensorSpec spec = Sum(5'000);
+  const auto submissions =
+      Submissions(spec, 6, 1'024, KeyOrder::kSortedUnique);  // arrays of whole multiples of 256 bytes
+  cuda::DeviceEngineOptions options;
+  options.tuning.min_pinned_bytes = options.tuning.min_resident_bytes = size_t{1} << 40;
+  cuda::DeviceEngine engine(std::make_unique<AdjoiningDevice>(), options);
+  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
 }
 
 // Copies make way for a merge that needs their memory.
