@@ -158,7 +158,7 @@ TEST(Feeding, ArraysThatBeginAtOneAddress_AreSentAsFarAsTheyReach) {
   RawSubmission shorter = submission;
   shorter.client_id = "a";
   shorter.tensors[0].keys.resize(400);
-  shorter.tensors[0].values.resize(400);
+  shorter.tensors[0].values.resize(400 * sizeof(float));
   UpdateColumns columns;
   columns.keys = keys.first(400);
   columns.values = whole[0].values();
@@ -170,9 +170,8 @@ TEST(Feeding, ArraysThatBeginAtOneAddress_AreSentAsFarAsTheyReach) {
   RawSubmission longer = submission;
   longer.client_id = "b";
   ASSERT_TRUE(aggregation->Add("b", *aggregation->Prepare(whole)).ok());
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_EQ(Disagreement({spec}, results, Judge({spec}, {shorter, longer})), "");
+  const Driven driven = {{absl::OkStatus(), absl::OkStatus()}, std::move(*aggregation).Finish()};
+  EXPECT_EQ(Disagreement({spec}, driven, Judge({spec}, {shorter, longer})), "");
   EXPECT_EQ(engine.use().num_fallbacks, 0u);
 }
 
