@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/gpu.md: bytes per tuple, rounds fed from host memory, and what each kernel takes.
+"""Writes the tables of docs/gpu.md: bytes per tuple, and what each kernel takes.
 
     build/dev/bench/gpu_traffic --out bench/results/gpu_traffic.json
     scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
 
-The bytes are counted, and the feeding is modelled (bench/gpu/traffic). Registers, spills and shared memory are what
-ptxas reports; each source with kernels is compiled once more for that, as in its build for one architecture. Rates and
-occupancy are computed: a model, not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in
-local memory. Standard library only.
+The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source
+with kernels is compiled once more for that, as in its build for one architecture. Rates and occupancy are computed: a
+model, not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -166,23 +166,6 @@ def traffic_table(traffic: dict[str, Any]) -> list[str]:
     return lines
 
 
-def feeding_table(traffic: dict[str, Any]) -> list[str]:
-    """The lines of the table of rounds fed from host memory."""
-    kinds = ("pinned", "sent on arrival")
-    lines = [
-        "| workload | bytes a tuple in | out | " + " | ".join(f"{kind}, G/s (link)" for kind in kinds) + " |",
-        "|---|---|---|" + "---|" * len(kinds),
-    ]
-    for workload in dict.fromkeys(each["workload"] for each in traffic["feeding"]):
-        rows = {each["memory"]: each for each in traffic["feeding"] if each["workload"] == workload}
-        first = rows[kinds[0]]
-        rates = " | ".join(f"{rows[k]['tuples_per_s'] / 1e9:.2f} ({rows[k]['link_share']:.0%})" for k in kinds)
-        lines.append(
-            f"| {workload} | {first['in_bytes_per_tuple']:.1f} | {first['out_bytes_per_tuple']:.1f} | {rates} |"
-        )
-    return lines
-
-
 def replace(text: str, name: str, lines: list[str]) -> str:
     """`text` with `lines` between the two comments that name the table."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
@@ -203,8 +186,6 @@ def main() -> int:
     if arguments.traffic is not None:
         traffic = json.loads(arguments.traffic.read_text(encoding="utf-8"))
         text = replace(text, "traffic", traffic_table(traffic))
-        if traffic.get("feeding"):
-            text = replace(text, "feeding", feeding_table(traffic))
     if arguments.build is not None:
         kernels = read_kernels(compile_kernels(arguments.build))
         text = replace(text, "kernels", kernel_table(kernels))

@@ -15,7 +15,6 @@
 #include "bench/gpu/gpu_cases.h"
 #include "bench/gpu/traffic/access_counter.h"
 #include "bench/gpu/traffic/counting_device.h"
-#include "bench/gpu/traffic/feeding.h"
 
 namespace sparseagg::bench {
 namespace {
@@ -65,36 +64,15 @@ Counted Count(const Workload& workload, const CanonicalSums& expected, const std
   return counted;
 }
 
-// The path that the planner takes, and the other one where it is possible.
-std::vector<std::string> CountPaths(const Workload& workload) {
+// The path that the planner takes, and, unless `planned_only`, the other one where it is possible.
+std::vector<std::string> CountPaths(const Workload& workload, bool planned_only) {
   const CanonicalSums expected(workload);
   const Counted planned = Count(workload, expected, "auto");
   std::vector<std::string> records = {planned.record};
+  if (planned_only) return records;
   const std::string other_path = planned.path == "sort" ? "tiles" : "sort";
   const Counted other = Count(workload, expected, other_path);
   if (other.path == other_path) records.push_back(other.record);
-  return records;
-}
-
-// The model of the workload: fed from pinned host memory; and with large updates sent to the device when they arrived.
-std::vector<std::string> ModelFeedings(const Workload& workload) {
-  const CanonicalSums expected(workload);
-  const cuda::Tuning on_arrival;
-  cuda::Tuning pinned;
-  pinned.max_resident_share = 0;
-  std::vector<std::string> records;
-  for (const auto& [name, tuning] : {std::pair("pinned", pinned), std::pair("sent on arrival", on_arrival)}) {
-    const Feeding feeding = ModelFeeding(workload, expected, tuning);
-    const auto tuples = static_cast<double>(feeding.num_tuples);
-    std::printf("%-2s %-22s %6.2f G/s %4.0f %% of the link\n", workload.name.c_str(), name,
-                feeding.tuples_per_s() / 1e9, 100 * feeding.LinkShare());
-    std::fflush(stdout);
-    records.push_back(absl::StrFormat(
-        R"({"workload": "%s", "memory": "%s", "tuples_per_s": %.4g, "link_share": %.3f, "in_bytes_per_tuple": %.2f, )"
-        R"("out_bytes_per_tuple": %.2f})",
-        workload.name, name, feeding.tuples_per_s(), feeding.LinkShare(), feeding.timeline.in_bytes / tuples,
-        feeding.timeline.out_bytes / tuples));
-  }
   return records;
 }
 
@@ -109,22 +87,21 @@ int main(int argc, char** argv) try {
   app.add_option("--workloads", workloads, "letters of the workloads")->capture_default_str();
   app.add_option("--divide-clients", divide_clients, "take fewer clients, for a quick look")
       ->check(CLI::PositiveNumber);
+  bool planned_only = false;
+  app.add_flag("--planned-only", planned_only, "leave out the path that the planner does not take");
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   std::printf("%-2s %-5s %10s %10s\n", "", "path", "B/tuple", "floor");
   std::vector<std::string> records;
-  std::vector<std::string> feedings;
   for (const char name : workloads) {
     const sparseagg::bench::Workload workload =
         sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, divide_clients);
-    for (std::string& record : sparseagg::bench::CountPaths(workload)) records.push_back(record);
-    for (std::string& record : sparseagg::bench::ModelFeedings(workload)) feedings.push_back(record);
+    for (std::string& record : sparseagg::bench::CountPaths(workload, planned_only)) records.push_back(record);
   }
   if (!out.empty()) {
     std::ofstream file(out);
     file << "{\n\"clients_divided_by\": " << divide_clients << ",\n\"results\": [\n"
-         << absl::StrJoin(records, ",\n") << "\n],\n\"feeding\": [\n"
-         << absl::StrJoin(feedings, ",\n") << "\n]\n}\n";
+         << absl::StrJoin(records, ",\n") << "\n]\n}\n";
     file.close();
     if (!file.good()) throw std::runtime_error("cannot write " + out);
   }
