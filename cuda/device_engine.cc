@@ -98,18 +98,13 @@ PreloadedArrays::~PreloadedArrays() {
     const absl::Status status = engine_.ForgetSent(sent_);
     if (!absl::IsResourceExhausted(status)) engine_.Distrust(status);
   }
-  for (const void* array : pinned_) engine_.session_->pinned().Remove(array);
 }
 
 PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays) {
   PreloadedArrays preloaded(*this);
   if (!Probe().ok()) return preloaded;
-  preloaded.pinned_.reserve(arrays.size());
   size_t bytes = 0;
-  for (const HostPart& array : arrays) {
-    bytes += array.bytes;
-    if (session_->pinned().Add(array.array, array.bytes)) preloaded.pinned_.push_back(array.array);
-  }
+  for (const HostPart& array : arrays) bytes += array.bytes;
   if (bytes < options_.tuning.min_resident_bytes) return preloaded;
   const absl::Status status = SendAhead(arrays, preloaded);
   // Without room the update waits in host memory.

@@ -42,20 +42,18 @@ struct DeviceUse {
 
 class DeviceEngine;
 
-// Arrays that an engine has pinned or sent to its device; the destructor undoes both. They must neither change nor go
+// Arrays that an engine has sent to its device; the destructor drops the copies. They must neither change nor go
 // before that. Not thread-safe.
 class PreloadedArrays {
  public:
   explicit PreloadedArrays(DeviceEngine& engine) : engine_(engine) {}
-  PreloadedArrays(PreloadedArrays&& other) noexcept
-      : engine_(other.engine_), pinned_(std::exchange(other.pinned_, {})), sent_(std::exchange(other.sent_, {})) {}
+  PreloadedArrays(PreloadedArrays&& other) noexcept : engine_(other.engine_), sent_(std::exchange(other.sent_, {})) {}
   PreloadedArrays& operator=(PreloadedArrays&&) = delete;
   ~PreloadedArrays();
 
  private:
   friend class DeviceEngine;
   DeviceEngine& engine_;
-  std::vector<const void*> pinned_;
   std::vector<const void*> sent_;
 };
 
@@ -87,8 +85,8 @@ class DeviceEngine : public Engine {
   absl::Status RunOnDevice(const Operation& operation);
   // Runs the operation with the kernels on the host: same bits, slower.
   absl::Status RunOnHost(const Operation& operation) const;
-  // Does what can be done for the arrays of an update as soon as it arrives: pins them, so that they are sent without a
-  // buffer, and sends copies to the device, as far as there is room (Tuning). Thread-safe. Blocks: while another
+  // Sends copies of the arrays of an update to the device as soon as it arrives, as far as there is room (Tuning).
+  // Thread-safe. Blocks: while another
   // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
   // for them.
   PreloadedArrays Preload(absl::Span<const HostPart> arrays);

@@ -1,4 +1,4 @@
-// Sizes that affect speed only, never a result. Estimates: not yet measured on a device.
+// Sizes that affect speed only, never a result. Estimates, but for what docs/gpu.md says was measured.
 #ifndef SPARSEAGG_CUDA_TUNING_H_
 #define SPARSEAGG_CUDA_TUNING_H_
 
@@ -14,16 +14,12 @@ struct Tuning {
   size_t num_staging_buffers = 8;  // at least 2; as many again for results
   // What one host thread copies at a time.
   size_t copy_part_bytes = size_t{256} << 10;
-  // Size of an array of keys or values from which on it is pinned when it arrives, and bytes that may be pinned at a
-  // time. Pinned arrays go to the device without a buffer.
-  size_t min_pinned_bytes = size_t{64} << 10;
-  size_t max_pinned_bytes = size_t{16} << 30;
   // Bytes of keys and values of an update from which on it is sent to the device when it arrives, which takes as long
   // as copying so much; and the share of the device's memory that updates may take there.
   size_t min_resident_bytes = size_t{64} << 10;
   double max_resident_share = 0.5;
-  // Size from which on a piece of a pinned array is a copy of its own, so that its bytes outweigh the call; a smaller
-  // one is fetched by a kernel (kernels/fetch.h).
+  // Size from which on a piece of an array that is pinned, or on the device, is a copy of its own, so that its bytes
+  // outweigh the call. A smaller one goes through a buffer, or is copied by a kernel (kernels/fetch.h).
   size_t min_copy_bytes = size_t{256} << 10;
   // Bytes of keys and values of a slab (slab_plan.h): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a

@@ -5,8 +5,7 @@
     scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
 
 The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source
-with kernels is compiled once more for that, as in its build for one architecture. Rates and occupancy are computed: a
-model, not a measurement. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library
+with kernels is compiled once more for that, as in its build for one architecture. Occupancy is computed. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library
 only.
 """
 
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # Bytes per second of an H100's memory, from its data sheet, and the share that a copy kernel reaches of it.
-BANDWIDTH = 3.35e12
-SHARE = 0.9
 
 # A multiprocessor of sm_90.
 REGISTERS = 65536
@@ -143,12 +140,11 @@ def spread(numbers: list[int]) -> str:
 def traffic_table(traffic: dict[str, Any]) -> list[str]:
     """The lines of the table of bytes: a row for each workload, with the path that the planner takes and the other."""
     lines = [
-        "| workload | planned path | bytes a tuple | floor | H100 model, G/s | the other path, bytes a tuple |",
-        "|---|---|---|---|---|---|",
+        "| workload | planned path | bytes a tuple | floor | the other path, bytes a tuple |",
+        "|---|---|---|---|---|",
     ]
     for planned in (each for each in traffic["results"] if each["planned"]):
         taken, floor = planned["bytes_per_tuple"], planned["floor_bytes_per_tuple"]
-        rate = SHARE * BANDWIDTH / taken / 1e9
         others = [
             f"{each['path']} {each['bytes_per_tuple']:.1f}"
             for each in traffic["results"]
@@ -159,7 +155,6 @@ def traffic_table(traffic: dict[str, Any]) -> list[str]:
             planned["path"],
             f"{taken:.1f}",
             f"{floor:.1f}",
-            f"{rate:.1f}",
             *(others or ["–"]),
         )
         lines.append(f"| {' | '.join(cells)} |")

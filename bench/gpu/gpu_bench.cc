@@ -265,7 +265,6 @@ int main(int argc, char** argv) try {
       ->capture_default_str();
   app.add_option("--slab-bytes", tuning.slab_bytes)->capture_default_str();
   app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
-  app.add_option("--min-pinned-bytes", tuning.min_pinned_bytes)->capture_default_str();
   app.add_option("--min-copy-bytes", tuning.min_copy_bytes)->capture_default_str();
   app.add_option("--min-resident-bytes", tuning.min_resident_bytes)->capture_default_str();
   std::string folder;

@@ -42,8 +42,6 @@ class WatchedDevice : public cuda::Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
-  absl::Status Pin(const void* memory, size_t bytes) override { return device_->Pin(memory, bytes); }
-  void Unpin(const void* memory) override { device_->Unpin(memory); }
 
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, cuda::Lane lane) override {
     return device_->CopyIn(d_to, from_pinned, bytes, lane);

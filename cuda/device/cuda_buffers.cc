@@ -48,10 +48,4 @@ absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {
 
 void CudaPool::FreePinned(void* memory) { IgnoreError(cudaFreeHost(memory)); }
 
-absl::Status CudaPool::Pin(const void* memory, size_t bytes) {
-  return CUDA_TO_STATUS(cudaHostRegister(const_cast<void*>(memory), bytes, cudaHostRegisterDefault));
-}
-
-void CudaPool::Unpin(const void* memory) { IgnoreError(cudaHostUnregister(const_cast<void*>(memory))); }
-
 }  // namespace sparseagg::cuda

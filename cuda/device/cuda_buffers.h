@@ -35,9 +35,6 @@ class CudaPool {
   // Pinned host memory. Blocks: synchronises with the driver, and is slow.
   static absl::StatusOr<void*> AllocatePinned(size_t bytes);
   static void FreePinned(void* memory);
-  // Pins whole pages that someone else owns. Errors: any, with nothing pinned.
-  static absl::Status Pin(const void* memory, size_t bytes);
-  static void Unpin(const void* memory);
 
  private:
   cudaMemPool_t pool_ = nullptr;

@@ -139,12 +139,6 @@ void CudaDevice::FreePinned(void* memory) {
   if (hung_.ok()) CudaPool::FreePinned(memory);
 }
 
-absl::Status CudaDevice::Pin(const void* memory, size_t bytes) { return CudaPool::Pin(memory, bytes); }
-
-void CudaDevice::Unpin(const void* memory) {
-  if (!hangs_) CudaPool::Unpin(memory);
-}
-
 bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
   const auto is_pinned = [](const std::byte* at) {
     cudaPointerAttributes attributes = {};
@@ -211,7 +205,6 @@ absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const 
       hung_ = absl::UnavailableError(
           absl::StrCat("the device hangs: no answer within ",
                        std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count(), " ms (", what, ")"));
-      hangs_ = true;
       return hung_;
     }
     if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));

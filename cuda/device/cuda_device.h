@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -38,8 +37,6 @@ class CudaDevice : public Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* memory) override;
   bool IsPinned(const void* memory, size_t bytes) const override;
-  absl::Status Pin(const void* memory, size_t bytes) override;
-  void Unpin(const void* memory) override;
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;
@@ -72,7 +69,6 @@ class CudaDevice : public Device {
   int previous_ = kOrdinal;  // the calling thread's current device before Enter; Leave restores it
   const std::chrono::nanoseconds patience_;
   absl::Status hung_;  // why the device is not waited for any more
-  std::atomic<bool> hangs_ = false;
   CudaPool pool_;
   std::array<cudaStream_t, kLanes.size()> streams_ = {};
   std::vector<cudaEvent_t> events_;

@@ -60,13 +60,8 @@ class Device {
   // Pinned host memory, as copies require. Blocks: slow; allocate once.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
-  // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it. Thread-safe.
+  // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it.
   virtual bool IsPinned(const void* memory, size_t bytes) const = 0;
-  // Pins whole pages of memory that someone else owns, until Unpin. Slow. Thread-safe. Errors: any; then the memory is
-  // not pinned, perhaps because it was before, and the device stays usable.
-  virtual absl::Status Pin(const void* memory, size_t bytes) = 0;
-  virtual void Unpin(const void* memory) = 0;
-
   virtual absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) = 0;
   virtual absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) = 0;
   virtual absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) = 0;

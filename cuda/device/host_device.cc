@@ -139,19 +139,6 @@ void HostDevice::FreePinned(void* memory) {
   std::free(memory);
 }
 
-absl::Status HostDevice::Pin(const void* memory, size_t bytes) {
-  const std::lock_guard<std::mutex> lock(pinned_mutex_);
-  if (!pinned_.try_emplace(static_cast<const std::byte*>(memory), bytes).second) {
-    return absl::AlreadyExistsError("this memory is pinned");
-  }
-  return absl::OkStatus();
-}
-
-void HostDevice::Unpin(const void* memory) {
-  const std::lock_guard<std::mutex> lock(pinned_mutex_);
-  pinned_.erase(static_cast<const std::byte*>(memory));
-}
-
 bool HostDevice::IsPinned(const void* memory, size_t bytes) const {
   if (options_.all_pinned) return true;
   const auto* begin = static_cast<const std::byte*>(memory);

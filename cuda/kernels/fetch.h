@@ -1,4 +1,4 @@
-// Kernels that read and write pinned host memory themselves, in place of many small copies.
+// Kernels in place of many small copies.
 #ifndef SPARSEAGG_CUDA_KERNELS_FETCH_H_
 #define SPARSEAGG_CUDA_KERNELS_FETCH_H_
 
@@ -8,19 +8,19 @@
 
 namespace sparseagg::cuda {
 
-// A page of host memory, in words of 4 bytes.
+// Words of 4 bytes in a piece that one chunk copies at most.
 inline constexpr uint32_t kFetchWords = 1024;
 
-// Words [begin, end) of a page.
+// Words [begin, end) of such a piece.
 struct FetchChunk {
-  const uint32_t* from = nullptr;  // word `begin`, in pinned host memory
-  uint32_t* d_to = nullptr;        // its place on the device
+  const uint32_t* d_from = nullptr;  // word `begin`
+  uint32_t* d_to = nullptr;
   uint16_t begin = 0;
   uint16_t end = 0;
 };
 
-// Element-wise over the words of all pages: those of the chunks are copied. Threads follow the pages, not the chunks,
-// so that a warp reads one aligned line of 128 bytes: the link then moves whole lines.
+// Element-wise over the words of all pieces: those of the chunks are copied, within the device. Threads follow the
+// pieces, which are aligned, not the chunks, so that a warp reads one line of 128 bytes.
 struct Fetch {
   const FetchChunk* d_chunks = nullptr;
   uint32_t num_chunks = 0;
@@ -29,7 +29,7 @@ struct Fetch {
   SPARSEAGG_HD void operator()(uint64_t i) const {
     const FetchChunk chunk = d_chunks[i / kFetchWords];
     const auto word = static_cast<uint32_t>(i % kFetchWords);
-    if (word >= chunk.begin && word < chunk.end) chunk.d_to[word - chunk.begin] = chunk.from[word - chunk.begin];
+    if (word >= chunk.begin && word < chunk.end) chunk.d_to[word - chunk.begin] = chunk.d_from[word - chunk.begin];
   }
 };
 

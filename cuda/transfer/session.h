@@ -11,7 +11,6 @@
 #include "absl/types/span.h"
 #include "cuda/device/device.h"
 #include "cuda/device/device_memory.h"
-#include "cuda/transfer/pinned_arrays.h"
 #include "cuda/transfer/resident_arrays.h"
 #include "cuda/transfer/result_ring.h"
 #include "cuda/transfer/staging_ring.h"
@@ -21,7 +20,7 @@
 namespace sparseagg::cuda {
 
 // One for each device, used by one operation after another under DeviceEngine's device lock; or one for a single
-// operation on a HostDevice. Not thread-safe, but for pinned(). An operation releases what it has allocated when it
+// operation on a HostDevice. Not thread-safe. An operation releases what it has allocated when it
 // ends, successful or not. Copies made by SendAhead outlive it, until Forget or until device memory runs out.
 class Session {
  public:
@@ -30,17 +29,14 @@ class Session {
       : device_(device),
         tuning_(tuning),
         threads_(num_threads),
-        pinned_(device, tuning),
         memory_(device, budget_bytes),
         resident_(static_cast<size_t>(static_cast<double>(budget_bytes) * tuning.max_resident_share)),
-        staging_(device, memory_, threads_, pinned_, resident_, tuning),
+        staging_(device, memory_, threads_, resident_, tuning),
         results_(device, threads_, tuning) {}
 
   Device& device() { return device_; }
   DeviceMemory& memory() { return memory_; }
   HostThreads& threads() { return threads_; }
-  // Arrays that are sent without a buffer. Thread-safe.
-  PinnedArrays& pinned() { return pinned_; }
   ResidentArrays& resident() { return resident_; }
   // Device memory for an operation: what the copies of arrays leave.
   size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes(); }
@@ -102,7 +98,6 @@ class Session {
   Device& device_;
   const Tuning tuning_;
   HostThreads threads_;
-  PinnedArrays pinned_;
   DeviceMemory memory_;
   ResidentArrays resident_;
   bool is_sending_ahead_ = false;  // copies sent ahead may be under way

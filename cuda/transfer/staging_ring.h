@@ -10,7 +10,6 @@
 #include "cuda/device/device.h"
 #include "cuda/device/device_memory.h"
 #include "cuda/kernels/fetch.h"
-#include "cuda/transfer/pinned_arrays.h"
 #include "cuda/transfer/pinned_buffers.h"
 #include "cuda/transfer/resident_arrays.h"
 #include "cuda/tuning.h"
@@ -25,17 +24,16 @@ struct HostPart {
   size_t bytes = 0;
 };
 
-// Several threads fill one buffer while the copies of the others are under way. Parts of pinned arrays go without a
-// buffer, and those of resident arrays come from the device itself: large ones as copies of their own, all small ones
-// together by a kernel that reads them. Not thread-safe.
+// Several threads fill one buffer while the copies of the others are under way. Large parts of arrays that their owner
+// has pinned go without a buffer. Parts of resident arrays come from the device itself: large ones as copies of their
+// own, all small ones together by a kernel. Not thread-safe.
 class StagingRing {
  public:
-  StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const PinnedArrays& pinned,
-              const ResidentArrays& resident, const Tuning& tuning)
+  StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const ResidentArrays& resident,
+              const Tuning& tuning)
       : device_(device),
         memory_(memory),
         threads_(threads),
-        pinned_(pinned),
         resident_(resident),
         tuning_(tuning),
         buffers_(device, tuning.staging_buffer_bytes, tuning.num_staging_buffers) {}
@@ -56,18 +54,14 @@ class StagingRing {
   void Reset();
 
  private:
-  // Puts bytes into the buffer that is being filled.
-  absl::Status Fill(void* d_allocation, size_t first, const void* from, size_t bytes);
   absl::Status FlushBuffer();
   absl::Status FlushFetch();
-  absl::Status CopyDirectly(void* d_to, const std::byte* from, size_t bytes);
   absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
   void AddChunks(void* d_to, const void* from, size_t bytes);
 
   Device& device_;
   DeviceMemory& memory_;
   HostThreads& threads_;
-  const PinnedArrays& pinned_;
   const ResidentArrays& resident_;
   const Tuning tuning_;
   PinnedBuffers buffers_;
@@ -78,10 +72,6 @@ class StagingRing {
   // Where the destination lies. CUDA refuses a copy that spans two allocations, and those of a pool may adjoin.
   const void* d_allocation_ = nullptr;
   std::vector<FetchChunk> chunks_;  // what the kernel will fetch
-  // Small pieces that are not pinned, such as the ends of partly pinned arrays. Where the kernel runs anyway, they go
-  // to one place on the device in one copy, together with the list of chunks, and the kernel takes them from there.
-  std::vector<CopyPiece> edges_;
-  size_t edge_bytes_ = 0;
   uint64_t staged_bytes_ = 0;
   uint64_t direct_bytes_ = 0;
 };

@@ -89,7 +89,7 @@ TEST(DeviceAllocationFailure, AnyWhileAnUpdateIsSentAhead_MakesNoDifference) {
   const std::vector<RawSubmission> submissions = Submissions(spec, seed);
   const Verdict verdict = Judge({spec}, submissions);
   cuda::DeviceEngineOptions options;
-  options.tuning.min_pinned_bytes = options.tuning.min_resident_bytes = 1;
+  options.tuning.min_resident_bytes = 1;
   cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
   long before = 0;
   for (bool failed = true; failed; ++before) {

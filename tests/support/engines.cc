@@ -16,7 +16,6 @@ cuda::Tuning TinyTuning() {
   tuning.staging_buffer_bytes = 256;
   tuning.num_staging_buffers = 2;
   tuning.copy_part_bytes = 64;
-  tuning.min_pinned_bytes = 1;
   tuning.min_resident_bytes = 200;
   tuning.min_copy_bytes = 100;
   tuning.slab_bytes = 600;

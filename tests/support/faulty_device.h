@@ -72,8 +72,6 @@ class FaultyDevice : public cuda::Device {
   }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
-  absl::Status Pin(const void* memory, size_t bytes) override { return device_->Pin(memory, bytes); }
-  void Unpin(const void* memory) override { device_->Unpin(memory); }
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
     return Do([&] { return device_->CopyIn(d_to, from, bytes, lane); });
   }

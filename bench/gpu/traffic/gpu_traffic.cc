@@ -64,12 +64,11 @@ Counted Count(const Workload& workload, const CanonicalSums& expected, const std
   return counted;
 }
 
-// The path that the planner takes, and, unless `planned_only`, the other one where it is possible.
-std::vector<std::string> CountPaths(const Workload& workload, bool planned_only) {
+// The path that the planner takes, and the other one where it is possible.
+std::vector<std::string> CountPaths(const Workload& workload) {
   const CanonicalSums expected(workload);
   const Counted planned = Count(workload, expected, "auto");
   std::vector<std::string> records = {planned.record};
-  if (planned_only) return records;
   const std::string other_path = planned.path == "sort" ? "tiles" : "sort";
   const Counted other = Count(workload, expected, other_path);
   if (other.path == other_path) records.push_back(other.record);
@@ -87,8 +86,6 @@ int main(int argc, char** argv) try {
   app.add_option("--workloads", workloads, "letters of the workloads")->capture_default_str();
   app.add_option("--divide-clients", divide_clients, "take fewer clients, for a quick look")
       ->check(CLI::PositiveNumber);
-  bool planned_only = false;
-  app.add_flag("--planned-only", planned_only, "leave out the path that the planner does not take");
   app.add_option("--out", out, "JSON file to write");
   CLI11_PARSE(app, argc, argv);
   std::printf("%-2s %-5s %10s %10s\n", "", "path", "B/tuple", "floor");
@@ -96,7 +93,7 @@ int main(int argc, char** argv) try {
   for (const char name : workloads) {
     const sparseagg::bench::Workload workload =
         sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, divide_clients);
-    for (std::string& record : sparseagg::bench::CountPaths(workload, planned_only)) records.push_back(record);
+    for (std::string& record : sparseagg::bench::CountPaths(workload)) records.push_back(record);
   }
   if (!out.empty()) {
     std::ofstream file(out);

@@ -45,31 +45,32 @@ std::vector<RawSubmission> Submissions(const TensorSpec& spec, int num_clients, 
   return submissions;
 }
 
-// The builder's columns are the one copy; the device reads them where they are, but for parts of pages at their ends.
-TEST(Feeding, FromTheWireToTheDevice_OneCopy) {
+// Arrays that their owner has pinned are read where they are; others go through buffers. Each is sent once.
+TEST(Feeding, FromTheWireToTheDevice_EachTupleIsSentOnce) {
   const TensorSpec spec = Sum(10'000'000);
-  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
-  const auto aggregation = *Aggregation::Create(engine, {spec});
-  uint64_t wire_bytes = 0;
-  for (const RawSubmission& submission : Submissions(spec, 8, 200'000, KeyOrder::kSortedUnique)) {
-    auto updates = BuildUpdates({spec}, submission);
-    ASSERT_TRUE(updates.ok()) << updates.status();
-    wire_bytes += updates->front().num_keys() * 8;
-    auto prepared = aggregation->Prepare(*std::move(updates));
-    ASSERT_TRUE(prepared.ok()) << prepared.status();
-    ASSERT_TRUE(aggregation->Add(submission.client_id, *std::move(prepared)).ok());
+  for (const bool pinned : {false, true}) {
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.all_pinned = pinned}), {});
+    const auto aggregation = *Aggregation::Create(engine, {spec});
+    uint64_t wire_bytes = 0;
+    for (const RawSubmission& submission : Submissions(spec, 8, 200'000, KeyOrder::kSortedUnique)) {
+      auto updates = BuildUpdates({spec}, submission);
+      ASSERT_TRUE(updates.ok()) << updates.status();
+      wire_bytes += updates->front().num_keys() * 8;
+      auto prepared = aggregation->Prepare(*std::move(updates));
+      ASSERT_TRUE(prepared.ok()) << prepared.status();
+      ASSERT_TRUE(aggregation->Add(submission.client_id, *std::move(prepared)).ok());
+    }
+    EXPECT_LE(aggregation->memory_bytes(), wire_bytes * 101 / 100);
+    ASSERT_TRUE(std::move(*aggregation).Finish().ok());
+    const cuda::DeviceUse use = engine.use();
+    EXPECT_EQ(use.direct_bytes, pinned ? wire_bytes : 0u);
+    EXPECT_EQ(use.staged_bytes, pinned ? 0u : wire_bytes);
+    EXPECT_EQ(use.num_fallbacks, 0u);
   }
-  // Host memory: the one copy.
-  EXPECT_LE(aggregation->memory_bytes(), wire_bytes * 101 / 100);
-  ASSERT_TRUE(std::move(*aggregation).Finish().ok());
-  const cuda::DeviceUse use = engine.use();
-  EXPECT_EQ(use.direct_bytes + use.staged_bytes, wire_bytes) << "what was sent was not sent once";
-  EXPECT_LE(use.staged_bytes, wire_bytes / 50) << "copied once more, into buffers";
-  EXPECT_EQ(use.num_fallbacks, 0u);
 }
 
-// Pages, their edges, slabs and batches, in any order of the device's work.
-TEST(Feeding, PartlyPinnedArrays_EqualTheReference) {
+// Pieces large and small, slabs and batches, in any order of the device's work.
+TEST(Feeding, PiecesOfPinnedArrays_EqualTheReference) {
   for (uint64_t seed = TestSeed(90), end = seed + 8; seed < end; ++seed) {
     SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
     const TensorSpec spec = Sum(5'000);
@@ -78,11 +79,12 @@ TEST(Feeding, PartlyPinnedArrays_EqualTheReference) {
     options.tuning = TinyTuning();
     options.tuning.slab_bytes = 20'000;
     options.tuning.min_copy_bytes = seed % 4 < 2 ? 3'000 : 1'000'000;
-    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}),
-                              options);
+    if (seed % 8 < 4) options.tuning.max_resident_share = 0;
+    cuda::DeviceEngine engine(
+        std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed, .all_pinned = true}), options);
     EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
-    EXPECT_GT(engine.use().direct_bytes, 0u);
-    EXPECT_GT(engine.use().staged_bytes, 0u);
+    if (seed % 8 >= 4) EXPECT_EQ(engine.use().direct_bytes > 0, seed % 4 < 2);
+    EXPECT_EQ(engine.use().num_fallbacks, 0u);
   }
 }
 
@@ -208,7 +210,7 @@ TEST(Feeding, AllocationsThatAdjoin_GetCopiesOfTheirOwn) {
   const auto submissions =
       Submissions(spec, 6, 1'024, KeyOrder::kSortedUnique);  // arrays of whole multiples of 256 bytes
   cuda::DeviceEngineOptions options;
-  options.tuning.min_pinned_bytes = options.tuning.min_resident_bytes = size_t{1} << 40;
+  options.tuning.min_resident_bytes = size_t{1} << 40;
   cuda::DeviceEngine engine(std::make_unique<AdjoiningDevice>(), options);
   EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
   EXPECT_EQ(engine.use().num_fallbacks, 0u);
@@ -245,17 +247,6 @@ TEST(Feeding, SmallRounds_OnTheCpuIfAskedFor) {
     EXPECT_EQ(engine.use().num_done > before, values >= 200) << values;
     EXPECT_EQ(engine.use().num_fallbacks, 0u);
   }
-}
-
-TEST(Feeding, EnoughIsPinned_ThroughBuffers) {
-  const TensorSpec spec = Sum(100'000);
-  const auto submissions = Submissions(spec, 4, 40'000, KeyOrder::kSortedUnique);
-  cuda::DeviceEngineOptions options;
-  options.tuning.max_pinned_bytes = 500'000;  // of about a million
-  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), options);
-  EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
-  EXPECT_LE(engine.use().direct_bytes, 500'000u);
-  EXPECT_GT(engine.use().direct_bytes, 0u);
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cu
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;
-inline constexpr unsigned cudaHostRegisterDefault = 0;
 
 struct cudaDeviceProp {
   char name[256];
@@ -67,8 +66,6 @@ cudaError_t cudaHostAlloc(  // allow(raw-allocation): the fake
     void** memory, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(  // allow(raw-allocation): the fake
     void* memory);
-cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
-cudaError_t cudaHostUnregister(void* memory);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaDeviceSynchronize();

@@ -158,8 +158,6 @@ cudaError_t cudaFreeHost(  // allow(raw-allocation): the fake
     void* memory) {
   return fake::GiveBack(memory);
 }
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return fake::Count(); }
-cudaError_t cudaHostUnregister(void*) { return fake::Count(); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
   return fake::Do(
       [=] { attributes->type = fake::Runtime().all_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered; });
