@@ -5,8 +5,8 @@
     scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
 
 The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source
-with kernels is compiled once more for that, as in its build for one architecture. Occupancy is computed. Exits 1 if a kernel of ours spills registers or keeps arrays in local memory. Standard library
-only.
+with kernels is compiled once more for that, as in its build for one architecture. Occupancy is computed. Exits 1 if a
+kernel of ours spills registers or keeps arrays in local memory. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-
-# Bytes per second of an H100's memory, from its data sheet, and the share that a copy kernel reaches of it.
 
 # A multiprocessor of sm_90.
 REGISTERS = 65536

@@ -142,9 +142,9 @@ void CudaDevice::FreePinned(void* memory) {
 bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
   const auto is_pinned = [](const std::byte* at) {
     cudaPointerAttributes attributes = {};
-    if (cudaPointerGetAttributes(&attributes, at) == cudaSuccess) return attributes.type == cudaMemoryTypeHost;
-    IgnoreError(cudaErrorInvalidValue);
-    return false;
+    const cudaError_t error = cudaPointerGetAttributes(&attributes, at);
+    IgnoreError(error);
+    return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
   };
   const auto* begin = static_cast<const std::byte*>(memory);
   return is_pinned(begin) && is_pinned(begin + bytes - 1);

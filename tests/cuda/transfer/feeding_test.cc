@@ -83,7 +83,9 @@ TEST(Feeding, PiecesOfPinnedArrays_EqualTheReference) {
     cuda::DeviceEngine engine(
         std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed, .all_pinned = true}), options);
     EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
-    if (seed % 8 >= 4) EXPECT_EQ(engine.use().direct_bytes > 0, seed % 4 < 2);
+    if (seed % 8 >= 4) {
+      EXPECT_EQ(engine.use().direct_bytes > 0, seed % 4 < 2);
+    }
     EXPECT_EQ(engine.use().num_fallbacks, 0u);
   }
 }
