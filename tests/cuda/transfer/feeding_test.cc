@@ -209,8 +209,12 @@ class AdjoiningDevice : public cuda::HostDevice {
 
 TEST(Feeding, AllocationsThatAdjoin_GetCopiesOfTheirOwn) {
   const TensorSpec spec = Sum(5'000);
-  const auto submissions =
-      Submissions(spec, 6, 1'024, KeyOrder::kSortedUnique);  // arrays of whole multiples of 256 bytes
+  auto submissions = Submissions(spec, 6, 1'024, KeyOrder::kSortedUnique);
+  for (RawSubmission& submission : submissions) {  // to whole multiples of 256 bytes, the alignment of allocations
+    RawTensor& tensor = submission.tensors[0];
+    tensor.keys.resize(tensor.keys.size() / 64 * 64);
+    tensor.values.resize(tensor.keys.size() * sizeof(float));
+  }
   cuda::DeviceEngineOptions options;
   options.tuning.min_resident_bytes = size_t{1} << 40;
   cuda::DeviceEngine engine(std::make_unique<AdjoiningDevice>(), options);
