@@ -200,7 +200,7 @@ absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const 
     const cudaError_t error = query(handle);
     if (error != cudaErrorNotReady) return ToStatus(error, what, __FILE__, __LINE__);
     const auto waited = Clock::now() - start;
-    cudaGetLastError();  // resets the error, which the next launch would report
+    IgnoreError(error);
     if (waited > patience_) {
       hung_ = absl::UnavailableError(
           absl::StrCat("the device hangs: no answer within ",

@@ -121,7 +121,6 @@ absl::StatusOr<void*> HostDevice::AllocatePinned(size_t bytes) {
   void* memory = std::aligned_alloc(kAlignment, RoundUp(bytes));
   if (memory == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no ", bytes, " bytes to stage copies in"));
   try {
-    const std::lock_guard<std::mutex> lock(pinned_mutex_);
     pinned_[static_cast<std::byte*>(memory)] = bytes;
   } catch (const std::bad_alloc&) {
     std::free(memory);
@@ -132,17 +131,13 @@ absl::StatusOr<void*> HostDevice::AllocatePinned(size_t bytes) {
 
 void HostDevice::FreePinned(void* memory) {
   for (const Lane lane : kLanes) RunUntil({lane, QueueOf(lane).num_asked});
-  {
-    const std::lock_guard<std::mutex> lock(pinned_mutex_);
-    pinned_.erase(static_cast<std::byte*>(memory));
-  }
+  pinned_.erase(static_cast<std::byte*>(memory));
   std::free(memory);
 }
 
 bool HostDevice::IsPinned(const void* memory, size_t bytes) const {
   if (options_.all_pinned) return true;
   const auto* begin = static_cast<const std::byte*>(memory);
-  const std::lock_guard<std::mutex> lock(pinned_mutex_);
   auto after = pinned_.upper_bound(begin);
   if (after == pinned_.begin()) return false;
   const auto& [start, size] = *--after;

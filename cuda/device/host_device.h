@@ -8,7 +8,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -87,8 +86,7 @@ class HostDevice : public Device {
   std::array<Queue, kLanes.size()> queues_;
   std::vector<Moment> events_;
   std::unordered_map<void*, size_t> sizes_;
-  mutable std::mutex pinned_mutex_;
-  std::map<const std::byte*, size_t> pinned_;  // guarded by pinned_mutex_
+  std::map<const std::byte*, size_t> pinned_;
   size_t used_bytes_ = 0;
 };
 

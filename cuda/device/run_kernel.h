@@ -6,6 +6,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/kernels/fold_listed.h"
+#include "cuda/kernels/tile_body.h"
 
 namespace sparseagg::cuda {
 

@@ -5,6 +5,7 @@
 #include "cuda/kernels/fold_listed.h"
 #include "cuda/kernels/grid.cuh"
 #include "cuda/kernels/launch.h"
+#include "cuda/kernels/tile_body.h"
 
 namespace sparseagg::cuda {
 

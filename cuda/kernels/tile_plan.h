@@ -1,4 +1,4 @@
-// Kernels that divide the keys into tiles and parts of tiles, for kernels/fold_tiles.h.
+// Kernels that divide the keys into tiles and parts of tiles, for kernels/tile_body.h.
 #ifndef SPARSEAGG_CUDA_KERNELS_TILE_PLAN_H_
 #define SPARSEAGG_CUDA_KERNELS_TILE_PLAN_H_
 

@@ -1,4 +1,4 @@
-// TileMerge: merges one batch by tiles of keys (kernels/fold_tiles.h).
+// TileMerge: merges one batch by tiles of keys (kernels/tile_body.h).
 #ifndef SPARSEAGG_CUDA_MERGE_TILE_MERGE_H_
 #define SPARSEAGG_CUDA_MERGE_TILE_MERGE_H_
 

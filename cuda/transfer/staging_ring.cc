@@ -63,8 +63,8 @@ absl::Status StagingRing::Stage(void* d_allocation, size_t first, const void* fr
   return absl::OkStatus();
 }
 
-void StagingRing::AddChunks(void* d_to, const void* from, size_t bytes) {
-  const auto* next = static_cast<const uint32_t*>(from);
+void StagingRing::AddChunks(void* d_to, const void* d_from, size_t bytes) {
+  const auto* next = static_cast<const uint32_t*>(d_from);
   auto* d_next = static_cast<uint32_t*>(d_to);
   size_t words = bytes / kWordBytes;
   while (words > 0) {

@@ -57,7 +57,7 @@ class StagingRing {
   absl::Status FlushBuffer();
   absl::Status FlushFetch();
   absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
-  void AddChunks(void* d_to, const void* from, size_t bytes);
+  void AddChunks(void* d_to, const void* d_from, size_t bytes);
 
   Device& device_;
   DeviceMemory& memory_;
