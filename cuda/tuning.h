@@ -38,7 +38,7 @@ struct Tuning {
   double min_tile_tuples = 256.0;
   double min_tile_run = 2.0;
   // Tuples from which on a tile is cut into parts.
-  uint32_t tile_part_tuples = 8192;
+  uint32_t tile_part_tuples = 4096;
   // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;
   // Number of values below which an update is checked on the host, because launches and copies would cost more.

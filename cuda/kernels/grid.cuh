@@ -40,7 +40,7 @@ class DeviceBlock {
   template <typename Body>
   __device__ void Phase(Body&& body) {
     body(threadIdx.x);
-    __syncthreads();
+    Wait();
   }
   template <typename Body>
   __device__ void Each(Body&& body) {
@@ -53,7 +53,7 @@ class DeviceBlock {
     uint32_t total = 0;
     Scan(scan_).ExclusiveSum(give(threadIdx.x), before, total);
     take(threadIdx.x, before, total);
-    __syncthreads();
+    Wait();
   }
   __device__ uint64_t WaitFor(const uint64_t* d_value) const {
     while (true) {
@@ -63,6 +63,14 @@ class DeviceBlock {
   }
 
  private:
+  __device__ static void Wait() {
+    if constexpr (Kernel::kThreads == kWarpThreads) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+
   uint64_t index_;
   typename Scan::TempStorage& scan_;
   Private own_;

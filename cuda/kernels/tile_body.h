@@ -15,18 +15,12 @@
 
 namespace sparseagg::cuda {
 
-// Block kernel, one block a part. Shared memory: 43 KiB. Accumulators are registers.
+// Block kernel, one block of one warp a part. The accumulators of the part's keys, its slots, are in shared memory.
 //
-// Each thread owns four slots, which are keys of the part. The block takes sources in groups, in canonical order: up
-// to 64 sources, and as many tuples as it has room for. For each group:
-//
-//   mark    each tuple sets the bit of its source in the mask of its slot
-//   offset  the numbers of bits, scanned over the slots, are the places of the slots' values
-//   place   each tuple goes to its slot's place, plus the number of lower bits in the slot's mask
-//   fold    the owner of a slot folds the slot's values from left to right
-//
-// Deterministic: a source has a key at most once, so bits tell tuples apart, and their order is that of the sources.
-// The atomics only set bits, in any order. So each slot gets its terms in canonical order from one thread.
+// The warp takes one source after another, in canonical order, one tuple a thread, and each thread adds its value to
+// its slot. A source has a key at most once, so its threads never meet in a slot, and each slot gets its terms in
+// canonical order: the bits are those of a fold from left to right. The barrier between sources is that of a warp, which
+// waits for nobody else; and the tuples of kAhead sources are loaded at a time.
 //
 // Then the block counts its rows and writes them behind those of all parts before it. It learns the number of those by
 // looking back (Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016): each part
@@ -35,28 +29,26 @@ namespace sparseagg::cuda {
 template <typename Fold>
 struct TileBody {
   using Acc = typename Fold::Acc;
-  using Value = typename Fold::Value;
-  static constexpr uint32_t kThreads = 512;
-  static constexpr uint32_t kMinBlocks = sizeof(Acc) > sizeof(uint64_t) ? 1 : 2;
-  static constexpr uint32_t kOwnSlots = kTileSlots / kThreads;
-  static constexpr uint32_t kGroupSources = 64;
-  static constexpr uint32_t kMaskWords = kGroupSources / 32;
-  static constexpr uint32_t kOwnTuples = 4;
-  static constexpr uint32_t kGroupTuples = kOwnTuples * kThreads;
-  static_assert(kGroupTuples >= kTileSlots, "one source must always fit");
+  static constexpr uint32_t kThreads = kWarpThreads;
+  static constexpr uint32_t kMinBlocks = 16;
+  static constexpr uint32_t kGroupSources = kThreads;
+  static constexpr uint32_t kAhead = 8;
+  static constexpr uint32_t kWordBits = 32;  // slots of a word of Shared::present
+  static constexpr uint32_t kWords = kTileSlots / kWordBits;
+  static constexpr uint32_t kNowhere = UINT32_MAX;
 
   struct Shared {
-    uint32_t masks[kMaskWords][kTileSlots];
-    // Of each slot: the place of its first value; at first, 1 + the index of its base row, or 0; at last, its row.
-    uint16_t offsets[kTileSlots];
-    Value values[kGroupTuples];
-    // Of each source of the group: its weights, its first tuple in the part, the number of tuples of the sources
-    // before.
+    Acc accs[kTileSlots];
+    uint32_t counts[kTileSlots];  // contributors
+    // Of the sources of the group that have tuples in the part: their weights, and these tuples. The ranges after the
+    // last one are empty, as many as may be loaded ahead.
     double weights[kGroupSources];
     int64_t integer_weights[kGroupSources];
-    uint32_t begin[kGroupSources];
-    uint32_t prefix[kGroupSources + 1];
-    uint32_t taken;             // sources of the group for whose tuples there is room
+    uint32_t begin[kGroupSources + kAhead];
+    uint32_t end[kGroupSources + kAhead];
+    uint32_t num_sources;
+    uint32_t present[kWords];   // bits: the slots that occurred
+    uint32_t rows[kWords];      // the number of those in all words before
     uint64_t window[kThreads];  // messages of the parts before this one, the nearest first
     uint32_t nearest[2];        // index in the window of the nearest message that says kUpToEnd
     uint32_t drawn;             // number of this part among all parts
@@ -64,17 +56,14 @@ struct TileBody {
     uint32_t num_rows_before;
   };
   struct Private {
-    Acc accs[kOwnSlots];
-    uint32_t counts[kOwnSlots];
-    // Of the tuples that the thread marks and places: slot + source × kTileSlots, or kNowhere; and the bits of the
-    // value.
-    uint32_t tuple_places[kOwnTuples];
-    uint64_t tuple_values[kOwnTuples];
+    // Of the tuples that the thread has loaded: the slot, or kNowhere; and the value.
+    uint32_t slots[kAhead];
+    typename Fold::Value values[kAhead];
+    uint32_t more;  // bits: the sources of these tuples that have more tuples than the block has threads
     // Of the source that the thread brings into the next group: its tuples in the part. Loaded a group ahead.
     uint32_t next_begin;
     uint32_t next_end;
   };
-  static constexpr uint32_t kNowhere = UINT32_MAX;
 
   // The keys of a part.
   struct Part {
@@ -91,32 +80,25 @@ struct TileBody {
 
   uint64_t num_blocks() const { return args.max_count; }
 
-  // Slot `j` of a thread. Neighbouring threads own neighbouring slots, so that they write neighbouring rows.
-  SPARSEAGG_HD static uint32_t SlotOf(uint32_t thread, uint32_t j) { return j * kThreads + thread; }
-
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
     block.Phase([&](uint32_t thread) {
       if (thread == 0) shared.drawn = AtomicAdd(args.d_num_drawn, 1);
-      Private& own = block.own(thread);
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnSlots; ++j) {
-        own.accs[j] = Fold::Start();
-        own.counts[j] = 0;
-        SPARSEAGG_UNROLL
-        for (uint32_t word = 0; word < kMaskWords; ++word) shared.masks[word][SlotOf(thread, j)] = 0;
-        shared.offsets[SlotOf(thread, j)] = 0;
+      for (uint32_t slot = thread; slot < kTileSlots; slot += kThreads) {
+        shared.accs[slot] = Fold::Start();
+        shared.counts[slot] = 0;
       }
     });
     const uint32_t drawn = shared.drawn;
     const uint32_t count = *args.d_count;
-    if (drawn < count) {
-      const Part part = PartOf(args.d_parts[drawn]);
-      if (args.d_base_bounds != nullptr) AddBase(block, part, drawn, shared);
-      LoadBounds(block, drawn, 0);
-      for (uint32_t first = 0; first < args.num_sources;) first += AddGroup(block, part, drawn, first, shared);
-      WriteRows(block, part, drawn, count, shared);
+    if (drawn >= count) return;
+    const Part part = PartOf(args.d_parts[drawn]);
+    if (args.d_base_bounds != nullptr) AddBase(block, part, drawn, shared);
+    LoadBounds(block, drawn, 0);
+    for (uint32_t first = 0; first < args.num_sources; first += kGroupSources) {
+      AddGroup(block, part, drawn, first, shared);
     }
+    WriteRows(block, part, drawn, count, shared);
   }
 
   SPARSEAGG_HD Part PartOf(uint32_t index) const {
@@ -129,22 +111,14 @@ struct TileBody {
 
   template <typename Block>
   SPARSEAGG_HD void AddBase(Block& block, const Part& part, uint32_t drawn, Shared& shared) const {
-    const uint32_t begin = args.d_base_bounds[drawn];
-    const uint32_t end = args.d_base_bounds[drawn + 1];
     block.Phase([&](uint32_t thread) {
-      for (uint32_t row = begin + thread; row < end; row += block.num_threads()) {
-        shared.offsets[args.d_base_keys[row] - part.first_key] = static_cast<uint16_t>(row - begin + 1);
-      }
-    });
-    block.Each([&](uint32_t thread) {
-      Private& own = block.own(thread);
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnSlots; ++j) {
-        const uint32_t offset = shared.offsets[SlotOf(thread, j)];
-        if (offset == 0) continue;
-        const uint32_t row = begin + offset - 1;
-        if (args.has_values) own.accs[j] = Fold::Combine(own.accs[j], static_cast<const Acc*>(args.d_base_accs)[row]);
-        own.counts[j] = args.d_base_counts == nullptr ? 1 : args.d_base_counts[row];
+      const uint32_t end = args.d_base_bounds[drawn + 1];
+      for (uint32_t row = args.d_base_bounds[drawn] + thread; row < end; row += kThreads) {
+        const uint32_t slot = args.d_base_keys[row] - part.first_key;
+        if (args.has_values) {
+          shared.accs[slot] = Fold::Combine(shared.accs[slot], static_cast<const Acc*>(args.d_base_accs)[row]);
+        }
+        shared.counts[slot] = args.d_base_counts == nullptr ? 1 : args.d_base_counts[row];
       }
     });
   }
@@ -153,182 +127,147 @@ struct TileBody {
   template <typename Block>
   SPARSEAGG_HD void LoadBounds(Block& block, uint32_t drawn, uint32_t first) const {
     block.Each([&](uint32_t thread) {
-      if (thread >= kGroupSources || first + thread >= args.num_sources) return;
+      if (first + thread >= args.num_sources) return;
       const uint32_t* d_bound = args.d_bounds + (uint64_t{drawn} * args.num_sources + first + thread);
       block.own(thread).next_begin = d_bound[0];
       block.own(thread).next_end = d_bound[args.num_sources];
     });
   }
 
-  // Adds the sources first, first + 1, … as far as there is room. Returns: how many, at least 1.
+  // Adds the sources first, first + 1, …, as many as a group has.
   template <typename Block>
-  SPARSEAGG_HD uint32_t AddGroup(Block& block, const Part& part, uint32_t drawn, uint32_t first, Shared& shared) const {
-    const uint32_t left = args.num_sources - first;
-    const uint32_t available = left < kGroupSources ? left : kGroupSources;
-    block.ExclusiveSum(
-        [&](uint32_t thread) -> uint32_t {
-          if (thread >= available) return 0;
-          const Private& own = block.own(thread);
-          shared.begin[thread] = own.next_begin;
-          if (!args.uniform) {
-            shared.weights[thread] = args.d_sources[first + thread].weight;
-            shared.integer_weights[thread] = args.d_sources[first + thread].integer_weight;
-          }
-          return own.next_end - own.next_begin;
-        },
-        [&](uint32_t thread, uint32_t before, uint32_t total) {
-          if (thread < kGroupSources) shared.prefix[thread] = before;
-          if (thread == kGroupSources - 1) shared.prefix[kGroupSources] = total;
-          if (thread == 0 && total <= kGroupTuples) shared.taken = available;
-          if (thread >= available || before > kGroupTuples) return;
-          const Private& own = block.own(thread);
-          if (before + (own.next_end - own.next_begin) > kGroupTuples) shared.taken = thread;
-        });
-    const uint32_t taken = shared.taken;
-    if (taken == 0) {  // one source alone has more tuples than the part has keys
-      block.Each([&](uint32_t thread) {
-        if (thread == 0) AtomicOr(args.d_is_malformed, 1);
-      });
-      return left;
-    }
-    const uint32_t num_tuples = shared.prefix[taken];
-    LoadBounds(block, drawn, first + taken);
-    if (num_tuples > 0) Merge(block, part, taken, num_tuples, shared);
-    return taken;
-  }
-
-  // Returns: the last of `count` ascending numbers that is at most `limit`, as an index. Requires: the first one is.
-  SPARSEAGG_HD static uint32_t LastAtMost(const uint32_t* numbers, uint32_t count, uint32_t limit) {
-    uint32_t low = 0;
-    uint32_t high = count;
-    while (high - low > 1) {
-      const uint32_t middle = low + (high - low) / 2;
-      if (numbers[middle] <= limit) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
-  // Adds the tuples of the first `num_sources` sources of the group.
-  template <typename Block>
-  SPARSEAGG_HD void Merge(Block& block, const Part& part, uint32_t num_sources, uint32_t num_tuples,
-                          Shared& shared) const {
-    // Mark. The loops have constant bounds, so that they are unrolled, and atomics come after all loads, which the
-    // compiler does not move across them: so the loads of a thread are under way at a time.
-    block.Phase([&](uint32_t thread) {
-      Private& own = block.own(thread);
-      uint32_t sources[kOwnTuples];
-      uint32_t keys[kOwnTuples];
+  SPARSEAGG_HD void AddGroup(Block& block, const Part& part, uint32_t drawn, uint32_t first, Shared& shared) const {
+    const auto has_tuples = [&](uint32_t thread) {
+      const Private& own = block.own(thread);
+      return first + thread < args.num_sources && own.next_begin != own.next_end;
+    };
+    block.ExclusiveSum([&](uint32_t thread) -> uint32_t { return has_tuples(thread) ? 1 : 0; },
+                       [&](uint32_t thread, uint32_t before, uint32_t total) {
+                         if (thread == 0) shared.num_sources = total;
+                         if (thread < kAhead) shared.begin[total + thread] = shared.end[total + thread] = 0;
+                         if (!has_tuples(thread)) return;
+                         const Private& own = block.own(thread);
+                         shared.begin[before] = own.next_begin;
+                         shared.end[before] = own.next_end;
+                         if (own.next_end - own.next_begin > part.slots) {  // not ascending: a key of it repeats
+                           shared.end[before] = own.next_begin;
+                           AtomicOr(args.d_is_malformed, 1);
+                         }
+                         if (args.uniform) return;
+                         shared.weights[before] = args.d_sources[first + thread].weight;
+                         shared.integer_weights[before] = args.d_sources[first + thread].integer_weight;
+                       });
+    const uint32_t num_sources = shared.num_sources;
+    LoadBounds(block, drawn, first + kGroupSources);
+    for (uint32_t source = 0; source < num_sources; source += kAhead) {
+      block.Each([&](uint32_t thread) { Load(part, source, thread, shared, block.own(thread)); });
       SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnTuples; ++j) {
-        const uint32_t i = j * kThreads + thread;
-        if (i >= num_tuples) continue;
-        sources[j] = LastAtMost(shared.prefix, num_sources, i);
-        const uint32_t tuple = shared.begin[sources[j]] + (i - shared.prefix[sources[j]]);
-        keys[j] = args.d_keys[tuple];
-        if (args.has_values) own.tuple_values[j] = LoadBits(args.d_values, args.type, tuple);
-      }
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnTuples; ++j) {
-        if (j * kThreads + thread >= num_tuples) continue;
-        const uint32_t slot = keys[j] - part.first_key;
-        own.tuple_places[j] = slot < part.slots ? slot + sources[j] * kTileSlots : kNowhere;
-        if (slot < part.slots) {
-          AtomicOr(&shared.masks[sources[j] / 32][slot], uint32_t{1} << sources[j] % 32);
-        } else {
-          AtomicOr(args.d_is_malformed, 1);
-        }
-      }
-    });
-    // Offset.
-    block.ExclusiveSum(
-        [&](uint32_t thread) {
-          uint32_t bits = 0;
-          SPARSEAGG_UNROLL
-          for (uint32_t j = 0; j < kOwnSlots; ++j) bits += NumBits(shared, SlotOf(thread, j));
-          return bits;
-        },
-        [&](uint32_t thread, uint32_t before, uint32_t) {
-          uint32_t offset = before;
-          SPARSEAGG_UNROLL
-          for (uint32_t j = 0; j < kOwnSlots; ++j) {
-            shared.offsets[SlotOf(thread, j)] = static_cast<uint16_t>(offset);
-            offset += NumBits(shared, SlotOf(thread, j));
+      for (uint32_t j = 0; j < kAhead; ++j) {
+        block.Phase([&](uint32_t thread) {
+          const Private& own = block.own(thread);
+          if (own.slots[j] != kNowhere) Add(own.slots[j], own.values[j], source + j, shared);
+          if ((own.more >> j & 1) == 0) return;
+          const uint32_t end = shared.end[source + j];
+          for (uint32_t tuple = shared.begin[source + j] + kThreads + thread; tuple < end; tuple += kThreads) {
+            const uint32_t slot = SlotOf(part, args.d_keys[tuple]);
+            const auto value = args.has_values ? ValueOf(LoadBits(args.d_values, args.type, tuple)) : Fold::Zero();
+            if (slot != kNowhere) Add(slot, value, source + j, shared);
           }
         });
-    // Place.
-    if (args.has_values) {
-      block.Phase([&](uint32_t thread) {
-        const Private& own = block.own(thread);
-        SPARSEAGG_UNROLL
-        for (uint32_t j = 0; j < kOwnTuples; ++j) {
-          if (j * kThreads + thread >= num_tuples || own.tuple_places[j] == kNowhere) continue;
-          const uint32_t slot = own.tuple_places[j] % kTileSlots;
-          const uint32_t source = own.tuple_places[j] / kTileSlots;
-          uint32_t place = shared.offsets[slot];
-          for (uint32_t word = 0; word < source / 32; ++word) place += CountBits(shared.masks[word][slot]);
-          place += CountBits(shared.masks[source / 32][slot] & ((uint32_t{1} << source % 32) - 1));
-          shared.values[place] = Fold::Plus(Fold::Zero(), Fold::Of(args.type, own.tuple_values[j]));
-        }
-      });
-    }
-    // Fold, and clear the masks for the next group.
-    block.Phase([&](uint32_t thread) {
-      Private& own = block.own(thread);
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnSlots; ++j) {
-        const uint32_t slot = SlotOf(thread, j);
-        uint32_t place = shared.offsets[slot];
-        own.counts[j] += NumBits(shared, slot);
-        SPARSEAGG_UNROLL
-        for (uint32_t word = 0; word < kMaskWords; ++word) {
-          uint32_t bits = shared.masks[word][slot];
-          shared.masks[word][slot] = 0;
-          for (; args.has_values && bits != 0; bits &= bits - 1) {
-            Source source;
-            if (!args.uniform) {
-              source.weight = shared.weights[32 * word + LowestBit(bits)];
-              source.integer_weight = shared.integer_weights[32 * word + LowestBit(bits)];
-            }
-            own.accs[j] = Fold::Add(own.accs[j], shared.values[place++], source, args.scale);
-          }
-        }
       }
-    });
+    }
   }
 
-  SPARSEAGG_HD static uint32_t NumBits(const Shared& shared, uint32_t slot) {
-    uint32_t bits = 0;
+  // Loads the thread's first tuples of the sources source, source + 1, …, kAhead of them. The loops have constant
+  // bounds, so that they are unrolled, and the first ones use nothing that they load: so all loads are under way at a
+  // time. A thread without a tuple loads that of another.
+  SPARSEAGG_HD void Load(const Part& part, uint32_t source, uint32_t thread, const Shared& shared, Private& own) const {
+    uint32_t tuples[kAhead];
+    uint32_t keys[kAhead];
+    uint64_t bits[kAhead] = {};
+    own.more = 0;
     SPARSEAGG_UNROLL
-    for (uint32_t word = 0; word < kMaskWords; ++word) bits += CountBits(shared.masks[word][slot]);
-    return bits;
+    for (uint32_t j = 0; j < kAhead; ++j) {
+      const uint32_t begin = shared.begin[source + j];
+      const uint32_t count = shared.end[source + j] - begin;
+      if (count > kThreads) own.more |= uint32_t{1} << j;
+      own.slots[j] = thread < count ? 0 : kNowhere;
+      tuples[j] = thread < count ? begin + thread : begin;
+      keys[j] = args.d_keys[tuples[j]];
+    }
+    if (args.has_values) {
+      switch (BytesOf(args.type)) {
+        case 2:
+          LoadWords<uint16_t>(tuples, bits);
+          break;
+        case 4:
+          LoadWords<uint32_t>(tuples, bits);
+          break;
+        default:
+          LoadWords<uint64_t>(tuples, bits);
+      }
+    }
+    SPARSEAGG_UNROLL
+    for (uint32_t j = 0; j < kAhead; ++j) {
+      own.values[j] = ValueOf(bits[j]);
+      if (own.slots[j] != kNowhere) own.slots[j] = SlotOf(part, keys[j]);
+    }
+  }
+
+  template <typename Word>
+  SPARSEAGG_HD void LoadWords(const uint32_t (&tuples)[kAhead], uint64_t (&bits)[kAhead]) const {
+    SPARSEAGG_UNROLL
+    for (uint32_t j = 0; j < kAhead; ++j) bits[j] = static_cast<const Word*>(args.d_values)[tuples[j]];
+  }
+
+  SPARSEAGG_HD typename Fold::Value ValueOf(uint64_t bits) const {
+    return Fold::Plus(Fold::Zero(), Fold::Of(args.type, bits));
+  }
+
+  // Returns: the slot of a key of the part, else kNowhere.
+  SPARSEAGG_HD uint32_t SlotOf(const Part& part, uint32_t key) const {
+    const uint32_t slot = key - part.first_key;
+    if (slot < part.slots) return slot;
+    AtomicOr(args.d_is_malformed, 1);
+    return kNowhere;
+  }
+
+  // Adds a value of the group's source `source`.
+  SPARSEAGG_HD void Add(uint32_t slot, typename Fold::Value value, uint32_t source, Shared& shared) const {
+    ++shared.counts[slot];
+    if (!args.has_values) return;
+    Source weights;
+    if (!args.uniform) {
+      weights.weight = shared.weights[source];
+      weights.integer_weight = shared.integer_weights[source];
+    }
+    shared.accs[slot] = Fold::Add(shared.accs[slot], value, weights, args.scale);
   }
 
   // Writes the rows of the slots that occurred.
   template <typename Block>
   SPARSEAGG_HD void WriteRows(Block& block, const Part& part, uint32_t drawn, uint32_t count, Shared& shared) const {
-    block.Phase([&](uint32_t thread) {
-      const Private& own = block.own(thread);
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnSlots; ++j) shared.offsets[SlotOf(thread, j)] = own.counts[j] != 0 ? 1 : 0;
-    });
+    const uint32_t num_words = part.slots / kWordBits;
+    // Threads read the slots of their words in different orders, so that they read from different banks.
     block.ExclusiveSum(
         [&](uint32_t thread) {
           uint32_t rows = 0;
-          SPARSEAGG_UNROLL
-          for (uint32_t j = 0; j < kOwnSlots; ++j) rows += shared.offsets[thread * kOwnSlots + j];
+          for (uint32_t word = OwnWord(thread, 0); word < OwnWord(thread, 1) && word < num_words; ++word) {
+            uint32_t bits = 0;
+            for (uint32_t i = 0; i < kWordBits; ++i) {
+              const uint32_t bit = (i + thread) % kWordBits;
+              if (shared.counts[word * kWordBits + bit] != 0) bits |= uint32_t{1} << bit;
+            }
+            shared.present[word] = bits;
+            rows += CountBits(bits);
+          }
           return rows;
         },
         [&](uint32_t thread, uint32_t before, uint32_t total) {
           uint32_t row = before;
-          SPARSEAGG_UNROLL
-          for (uint32_t j = 0; j < kOwnSlots; ++j) {
-            uint16_t& offset = shared.offsets[thread * kOwnSlots + j];
-            row += offset;
-            offset = static_cast<uint16_t>(row - offset);
+          for (uint32_t word = OwnWord(thread, 0); word < OwnWord(thread, 1) && word < num_words; ++word) {
+            shared.rows[word] = row;
+            row += CountBits(shared.present[word]);
           }
           if (thread != 0) return;
           shared.num_rows = total;
@@ -344,18 +283,20 @@ struct TileBody {
         StoreRelaxed(args.d_messages + drawn, kUpToEnd | up_to_end);
         if (drawn + 1 == count) *args.d_num_rows = up_to_end;
       }
-      const Private& own = block.own(thread);
-      SPARSEAGG_UNROLL
-      for (uint32_t j = 0; j < kOwnSlots; ++j) {
-        if (own.counts[j] == 0) continue;
-        const uint32_t slot = SlotOf(thread, j);
-        const uint32_t row = before + shared.offsets[slot];
+      for (uint32_t slot = thread; slot < part.slots; slot += kThreads) {
+        const uint32_t bits = shared.present[slot / kWordBits];
+        const uint32_t bit = uint32_t{1} << slot % kWordBits;
+        if ((bits & bit) == 0) continue;
+        const uint32_t row = before + shared.rows[slot / kWordBits] + CountBits(bits & (bit - 1));
         args.d_row_keys[row] = part.first_key + slot;
-        if (args.has_values) static_cast<Acc*>(args.d_accs)[row] = own.accs[j];
-        if (args.d_counts != nullptr) args.d_counts[row] = own.counts[j];
+        if (args.has_values) static_cast<Acc*>(args.d_accs)[row] = shared.accs[slot];
+        if (args.d_counts != nullptr) args.d_counts[row] = shared.counts[slot];
       }
     });
   }
+
+  // The words of a thread are OwnWord(thread, 0) up to OwnWord(thread, 1).
+  SPARSEAGG_HD static uint32_t OwnWord(uint32_t thread, uint32_t next) { return (thread + next) * kWords / kThreads; }
 
   // Sets shared.num_rows_before. All threads look at one message each, window by window, until one of the messages says
   // how many rows there are up to its part's end.

@@ -12,7 +12,7 @@ namespace sparseagg::cuda {
 // Keys have 32 bits and are below 2^31. A tile is a range of kTileSlots keys. A tile with many tuples is cut into up to
 // kMaxTileParts parts of equal size, so that no block has much more work than others. Part p of tile t has the index t
 // × kMaxTileParts + p.
-inline constexpr uint32_t kTileSlots = 2048;
+inline constexpr uint32_t kTileSlots = 1024;
 inline constexpr uint32_t kMaxTileParts = 32;
 
 // Returns: the first index in [low, high) whose key is at least `key`, or `high`. Requires: keys ascend there.
@@ -48,12 +48,12 @@ struct FindTileBounds {
   }
 };
 
-// Block kernel, one block a tile: chooses the number of the tile's parts. No shared memory. The choice affects the
+// Block kernel, one block of one warp a tile: chooses the number of the tile's parts. No shared memory. The choice affects the
 // speed only, never a result.
 struct PlanTiles {
   struct Shared {};
   struct Private {};
-  static constexpr uint32_t kThreads = kBlockThreads;
+  static constexpr uint32_t kThreads = kWarpThreads;
   static constexpr uint32_t kMinBlocks = 1;
 
   const uint32_t* d_bounds = nullptr;

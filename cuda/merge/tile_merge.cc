@@ -17,6 +17,14 @@ uint64_t MaxRows(const TensorShape& shape, const DeviceRows& base, const Batch& 
   return std::min<uint64_t>(shape.num_rows, uint64_t{base.num_rows} + batch.num_tuples);
 }
 
+// Returns: the tuples from which on a tile is cut: few sources of a part should have more tuples than a warp has
+// threads.
+uint32_t PartTuples(const Tuning& tuning, uint32_t num_sources) {
+  constexpr uint64_t kLeast = 1024;  // outweigh a part's rows
+  const uint64_t few = std::max(kLeast, uint64_t{kWarpThreads} * num_sources);
+  return static_cast<uint32_t>(std::min<uint64_t>(few, tuning.tile_part_tuples));
+}
+
 // Returns: bytes of the bounds of tiles and of parts, the plan and the messages of the parts.
 double ScratchBytes(const TensorShape& shape, uint32_t num_sources, uint64_t max_parts) {
   const auto num_tiles = static_cast<double>(NumTiles(shape));
@@ -51,7 +59,7 @@ bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const De
   if (shape.key_weights != WeightKind::kCounts) return false;
   const uint64_t entries = uint64_t{base.num_rows} + batch.num_tuples;
   const double scratch =
-      ScratchBytes(shape, batch.num_sources, MaxParts(NumTiles(shape), entries, tuning.tile_part_tuples));
+      ScratchBytes(shape, batch.num_sources, MaxParts(NumTiles(shape), entries, PartTuples(tuning, batch.num_sources)));
   if (scratch > static_cast<double>(tuning.max_tile_bytes)) return false;
   // The merged rows must fit too, and the next batch, which is sent during the merge.
   const double needed =
@@ -102,7 +110,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   plan.num_sources = batch.num_sources;
   plan.d_base_bounds = base_tile_bounds.as<uint32_t>();
   plan.num_tiles = find.num_tiles;
-  plan.part_tuples = session.tuning().tile_part_tuples;
+  plan.part_tuples = PartTuples(session.tuning(), batch.num_sources);
   call.max_count =
       static_cast<uint32_t>(MaxParts(plan.num_tiles, uint64_t{base.num_rows} + batch.num_tuples, plan.part_tuples));
   ASSIGN_OR_RETURN(const DeviceBuffer num_parts, session.Allocate(plan.num_tiles));
