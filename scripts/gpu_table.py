@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/gpu.md: bytes per tuple, and what each kernel takes.
+"""Writes the table of docs/gpu.md that says what each kernel takes.
 
-    build/dev/bench/gpu_traffic --out bench/results/gpu_traffic.json
-    scripts/gpu_table.py --traffic bench/results/gpu_traffic.json --build build/cuda
+    scripts/gpu_table.py --build build/cuda
 
-The bytes are counted (bench/gpu/traffic). Registers, spills and shared memory are what ptxas reports; each source
-with kernels is compiled once more for that, as in its build for one architecture. Occupancy is computed. Exits 1 if a
-kernel of ours spills registers or keeps arrays in local memory. Standard library only.
+Registers, spills and shared memory are what ptxas reports; each source with kernels is compiled once more for that, as
+in its build for one architecture. Occupancy is computed. Exits 1 if a kernel of ours spills registers or keeps arrays
+in local memory. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # A multiprocessor of sm_90.
 REGISTERS = 65536
@@ -29,6 +28,7 @@ MAX_THREADS = 2048
 MAX_BLOCKS = 32
 BLOCK_THREADS = 256
 WARP_THREADS = 32
+ONE_WARP = ("TileBody", "PlanTiles")  # kernels whose blocks are warps
 
 PATTERN = re.compile(
     r"Compiling entry function '(\S+)' for '\w+'\n.*\n"
@@ -49,6 +49,8 @@ class Kernel(NamedTuple):
 
     def threads(self) -> int:
         """The threads of a block, which the names of the kernels for listed segments end with."""
+        if self.name.startswith(ONE_WARP):
+            return WARP_THREADS
         match = re.search(r"Listed\w+<(?:.*, )?(\d+)>$", self.name)
         return BLOCK_THREADS if match is None else int(match[1])
 
@@ -135,30 +137,6 @@ def spread(numbers: list[int]) -> str:
     return str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)}–{max(numbers)}"
 
 
-def traffic_table(traffic: dict[str, Any]) -> list[str]:
-    """The lines of the table of bytes: a row for each workload, with the path that the planner takes and the other."""
-    lines = [
-        "| workload | planned path | bytes a tuple | floor | the other path, bytes a tuple |",
-        "|---|---|---|---|---|",
-    ]
-    for planned in (each for each in traffic["results"] if each["planned"]):
-        taken, floor = planned["bytes_per_tuple"], planned["floor_bytes_per_tuple"]
-        others = [
-            f"{each['path']} {each['bytes_per_tuple']:.1f}"
-            for each in traffic["results"]
-            if each["workload"] == planned["workload"] and not each["planned"]
-        ]
-        cells = (
-            planned["workload"],
-            planned["path"],
-            f"{taken:.1f}",
-            f"{floor:.1f}",
-            *(others or ["–"]),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
 def replace(text: str, name: str, lines: list[str]) -> str:
     """`text` with `lines` between the two comments that name the table."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
@@ -170,22 +148,17 @@ def replace(text: str, name: str, lines: list[str]) -> str:
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traffic", type=Path, help="JSON of gpu_traffic")
-    parser.add_argument("--build", type=Path, help="build of the preset cuda")
+    parser.add_argument("--build", type=Path, required=True, help="build of the preset cuda")
     parser.add_argument("--page", type=Path, default=Path(__file__).resolve().parent.parent / "docs/gpu.md")
     arguments = parser.parse_args()
     text = arguments.page.read_text(encoding="utf-8")
     status = 0
-    if arguments.traffic is not None:
-        traffic = json.loads(arguments.traffic.read_text(encoding="utf-8"))
-        text = replace(text, "traffic", traffic_table(traffic))
-    if arguments.build is not None:
-        kernels = read_kernels(compile_kernels(arguments.build))
-        text = replace(text, "kernels", kernel_table(kernels))
-        for kernel in kernels:
-            if kernel.spilled > 0 or kernel.stack > 0:
-                print(f"{kernel.name}: {kernel.spilled} bytes spilled, {kernel.stack} bytes of stack")
-                status = 1
+    kernels = read_kernels(compile_kernels(arguments.build))
+    text = replace(text, "kernels", kernel_table(kernels))
+    for kernel in kernels:
+        if kernel.spilled > 0 or kernel.stack > 0:
+            print(f"{kernel.name}: {kernel.spilled} bytes spilled, {kernel.stack} bytes of stack")
+            status = 1
     arguments.page.write_text(text, encoding="utf-8")
     return status
 
