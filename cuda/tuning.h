@@ -33,7 +33,7 @@ struct Tuning {
   // threads, so that each of them has a few values to load.
   uint32_t medium_segment = 32;
   uint32_t long_segment = 1024;
-  // The tile path is taken from this mean number of tuples of a tile on, so that its tuples outweigh its begin and end, and
+  // The tile path is taken from this mean number of tuples of a tile on, so that they outweigh its begin and end, and
   // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
   double min_tile_tuples = 256.0;
   double min_tile_run = 2.0;
