@@ -19,8 +19,8 @@ namespace sparseagg::cuda {
 //
 // The warp takes one source after another, in canonical order, one tuple a thread, and each thread adds its value to
 // its slot. A source has a key at most once, so its threads never meet in a slot, and each slot gets its terms in
-// canonical order: the bits are those of a fold from left to right. The barrier between sources is that of a warp, which
-// waits for nobody else; and the tuples of kAhead sources are loaded at a time.
+// canonical order: the bits are those of a fold from left to right. The barrier between sources is that of a warp,
+// which waits for nobody else; and the tuples of kAhead sources are loaded at a time.
 //
 // Then the block counts its rows and writes them behind those of all parts before it. It learns the number of those by
 // looking back (Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016): each part

@@ -48,8 +48,8 @@ struct FindTileBounds {
   }
 };
 
-// Block kernel, one block of one warp a tile: chooses the number of the tile's parts. No shared memory. The choice affects the
-// speed only, never a result.
+// Block kernel, one block of one warp a tile: chooses the number of the tile's parts. No shared memory. The choice
+// affects the speed only, never a result.
 struct PlanTiles {
   struct Shared {};
   struct Private {};
