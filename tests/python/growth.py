@@ -2,8 +2,8 @@
 
 The measure is CPU time, of a process with all its threads, of four runs at n and of one run at 4n in turn, so that both
 take about as long and meet as much of what else runs on the machine. That only adds to a measurement, so the least of
-several counts. A cost in proportion gives a ratio of 1, a cost that grows with the square up to 4. A ratio of 1.5 or more
-fails the test, but only after more measurements have not brought it down.
+several counts. A cost in proportion gives a ratio of 1, a cost that grows with the square up to 4. A ratio of 1.5 or
+more fails the test, but only after more measurements have not brought it down.
 """
 
 from __future__ import annotations
