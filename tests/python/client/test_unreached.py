@@ -64,6 +64,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
+# Texts tell what was left of 2 s for the call, which a busy machine begins late.
+LEFT = r"(2|1\.\d+)"
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_client_of_a_port_where_nothing_listens_fails_at_once(call, closed, pauses):
     with pytest.raises(sa.errors.UnavailableError, match=NO_SERVER.format(closed)) as failed:
@@ -89,7 +93,7 @@ def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
-    expected = r"^GetServerInfo has had no answer within 2 s: nothing listens at .*: is a server running\? \("
+    expected = rf"^GetServerInfo has had no answer within {LEFT} s: nothing listens at .*: is a server running\? \("
     with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
         call(closed, timeout=2, retry=EAGER)
     assert len(pauses) > 1
@@ -103,7 +107,7 @@ def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it
             context.abort(sa.errors.UnavailableError.code, "away")
 
     with serving(Away()) as address:
-        expected = r"^GetServerInfo has had no answer within 2 s: away$"
+        expected = rf"^GetServerInfo has had no answer within {LEFT} s: away$"
         with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
             call(address, timeout=2, retry=EAGER)
     assert sum(pauses) <= 2
@@ -117,7 +121,8 @@ def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
     with serving(Away()) as address, sa.Client(address, retry=EAGER) as client:
         opened = client.get_round("r")
         limit(client, 2)
-        with pytest.raises(sa.errors.DeadlineExceededError, match=r"^DeleteRound has had no answer within 2 s: away$"):
+        expected = rf"^DeleteRound has had no answer within {LEFT} s: away$"
+        with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
             opened.delete()
     assert sum(pauses) <= 2
 

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import threading
-from typing import Any
+from typing import IO, Any
 
 TIMEOUT_S = 60
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -30,16 +30,25 @@ class Driver:
 
     def __init__(self) -> None:
         driver, self._browser = programs() or ("", "")
-        self._process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
-        ports: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, args=(ports,), daemon=True).start()
-        self._port = int(ports.get(timeout=TIMEOUT_S))
         self._pages: list[Page] = []
+        # The driver takes a free port of IPv4, then binds the same one of IPv6. It ends if another process has that.
+        for _ in range(5):
+            self._process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
+            ports: queue.Queue[int | None] = queue.Queue()
+            threading.Thread(target=self._read, args=(self._process.stdout, ports), daemon=True).start()
+            port = ports.get(timeout=TIMEOUT_S)
+            if port is not None:
+                self._port = port
+                return
+            self._process.wait(TIMEOUT_S)
+        raise RuntimeError(f"chromedriver ends at its start, with status {self._process.returncode}")
 
-    def _read(self, ports: queue.Queue[str]) -> None:
-        for line in self._process.stdout:
+    @staticmethod
+    def _read(lines: IO[str], ports: queue.Queue[int | None]) -> None:
+        for line in lines:
             if found := re.search(r"started successfully on port (\d+)", line):
-                ports.put(found.group(1))
+                ports.put(int(found.group(1)))
+        ports.put(None)
 
     def open(self, url: str, *, width: int = 1100, height: int = 900, dark: bool = False) -> Page:
         # A container's root has no namespaces of its own, and little shared memory. The driver talks to the browser
