@@ -37,7 +37,7 @@ struct Tuning {
   // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
   double min_tile_tuples = 256.0;
   double min_tile_run = 2.0;
-  // Tuples from which on a tile is cut into parts.
+  // Tuples from which on a tile is cut into parts; of few sources, fewer (tile_merge.cc).
   uint32_t tile_part_tuples = 4096;
   // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;

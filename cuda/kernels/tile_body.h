@@ -34,7 +34,7 @@ struct TileBody {
   static constexpr uint32_t kGroupSources = kThreads;
   static constexpr uint32_t kAhead = 8;
   static constexpr uint32_t kWordBits = 32;  // slots of a word of Shared::present
-  static constexpr uint32_t kWords = kTileSlots / kWordBits;
+  static_assert(kTileSlots == kThreads * kWordBits, "each thread has a word");
   static constexpr uint32_t kNowhere = UINT32_MAX;
 
   struct Shared {
@@ -47,11 +47,11 @@ struct TileBody {
     uint32_t begin[kGroupSources + kAhead];
     uint32_t end[kGroupSources + kAhead];
     uint32_t num_sources;
-    uint32_t present[kWords];   // bits: the slots that occurred
-    uint32_t rows[kWords];      // the number of those in all words before
-    uint64_t window[kThreads];  // messages of the parts before this one, the nearest first
-    uint32_t nearest[2];        // index in the window of the nearest message that says kUpToEnd
-    uint32_t drawn;             // number of this part among all parts
+    uint32_t present[kThreads];  // bits: the slots that occurred
+    uint32_t rows[kThreads];     // the number of those in all words before
+    uint64_t window[kThreads];   // messages of the parts before this one, the nearest first
+    uint32_t nearest[2];         // index in the window of the nearest message that says kUpToEnd
+    uint32_t drawn;              // number of this part among all parts
     uint32_t num_rows;
     uint32_t num_rows_before;
   };
@@ -247,28 +247,20 @@ struct TileBody {
   // Writes the rows of the slots that occurred.
   template <typename Block>
   SPARSEAGG_HD void WriteRows(Block& block, const Part& part, uint32_t drawn, uint32_t count, Shared& shared) const {
-    const uint32_t num_words = part.slots / kWordBits;
-    // Threads read the slots of their words in different orders, so that they read from different banks.
+    // Each thread reads the slots of one word. Threads read them in different orders, so that they read from different
+    // banks.
     block.ExclusiveSum(
         [&](uint32_t thread) {
-          uint32_t rows = 0;
-          for (uint32_t word = OwnWord(thread, 0); word < OwnWord(thread, 1) && word < num_words; ++word) {
-            uint32_t bits = 0;
-            for (uint32_t i = 0; i < kWordBits; ++i) {
-              const uint32_t bit = (i + thread) % kWordBits;
-              if (shared.counts[word * kWordBits + bit] != 0) bits |= uint32_t{1} << bit;
-            }
-            shared.present[word] = bits;
-            rows += CountBits(bits);
+          uint32_t bits = 0;
+          for (uint32_t i = 0; i < kWordBits; ++i) {
+            const uint32_t bit = (i + thread) % kWordBits;
+            if (shared.counts[thread * kWordBits + bit] != 0) bits |= uint32_t{1} << bit;
           }
-          return rows;
+          shared.present[thread] = bits;
+          return CountBits(bits);
         },
         [&](uint32_t thread, uint32_t before, uint32_t total) {
-          uint32_t row = before;
-          for (uint32_t word = OwnWord(thread, 0); word < OwnWord(thread, 1) && word < num_words; ++word) {
-            shared.rows[word] = row;
-            row += CountBits(shared.present[word]);
-          }
+          shared.rows[thread] = before;
           if (thread != 0) return;
           shared.num_rows = total;
           StoreRelaxed(args.d_messages + drawn, kOfPart | total);
@@ -294,9 +286,6 @@ struct TileBody {
       }
     });
   }
-
-  // The words of a thread are OwnWord(thread, 0) up to OwnWord(thread, 1).
-  SPARSEAGG_HD static uint32_t OwnWord(uint32_t thread, uint32_t next) { return (thread + next) * kWords / kThreads; }
 
   // Sets shared.num_rows_before. All threads look at one message each, window by window, until one of the messages says
   // how many rows there are up to its part's end.
