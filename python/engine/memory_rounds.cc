@@ -20,11 +20,13 @@
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
 #include "python/engine/errors.h"
+#include "python/engine/gil.h"
 #include "python/engine/outputs.h"
 #include "python/engine/round_host.h"
 #include "python/engine/specs.h"
 #include "service/base/to_status.h"
 #include "service/rounds/round_name.h"
+#include "service/rounds/submission_batch.h"
 
 namespace sparseagg::python {
 namespace {
@@ -36,13 +38,10 @@ using service::RoundConfig;
 
 constexpr size_t kAll = std::numeric_limits<int>::max();  // entries of a list
 
-// Calls `function`, which uses no Python and returns a Status or StatusOr, without the GIL. Throws: StatusException.
+// WithoutGil for a function that returns a Status or StatusOr. Throws: StatusException.
 template <typename Function>
-auto WithoutGil(const Function& function) {
-  const auto answer = [&] {
-    py::gil_scoped_release no_gil;
-    return service::ToStatus(function);
-  }();
+auto Call(const Function& function) {
+  const auto answer = WithoutGil([&] { return service::ToStatus(function); });
   if constexpr (std::is_same_v<decltype(function()), absl::Status>) {
     ThrowIfError(answer);
   } else {
@@ -96,6 +95,34 @@ py::dict Fields(const TensorSpec& spec, const Result& result) {
 using Part =
     std::tuple<std::string, std::optional<py::buffer>, size_t, uint64_t, std::optional<py::buffer>, std::string>;
 
+// What Python lends; its arrays stay as they are meanwhile.
+using Borrowed = std::vector<py::buffer_info>;
+
+absl::string_view Borrow(const py::buffer& buffer, Borrowed& borrowed) {
+  const py::buffer_info& info = borrowed.emplace_back(buffer.request());
+  return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
+}
+
+service::BatchSlice ToSlice(const Part& part, Borrowed& borrowed) {
+  const auto& [tensor, keys, key_bytes, num_keys, values, encoding] = part;
+  service::BatchSlice out;
+  out.slice.tensor = tensor;
+  SliceView& view = out.slice.view;
+  view.key_type = !keys.has_value() ? SliceView::Keys::kImplicit
+                  : key_bytes == 4  ? SliceView::Keys::kU32
+                                    : SliceView::Keys::kU64;
+  if (keys.has_value()) out.keys = Borrow(*keys, borrowed);
+  view.has_values = values.has_value();
+  if (!values.has_value()) return out;
+  out.values = Borrow(*values, borrowed);
+  if (encoding == "int8_scaled") {
+    view.value_packing = wire::ValuePacking::kInt8Scaled;
+  } else {
+    out.slice.dtype = ParseDType(encoding);
+  }
+  return out;
+}
+
 // The Python class _engine.MemoryRound: a round of a RoundHost. All members are called with the GIL held.
 class MemoryRound {
  public:
@@ -106,9 +133,6 @@ class MemoryRound {
   ~MemoryRound() {
     if (host_->IsOfParent()) {
       (void)new (std::nothrow) std::shared_ptr<Round>(std::move(round_));  // for ever
-    } else {
-      py::gil_scoped_release no_gil;
-      round_.reset();
     }
   }
 
@@ -142,42 +166,48 @@ class MemoryRound {
     service::Chunk chunk;
     chunk.last = true;
     chunk.weight = weight;
-    std::vector<py::buffer_info> borrowed;
-    const auto borrow = [&](const py::buffer& buffer) {
-      const py::buffer_info& info = borrowed.emplace_back(buffer.request());
-      return absl::string_view(static_cast<const char*>(info.ptr), info.size * info.itemsize);
-    };
-    for (const auto& [tensor, keys, key_bytes, num_keys, values, encoding] : parts) {
-      service::ChunkSlice& slice = chunk.slices.emplace_back();
-      slice.tensor = tensor;
-      slice.view.num_keys = num_keys;
-      slice.view.key_type = !keys.has_value() ? SliceView::Keys::kImplicit
-                            : key_bytes == 4  ? SliceView::Keys::kU32
-                                              : SliceView::Keys::kU64;
-      if (keys.has_value()) slice.view.keys = borrow(*keys);
-      slice.view.has_values = values.has_value();
-      if (!values.has_value()) continue;
-      slice.view.values = borrow(*values);
-      if (encoding == "int8_scaled") {
-        slice.view.value_packing = wire::ValuePacking::kInt8Scaled;
-      } else {
-        slice.dtype = ParseDType(encoding);
-      }
+    Borrowed borrowed;
+    for (const Part& part : parts) {
+      const service::BatchSlice bytes = ToSlice(part, borrowed);
+      service::ChunkSlice& slice = chunk.slices.emplace_back(bytes.slice);
+      slice.view.num_keys = std::get<3>(part);
+      slice.view.keys = bytes.keys;
+      slice.view.values = bytes.values;
     }
-    const service::Receipt receipt = WithoutGil([&]() -> absl::StatusOr<service::Receipt> {
+    const service::Receipt receipt = Call([&]() -> absl::StatusOr<service::Receipt> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(const auto upload, round_->OpenStreamUpload(client_id, submission_id, nullptr));
-      const auto added = service::ToStatus([&]() -> absl::StatusOr<service::Receipt> {
-        RETURN_IF_ERROR(round_->Append(*upload, chunk));
-        return round_->Commit(*upload);
-      });
-      if (!added.ok()) round_->Refuse(*upload, added.status());  // without effect, unless it ran out of memory
-      return added;
+      return round_->SubmitWhole(client_id, submission_id, chunk);
     });
     py::dict answer = Fields(receipt);
     answer["duplicate"] = receipt.duplicate;
     return answer;
+  }
+
+  // Adds the updates of many clients. GIL: as Submit.
+  py::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id, const py::bytes& weights,
+                       const py::bytes& num_keys, const std::vector<Part>& parts) {
+    std::vector<service::BatchSlice> slices;
+    Borrowed borrowed;
+    for (const Part& part : parts) slices.push_back(ToSlice(part, borrowed));
+    const auto weight_bytes = static_cast<std::string_view>(weights);
+    const auto num_keys_bytes = static_cast<std::string_view>(num_keys);
+    const auto outcome = Call([&]() -> absl::StatusOr<service::BatchOutcome> {
+      RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+      service::SubmissionBatch batch;
+      RETURN_IF_ERROR(batch.Split(client_ids, {weight_bytes.data(), weight_bytes.size()},
+                                  {num_keys_bytes.data(), num_keys_bytes.size()}, std::move(slices)));
+      const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
+      for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+      return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& { return batch.Next(); });
+    });
+    py::list refusals;
+    for (const auto& refused : outcome.refused) {
+      refusals.append(
+          py::dict("index"_a = refused.index, "client_id"_a = refused.client_id, "reason"_a = refused.reason));
+    }
+    return py::dict("codes"_a = py::bytes(outcome.codes), "num_duplicates"_a = outcome.num_duplicates,
+                    "num_tuples"_a = outcome.num_tuples, "num_bytes"_a = outcome.num_bytes, "refusals"_a = refusals);
   }
 
   py::list ListSubmissions() const {
@@ -189,19 +219,19 @@ class MemoryRound {
 
   // Withdraw and Close release the GIL while commits add their submissions.
   bool Withdraw(const std::string& client_id, const std::string& submission_id) {
-    return WithoutGil([&]() -> absl::StatusOr<bool> {
+    return Call([&]() -> absl::StatusOr<bool> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       return round_->Withdraw(client_id, submission_id);
     });
   }
   void Close(const std::vector<std::string>& only) {
-    WithoutGil([&]() -> absl::Status {
+    Call([&]() -> absl::Status {
       for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
       return only.empty() ? round_->Close() : round_->CloseWithOnly(only);
     });
   }
   void Cancel(const std::string& reason) {
-    WithoutGil([&]() -> absl::Status {
+    Call([&]() -> absl::Status {
       RETURN_IF_ERROR(service::CheckReason(reason));
       return round_->Cancel(reason.empty() ? "no reason given" : reason);
     });
@@ -233,9 +263,7 @@ class MemoryRounds {
  public:
   explicit MemoryRounds(int merges)
       : host_(new RoundHost(merges), [](RoundHost* host) {
-          if (host->IsOfParent()) return;
-          py::gil_scoped_release no_gil;
-          delete host;
+          if (!host->IsOfParent()) delete host;
         }) {}
 
   // Opens a round. `round_id`: None for one that cannot be found. `spec`: of the proto; one round has one.
@@ -255,7 +283,7 @@ class MemoryRounds {
     config.result_ttl = ToDuration(result_ttl, "result_ttl");
     config.wire_spec = spec;
     config.id = round_id.value_or("");
-    return Wrap(WithoutGil([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
+    return Wrap(Call([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
       if (!round_id.has_value()) return host_->registry().CreatePrivate(std::move(config));
       RETURN_IF_ERROR(CheckName(*round_id, "round_id"));
       return host_->registry().Create(std::move(config));
@@ -273,7 +301,7 @@ class MemoryRounds {
   }
 
   void Delete(const std::string& name) {
-    WithoutGil([&]() -> absl::Status {
+    Call([&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::string id, service::ParseRoundName(name));
       return host_->registry().Delete(kDefaultTenant, id).status();
     });
@@ -281,7 +309,7 @@ class MemoryRounds {
 
   // Cancels and forgets all rounds, takes no more, and ends all waits.
   void Close() {
-    WithoutGil([&]() -> absl::Status {
+    Call([&]() -> absl::Status {
       host_->registry().Drain();
       for (const auto& entry : ListEntries()) {
         entry.round->Cancel("the client was closed").IgnoreError();  // of one that has ended
@@ -293,9 +321,7 @@ class MemoryRounds {
   }
 
   std::vector<uint64_t> NextEnded() const {
-    const std::shared_ptr<RoundHost> host = host_;
-    py::gil_scoped_release no_gil;
-    return host->NextEnded();
+    return WithoutGil([host = host_] { return host->NextEnded(); });
   }
 
   uint64_t memory_bytes() const { return host_->memory_bytes(); }
@@ -323,6 +349,8 @@ void DefineMemoryRounds(py::module_& module) {
       .def("describe", &MemoryRound::Describe)
       .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
            py::arg("parts"))
+      .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
+           py::arg("weights"), py::arg("num_keys"), py::arg("parts"))
       .def("submissions", &MemoryRound::ListSubmissions)
       .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
       .def("close", &MemoryRound::Close, py::arg("only"))

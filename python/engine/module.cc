@@ -2,6 +2,7 @@
 //
 // GIL: Python calls every entry with the GIL held, from any thread. Adding, merging, finishing and the counters release
 // the GIL while the round works, which may take long. Everything else holds it.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -17,6 +18,7 @@
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "python/engine/errors.h"
+#include "python/engine/gil.h"
 #include "python/engine/inputs.h"
 #include "python/engine/local_round.h"
 #include "python/engine/memory_rounds.h"
@@ -64,6 +66,8 @@ class Aggregator {
       std::string id = named ? ids[i].cast<std::string>() : absl::StrFormat("%020d", first + i);
       try {
         batch.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
+      } catch (const abi::__forced_unwind&) {  // the thread ends, since Python does
+        throw;
       } catch (...) {
         Add(std::move(batch));
         throw;
@@ -78,22 +82,14 @@ class Aggregator {
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
-    absl::Status status;
-    {
-      py::gil_scoped_release no_gil;
-      status = round_->MergeFrom(*other.round_);
-    }
+    const absl::Status status = WithoutGil([&] { return round_->MergeFrom(*other.round_); });
     Released::OfProcess().Drop();
     ThrowIfError(status);
   }
 
   // Takes a submission out. Returns: whether there was one. GIL: released while other calls add.
   bool Withdraw(const std::string& client_id) {
-    absl::StatusOr<bool> withdrawn;
-    {
-      py::gil_scoped_release no_gil;
-      withdrawn = round_->Withdraw(client_id);
-    }
+    const absl::StatusOr<bool> withdrawn = WithoutGil([&] { return round_->Withdraw(client_id); });
     Released::OfProcess().Drop();
     return ValueOrThrow(withdrawn);
   }
@@ -102,13 +98,12 @@ class Aggregator {
   // Returns: one dictionary for each tensor; None if the result of a tensor in `finite` (indices) has a value that is
   // NaN or infinite.
   py::object Finish(const std::vector<size_t>& finite) {
-    absl::StatusOr<std::vector<Result>> results;
     bool is_finite = true;
-    {
-      py::gil_scoped_release no_gil;
-      results = round_->Finish();
-      for (const size_t tensor : finite) is_finite = is_finite && results.ok() && round_->IsFinite(results->at(tensor));
-    }
+    absl::StatusOr<std::vector<Result>> results = WithoutGil([&] {
+      auto merged = round_->Finish();
+      for (const size_t tensor : finite) is_finite = is_finite && merged.ok() && round_->IsFinite(merged->at(tensor));
+      return merged;
+    });
     Released::OfProcess().Drop();
     ThrowIfError(results.status());
     if (!is_finite) return py::none();
@@ -117,7 +112,7 @@ class Aggregator {
     return out;
   }
 
-  // Its getters may block; see WithoutGil.
+  // Its getters may block; see Waiting.
   const LocalRound& round() const { return *round_; }
 
  private:
@@ -127,11 +122,7 @@ class Aggregator {
   }
 
   void Add(std::vector<Submission> submissions) {
-    absl::Status status;
-    {
-      py::gil_scoped_release no_gil;
-      status = round_->Add(std::move(submissions));
-    }
+    const absl::Status status = WithoutGil([&] { return round_->Add(std::move(submissions)); });
     Released::OfProcess().Drop();
     ThrowIfError(status);
   }
@@ -142,11 +133,8 @@ class Aggregator {
 
 // Returns: a property that releases the GIL during `get`, which may wait until another thread's call of the round ends.
 template <typename Value>
-auto WithoutGil(Value (LocalRound::*get)() const) {
-  return [get](const Aggregator& aggregator) {
-    py::gil_scoped_release no_gil;
-    return (aggregator.round().*get)();
-  };
+auto Waiting(Value (LocalRound::*get)() const) {
+  return [get](const Aggregator& aggregator) { return WithoutGil([&] { return (aggregator.round().*get)(); }); };
 }
 
 void Define(py::module_& module) {
@@ -159,6 +147,8 @@ void Define(py::module_& module) {
       PyErr_SetObject(error.ptr(), py::make_tuple(code, std::string(e.status.message())).ptr());
     }
   });
+  // Loads NumPy's functions now: pybind11 releases the GIL for that, in the way of which gil.h warns.
+  py::dtype::of<float>();
   // force_simd, describe and release_memory hold the GIL throughout.
   // force_simd must not run while another thread merges; the package calls it once, when it loads this module.
   module.def(
@@ -184,13 +174,12 @@ void Define(py::module_& module) {
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
-      .def_property_readonly("num_submissions", WithoutGil(&LocalRound::num_submissions))
-      .def_property_readonly("num_tuples", WithoutGil(&LocalRound::num_tuples))
-      .def_property_readonly("num_bytes", WithoutGil(&LocalRound::num_bytes))
-      .def_property_readonly("memory_bytes", WithoutGil(&LocalRound::memory_bytes))
+      .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
+      .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
+      .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))
+      .def_property_readonly("memory_bytes", Waiting(&LocalRound::memory_bytes))
       .def_property_readonly("times", [](const Aggregator& a) {
-        py::gil_scoped_release no_gil;
-        const Times times = a.round().times();
+        const Times times = WithoutGil([&] { return a.round().times(); });
         return std::make_tuple(times.prepare, times.add, times.finish);
       });
   DefineMemoryRounds(module);

@@ -27,6 +27,7 @@ enum class Method {
   kListSubmissions,
   kWithdrawSubmission,
   kSubmitUpdate,
+  kSubmitBatch,
   kGetResult,
   kStreamResult,
   kAggregate,

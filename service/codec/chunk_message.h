@@ -15,6 +15,7 @@
 #include "host/base/column.h"
 #include "service/base/limits.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/sliced_message.h"
 #include "service/rounds/upload.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -29,8 +30,6 @@ namespace sparseagg::service {
 // dozen bytes. Smaller messages are parsed whole.
 class ChunkMessage {
  public:
-  class Cursor;  // reads the bytes of a message in order
-
   // Parses an UpdateChunk. `bytes` is not changed; this object shares its slices.
   // Errors: INVALID_ARGUMENT: not an UpdateChunk, or unknown fields, or too many slices, or too many bytes besides keys
   // and values.
@@ -52,21 +51,11 @@ class ChunkMessage {
   absl::StatusOr<Chunk> Decode();
 
  private:
-  // Keys and values of one slice, in slices_.
-  struct Bulk {
-    std::vector<absl::string_view> keys;
-    std::vector<absl::string_view> values;
-    Column<char> packed_keys;  // copy in one span, of keys that are not U32 or U64; made by Decode
-  };
-
   absl::Status Dump(const grpc::ByteBuffer& bytes);
-  // Reads a chunk up to the point where `end` bytes are left. Keys and values go to bulk_; all other known fields are
-  // appended to `head`, to be parsed.
-  absl::Status TakeApart(Cursor& cursor, uint64_t end, std::string* head);
-
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;
-  std::vector<Bulk> bulk_;                  // by slice; empty: the message was parsed whole
+  std::vector<SliceBytes> bulk_;            // in slices_, by slice; empty: the message was parsed whole
+  std::vector<Column<char>> packed_keys_;   // in one span, of slices whose keys are not U32 or U64; made by Decode
   std::vector<absl::string_view> message_;  // slices_, if the message is kept
 };
 

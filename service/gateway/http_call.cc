@@ -81,7 +81,7 @@ uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
 
 void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
   const absl::Duration received_at = server_.clock.Monotonic();
-  if (plan_.method != Method::kPutChunk && body.size() <= kMaxNamesBytes) {
+  if (!AggregationMethods::FindLargeMethod(plan_.method) && body.size() <= kMaxNamesBytes) {
     CallMethod(body, read_time, received_at);
     return on_called();
   }
@@ -98,12 +98,12 @@ void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<voi
 void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at) {
   const absl::Status made = ToStatus([&] { return MakeRequest(body); });
   if (!made.ok()) return Finish(made);
-  if (plan_.method != Method::kPutChunk) {
-    return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
-  }
-  AggregationMethods::ReceivedChunk chunk{{}, read_time, received_at};
-  chunk.message.Swap(&request_);
-  const absl::Status status = ToStatus([&] { return api_.aggregation.PutChunk(*this, std::move(chunk), &response_); });
+  const AggregationMethods::LargeMethod large = AggregationMethods::FindLargeMethod(plan_.method);
+  if (large == nullptr) return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
+  AggregationMethods::LargeRequest request{{}, read_time, received_at};
+  request.message.Swap(&request_);
+  const absl::Status status =
+      ToStatus([&] { return (api_.aggregation.*large)(*this, std::move(request), &response_); });
   // The call lasts until the client has read the response, and must not keep the memory until then.
   body_reservation_.Release();
   Finish(status);

@@ -20,6 +20,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/rounds/{round}:close", Method::kCloseRound, "name", kRound, "Closes the round and starts the merge"},
     {"POST", "/v1/rounds/{round}:cancel", Method::kCancelRound, "name", kRound, "Cancels the round"},
     {"POST", "/v1/rounds/{round}/chunks", Method::kPutChunk, "round", kRound, "Adds one chunk to an upload"},
+    {"POST", "/v1/rounds/{round}/batches", Method::kSubmitBatch, "round", kRound, "Submits for many clients at once"},
     {"GET", "/v1/rounds/{round}/uploads", Method::kGetUploadStatus, "round", kRound, "How far an upload is"},
     {"POST", "/v1/rounds/{round}/submissions", Method::kCommitSubmission, "round", kRound, "Counts a complete upload"},
     {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "parent", kRound, "Lists the submissions"},

@@ -13,6 +13,8 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
   // one message looks the same to clients, and its handler reads when in-flight memory is reserved. Remove with: a gRPC
   // whose unary handlers start the read themselves.
   Serve<CallbackClientStreamingHandler>(Method::kPutChunk, RpcMethod::CLIENT_STREAMING, &AggregationService::PutChunk);
+  Serve<CallbackClientStreamingHandler>(Method::kSubmitBatch, RpcMethod::CLIENT_STREAMING,
+                                        &AggregationService::SubmitBatch);
   Serve<CallbackClientStreamingHandler>(Method::kSubmitUpdate, RpcMethod::CLIENT_STREAMING,
                                         &AggregationService::SubmitUpdate);
   Serve<CallbackServerStreamingHandler>(Method::kStreamResult, RpcMethod::SERVER_STREAMING,

@@ -1,4 +1,4 @@
-// The call PutChunk.
+// The calls PutChunk and SubmitBatch.
 #include <utility>
 
 #include "service/base/to_status.h"
@@ -9,16 +9,17 @@
 namespace sparseagg::service {
 namespace {
 
-// A PutChunk call: reads its one message and gives it to the round, on the worker pool (grpc_methods.cc says why).
+// A call with one large message: reads it and gives it to the method, on the worker pool (grpc_methods.cc says why).
 class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
-  PutReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response)
-      : ReadingReactor(service, context), response_(response) {}
+  PutReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response,
+             AggregationMethods::LargeMethod method)
+      : ReadingReactor(service, context), response_(response), method_(method) {}
 
   void OnReadDone(bool ok) override {
     if (!EndRead()) return;
     context().pool.Post([self = self_, ok] {
-      const absl::Status status = ok ? ToStatus([&] { return self->TakeChunk(); }) : self->NoMessage();
+      const absl::Status status = ok ? ToStatus([&] { return self->CallMethod(); }) : self->NoMessage();
       // The call lasts until the client has read the response, and must not keep the memory until then.
       self->received_.Clear();
       self->reservation_.Release();
@@ -35,19 +36,27 @@ class PutReactor final : public ReadingReactor<PutReactor, grpc::ServerReadReact
                                   : absl::InvalidArgumentError("the call has no message");
   }
 
-  absl::Status TakeChunk() {
-    AggregationMethods::ReceivedChunk chunk{{}, read_time_, received_at_};
-    chunk.message.Swap(&received_);
-    return service_.methods().PutChunk(context_, std::move(chunk), response_);
+  absl::Status CallMethod() {
+    AggregationMethods::LargeRequest request{{}, read_time_, received_at_};
+    request.message.Swap(&received_);
+    return (service_.methods().*method_)(context_, std::move(request), response_);
   }
 
   grpc::ByteBuffer* const response_;
+  const AggregationMethods::LargeMethod method_;
 };
 
 }  // namespace
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutChunk(Context* context, grpc::ByteBuffer* response) {
-  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response), PutReactor::Wait::kBounded);
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, &AggregationMethods::PutChunk),
+                           PutReactor::Wait::kBounded);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitBatch(Context* context,
+                                                                           grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, &AggregationMethods::SubmitBatch),
+                           PutReactor::Wait::kBounded);
 }
 
 }  // namespace sparseagg::service

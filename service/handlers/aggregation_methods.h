@@ -29,17 +29,24 @@ class AggregationMethods : public Methods {
  public:
   AggregationMethods(ServerContext* server, Registry* registry) : Methods(server), registry_(*registry) {}
 
-  // Returns: all unary methods but PutChunk, whose request is too large to be received before memory is reserved.
+  // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();
 
-  // A chunk that a transport has received, and what is known of its arrival.
-  struct ReceivedChunk {
+  // A request that is too large to be received before memory is reserved, and what is known of its arrival.
+  struct LargeRequest {
     grpc::ByteBuffer message;
     absl::Duration read_time = absl::ZeroDuration();    // how long the read took
     absl::Duration received_at = absl::ZeroDuration();  // when the read ended: Clock::Monotonic
   };
-  // The method PutChunk. Frees the message as soon as the round has its content. Call it on the worker pool.
-  absl::Status PutChunk(const Caller& caller, ReceivedChunk chunk, grpc::ByteBuffer* response) const;
+  // A method with such a request. Frees the message as soon as the round has its content. Call it on the worker pool.
+  using LargeMethod = absl::Status (AggregationMethods::*)(const Caller& caller, LargeRequest request,
+                                                           grpc::ByteBuffer* response) const;
+  // Returns: null for all other methods.
+  static LargeMethod FindLargeMethod(Method method);
+  // uploads.cc
+  absl::Status PutChunk(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
+  // batches.cc
+  absl::Status SubmitBatch(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
 
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.

@@ -21,7 +21,7 @@ struct Api {
 
   AggregationMethods aggregation;
   TaskMethods tasks;
-  std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for PutChunk and streaming methods
+  std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for AggregationMethods::LargeMethod and streams
 };
 
 }  // namespace sparseagg::service

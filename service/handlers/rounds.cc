@@ -22,9 +22,13 @@ namespace {
 
 // Additions to the first release of the API, by their names in the proto. A server without them answers UNIMPLEMENTED
 // to an unknown call, and refuses an unknown field or, in some requests, ignores it (FindUnknownFields).
-constexpr absl::string_view kFeatures[] = {
-    "ListSubmissions",          "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-    "AggregationSpec.on_empty", "TensorSpec.shape",   "Tasks"};
+constexpr absl::string_view kFeatures[] = {"ListSubmissions",
+                                           "WithdrawSubmission",
+                                           "CloseRoundRequest.only_client_ids",
+                                           "AggregationSpec.on_empty",
+                                           "TensorSpec.shape",
+                                           "Tasks",
+                                           "SubmitBatch"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

@@ -36,7 +36,7 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 
 }  // namespace
 
-absl::Status AggregationMethods::PutChunk(const Caller& caller, ReceivedChunk chunk, grpc::ByteBuffer* response) const {
+absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chunk, grpc::ByteBuffer* response) const {
   const Clock& clock = server_.clock;
   const absl::Duration begin = clock.Monotonic();
   const uint64_t size = chunk.message.Length();

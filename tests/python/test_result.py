@@ -16,6 +16,7 @@ from sparseagg._internal.base import bfloat16
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
+from sparseagg._internal.wire.page import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
@@ -129,7 +130,7 @@ def page(name="v", *, keys=b"", values=b"", num_keys=0, first=None, counts=b"", 
 def read(pages: list[pb.ResultPage]) -> sa.Result:
     reader = ResultReader()
     for one in pages:
-        reader.add(one)
+        reader.add(Page.of(one))
     return reader.result(INFO)
 
 

@@ -37,6 +37,7 @@ from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.engine import Aggregator, aggregate, release_memory
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.results.info import (
+    BatchReceipt,
     Refusal,
     RoundInfo,
     ServerInfo,
@@ -55,6 +56,7 @@ from sparseagg.version import __version__ as __version__
 __all__ = [
     "TLS",
     "Aggregator",
+    "BatchReceipt",
     "Client",
     "DTypeLike",
     "InvalidArgumentError",

@@ -66,6 +66,11 @@ class MemoryRound:
     def submit(self, client_id: str, submission_id: str, weight: float | None, parts: list[Part]) -> dict[str, Any]:
         """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt."""
 
+    def submit_batch(
+        self, client_ids: str, submission_id: str, weights: bytes, num_keys: bytes, parts: list[Part]
+    ) -> dict[str, Any]:
+        """Adds the updates of many clients, as SubmitBatchRequest has them. Returns the fields of the answer."""
+
     def submissions(self) -> list[dict[str, Any]]: ...
     def withdraw(self, client_id: str, submission_id: str) -> bool: ...
     def close(self, only: list[str]) -> None:

@@ -27,11 +27,11 @@ const std::map<std::string, std::string>& Expected() {
       {"ListRounds", "yyyy"},         {"WaitRound", "yyyy"},       {"CloseRound", "yy--"},
       {"CancelRound", "yy--"},        {"DeleteRound", "yy--"},     {"PutChunk", "yyo-"},
       {"CommitSubmission", "yyo-"},   {"GetUploadStatus", "yyo-"}, {"ListSubmissions", "yy-y"},
-      {"WithdrawSubmission", "yyo-"}, {"SubmitUpdate", "yyo-"},    {"GetResult", "yyyy"},
-      {"StreamResult", "yyyy"},       {"Aggregate", "yy--"},       {"CreateTasks", "yy--"},
-      {"LeaseTask", "yyo-"},          {"ExtendLease", "yyo-"},     {"CompleteTask", "yyo-"},
-      {"FailTask", "yyo-"},           {"GetTask", "yy-y"},         {"ListTasks", "yy-y"},
-      {"CancelTasks", "yy--"},
+      {"WithdrawSubmission", "yyo-"}, {"SubmitUpdate", "yyo-"},    {"SubmitBatch", "yyo-"},
+      {"GetResult", "yyyy"},          {"StreamResult", "yyyy"},    {"Aggregate", "yy--"},
+      {"CreateTasks", "yy--"},        {"LeaseTask", "yyo-"},       {"ExtendLease", "yyo-"},
+      {"CompleteTask", "yyo-"},       {"FailTask", "yyo-"},        {"GetTask", "yy-y"},
+      {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},
   };
   return expected;
 }

@@ -62,6 +62,27 @@ TEST_F(RestartTest, TimeOfDay_SetBackByAYear_ExtendsNoRound) {
   while (client().Get(ended).ok()) std::this_thread::yield();
 }
 
+TEST_F(RestartTest, OpenRound_KeepsTheSubmissionsOfABatch) {
+  const std::string name = Create();
+  v1::SubmitBatchRequest batch;
+  batch.set_round(name);
+  batch.set_submission_id("s");
+  batch.set_client_ids("a\nb\nempty");
+  *batch.add_slices() = Slice({1, 7, 1}, {1, 4, 2});
+  batch.mutable_slices(0)->set_num_keys(0);
+  batch.set_num_keys(Packed<uint32_t>({2, 1, 0}));
+  v1::SubmitBatchResponse answer;
+  grpc::ClientContext first;
+  ASSERT_TRUE(client().stub().SubmitBatch(&first, batch, &answer).ok());
+  EXPECT_EQ(answer.codes(), std::string(3, '\0'));
+  Restart();
+  grpc::ClientContext second;
+  ASSERT_TRUE(client().stub().SubmitBatch(&second, batch, &answer).ok());
+  EXPECT_EQ(answer.num_duplicates(), 3);
+  EXPECT_EQ(client().Get(name)->num_submissions(), 3);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 3), Pair(7, 4)));
+}
+
 TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
   const std::string name = Create();
   Submit(name, "a", 1);

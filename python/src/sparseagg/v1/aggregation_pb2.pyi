@@ -116,6 +116,16 @@ class AggregationSpec(_message.Message):
     weighting: Weighting
     def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ...) -> None: ...
 
+class BatchRefusal(_message.Message):
+    __slots__ = ["client_id", "index", "reason"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    index: int
+    reason: str
+    def __init__(self, index: _Optional[int] = ..., client_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class CancelRoundRequest(_message.Message):
     __slots__ = ["name", "reason"]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +485,36 @@ class Submission(_message.Message):
     num_tuples: int
     submission_id: str
     def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class SubmitBatchRequest(_message.Message):
+    __slots__ = ["client_ids", "num_keys", "round", "slices", "submission_id", "weights"]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    client_ids: str
+    num_keys: bytes
+    round: str
+    slices: _containers.RepeatedCompositeFieldContainer[TensorSlice]
+    submission_id: str
+    weights: bytes
+    def __init__(self, round: _Optional[str] = ..., client_ids: _Optional[str] = ..., submission_id: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ...) -> None: ...
+
+class SubmitBatchResponse(_message.Message):
+    __slots__ = ["codes", "num_bytes", "num_duplicates", "num_tuples", "refusals"]
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    codes: bytes
+    num_bytes: int
+    num_duplicates: int
+    num_tuples: int
+    refusals: _containers.RepeatedCompositeFieldContainer[BatchRefusal]
+    def __init__(self, codes: _Optional[bytes] = ..., num_duplicates: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[BatchRefusal, _Mapping]]] = ...) -> None: ...
 
 class TensorSlice(_message.Message):
     __slots__ = ["first_key", "key_encoding", "keys", "keys_sorted", "keys_unique", "num_keys", "tensor", "value_encoding", "values"]

@@ -7,12 +7,14 @@ ended*. Only a round that is *done* has a result. To *finish* a round is to clos
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 from sparseagg._internal.base.arguments import Timeout, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Update
+from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.endpoint import Endpoint
@@ -22,9 +24,10 @@ from sparseagg._internal.client.requests import close_request, result_format, re
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.results.info import RoundInfo, Submission
+from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.updates.batch import Batch, batches, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
@@ -205,6 +208,52 @@ class Round(RoundAttributes):
                     return await self._connection.submit(upload, resumable, None, deadline)
                 with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
                     return await self._connection.submit(upload, resumable, bar, deadline)
+
+    async def submit_batch(
+        self,
+        client_ids: Sequence[ClientId],
+        updates: Mapping[str, tuple[Any, Any, Any]],
+        weights: Sequence[SupportsFloat] | Any = None,
+        *,
+        submission_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> BatchReceipt:
+        """Sends the updates of many clients in few messages. For small updates, ten times as fast as ``submit``.
+
+        Each update counts, or is refused, as if ``submit`` had sent it alone. When this method returns, all but those
+        in ``refused`` of the receipt count.
+
+            >>> rnd.submit_batch(["a", "b"], {"v": ([0, 2, 3], [5, 9, 5], [1.0, 2.0, 3.0])})
+
+        Here "a" submits rows at keys 5 and 9, and "b" at key 5.
+
+        Args:
+            client_ids: n ids, as for ``submit``.
+            updates: by name of tensor a triple (offsets, keys, rows): the keys and rows of all clients, one client
+                after the other, and n + 1 offsets, of which the i-th and the next one bound those of client i.
+            weights: n weights; required for the weighting "by_weight".
+            submission_id: the name of these contents; None for a random one.
+            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
+
+        Raises:
+            InvalidArgumentError: the arrays do not fit each other or the spec; nothing has been sent.
+            NotFoundError: the round has been deleted, or its result_ttl is over.
+            PermissionDeniedError: the credential is of a client that has a name, and another id is in the list.
+            UnimplementedError: the server is older than this method.
+            UnavailableError: the server could not be reached in all attempts; what came before may count. Sent again,
+                each submission counts once.
+            TimeoutError: (``DeadlineExceededError``) likewise, after ``timeout``.
+        """
+        deadline = checked_deadline(timeout)
+        submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
+        answers: list[tuple[Batch, pb.SubmitBatchResponse]] = []
+        with raise_if_late(deadline, f"the submissions to {self.name} have not ended"), naming_round(self.name):
+            server = await self._connection.server_wire(deadline)
+            convert = self._connection.transport.convert
+            columns = await convert(submission_columns, self.spec, len(client_ids), updates)
+            for batch in batches(client_ids, columns, weights, server.chunk_bytes):
+                answers.append((batch, await self._connection.submit_batch(batch, self.name, submission_id, deadline)))
+        return batch_receipt(answers)
 
     async def submissions(self) -> list[Submission]:
         """Returns the submissions that count, in the bytewise order of client ids, in which sums are folded.

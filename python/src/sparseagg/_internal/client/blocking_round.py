@@ -45,6 +45,7 @@ class Round(async_round.RoundAttributes):
 
     refresh = blocking(async_round.Round.refresh)
     submit = blocking(async_round.Round.submit)
+    submit_batch = blocking(async_round.Round.submit_batch)
     submissions = blocking(async_round.Round.submissions)
     withdraw = blocking(async_round.Round.withdraw)
     close = blocking(async_round.Round.close)

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg._internal.wire.message import make_chunk_stub
+from sparseagg._internal.wire.bulk_stub import make_bulk_stub
 from sparseagg.errors import CancelledError, FailedPreconditionError, SparseaggError
 
 __all__ = ["ChannelPool"]
@@ -128,6 +128,6 @@ class ChannelPool:
         """Opens a channel and returns its index. Requires _lock."""
         channel = self._open_channel()
         self._channels.append(channel)
-        self._stubs.append(make_chunk_stub(channel))
+        self._stubs.append(make_bulk_stub(channel))
         self._loans.append(0)
         return len(self._loans) - 1

@@ -32,6 +32,8 @@ from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
 from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.updates.batch import Batch
+from sparseagg._internal.wire.encode import encode_batch
 from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
 from sparseagg.errors import AbortedError, DeadlineExceededError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -154,7 +156,7 @@ class Connection:
         Raises:
             AbortedError: the stream broke, and the round's name is now that of another round.
         """
-        reader = ResultReader()
+        reader = ResultReader(request.range)
         deadline = self.deadline if deadline is None else deadline
         is_resumed = False
 
@@ -231,6 +233,14 @@ class Connection:
                 return await self._submit_chunks(stub, upload, first, bar, resumption, deadline)
 
         return await self._retried(attempt, deadline, resumption)
+
+    async def submit_batch(
+        self, batch: Batch, round_name: str, submission_id: str, deadline: float | None = None
+    ) -> pb.SubmitBatchResponse:
+        """Submits for many clients in one call; those that are refused are in the answer."""
+        message = await self.transport.convert(encode_batch, batch, round_name, submission_id)
+        answer: pb.SubmitBatchResponse = await self.call("SubmitBatch", message, deadline=deadline)
+        return answer
 
     async def _retried(
         self,
@@ -327,7 +337,7 @@ class Connection:
         chunks = counted(upload.chunks(), bar)
         first = next(chunks)
         timeout = call_seconds(deadline)
-        if first.head.last:
+        if first.is_last:
             message = await self._answer(stub.SubmitWhole, first, timeout)
             next(chunks, None)  # for the bar
         else:

@@ -28,7 +28,8 @@ from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData
-from sparseagg._internal.wire.formats import ServerWire, WireFormat, checked_chunk_bytes
+from sparseagg._internal.updates.batch import Batch
+from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
 from sparseagg._internal.wire.message import bulk_of
 from sparseagg.errors import (
     CancelledError,
@@ -56,6 +57,7 @@ _FEATURES = (
     "CloseRoundRequest.only_client_ids",
     "AggregationSpec.on_empty",
     "TensorSpec.shape",
+    "SubmitBatch",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
@@ -178,6 +180,14 @@ class MemoryConnection:
                 bar.move_to(upload.num_bytes)
             return Submission.from_proto(message)
 
+    async def submit_batch(
+        self, batch: Batch, round_name: str, submission_id: str, deadline: float | None = None
+    ) -> pb.SubmitBatchResponse:
+        """Adds the updates of many clients; those that are refused are in the answer."""
+        with self._open():
+            found = self._rounds.find(round_name)
+            return await self.transport.convert(_submit_batch, found, batch, submission_id)
+
     async def read(
         self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
     ) -> MemoryReader:
@@ -291,6 +301,13 @@ def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
     with extension.errors():
         answer = found.submit(upload.client_id, upload.submission_id, upload.weight, parts)
     return pb.CommitSubmissionResponse(round=upload.round_name, **answer)
+
+
+def _submit_batch(found: MemoryRound, batch: Batch, submission_id: str) -> pb.SubmitBatchResponse:
+    parts = [_part(data, PLAIN) for data in batch.tensors]
+    with extension.errors():
+        answer = found.submit_batch(batch.client_ids, submission_id, batch.weights, batch.num_keys, parts)
+    return pb.SubmitBatchResponse(**answer)
 
 
 def _part(data: TensorData, wire: WireFormat) -> Part:

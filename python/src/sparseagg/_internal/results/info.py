@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf import timestamp_pb2
@@ -12,9 +12,20 @@ from google.protobuf import timestamp_pb2
 from sparseagg._internal.base.durations import seconds_of
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.spec.round_spec import RoundSpec, enum_name
+from sparseagg.errors import SparseaggError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Refusal", "RoundInfo", "ServerInfo", "ServerLimits", "StageTime", "Submission", "TensorSummary", "Timeline"]
+__all__ = [
+    "BatchReceipt",
+    "Refusal",
+    "RoundInfo",
+    "ServerInfo",
+    "ServerLimits",
+    "StageTime",
+    "Submission",
+    "TensorSummary",
+    "Timeline",
+]
 
 
 def _time(message: pb.Round | pb.Refusal, field: str) -> datetime.datetime | None:
@@ -100,6 +111,26 @@ class ServerInfo:
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
             warnings=tuple(proto.warnings),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchReceipt:
+    """What came of the submissions of a batch.
+
+    Attributes:
+        num_submissions: how many of them count.
+        num_duplicates: of those that count: how many had been committed before, as when a call is repeated.
+        num_tuples: (key, row) tuples of those that count.
+        num_bytes: bytes of keys and values of those that count.
+        refused: the error of each client whose submission does not count. The server gives the reasons of the first 20
+            of a message, which has about a thousand submissions of 100 tuples; the others have the code alone.
+    """
+
+    num_submissions: int
+    num_duplicates: int
+    num_tuples: int
+    num_bytes: int
+    refused: Mapping[str, SparseaggError]
 
 
 @dataclasses.dataclass(frozen=True)

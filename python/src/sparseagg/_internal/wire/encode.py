@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from sparseagg._internal.spec.round_spec import DTYPES
 from sparseagg._internal.updates.arrays import TensorData
+from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.formats import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
 from sparseagg._internal.wire.message import Bulk, ChunkMessage
 from sparseagg._internal.wire.values import SCALE_BLOCK
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Piece", "encode_chunks", "plan_chunks"]
+__all__ = ["Piece", "encode_batch", "encode_chunks", "plan_chunks"]
 
 _SLICE_OVERHEAD = 64  # bytes of a slice besides its name, keys and values
 _MOST_SLICES = 4096  # of one chunk; a server takes twice as many
@@ -71,6 +72,18 @@ def encode_chunks(
             return
         pieces = following
         sequence += 1
+
+
+def encode_batch(batch: Batch, round_name: str, submission_id: str) -> ChunkMessage:
+    """Returns the message of a batch."""
+    head = pb.SubmitBatchRequest(
+        round=round_name,
+        client_ids=batch.client_ids,
+        submission_id=submission_id,
+        weights=batch.weights,
+        num_keys=batch.num_keys,
+    )
+    return ChunkMessage(head, [_slice(data, 0, data.num_keys, PLAIN) for data in batch.tensors], 0)
 
 
 Piece = tuple[TensorData, int, int]  # a tensor, its first row, and the row behind its last

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["Gaps", "bitmap_bytes", "decode_bitmap", "decode_delta", "encode_bitmap", "strictly_ascends"]
@@ -59,7 +60,7 @@ class Gaps:
         return (self._widths.tobytes() + b"".join(pieces))[: self.num_bytes]
 
 
-def decode_delta(data: bytes, first_key: int, num_keys: int) -> Array:
+def decode_delta(data: Bulk, first_key: int, num_keys: int) -> Array:
     """Returns the keys of DELTA_BITPACKED bytes, uint64, shape (num_keys,).
 
     Raises:
@@ -111,7 +112,7 @@ def bitmap_bytes(keys: Array) -> int:
     return (int(keys[-1]) - int(keys[0])) // 8 + 1
 
 
-def decode_bitmap(data: bytes, first_key: int) -> Array:
+def decode_bitmap(data: Bulk, first_key: int) -> Array:
     """Returns the keys of BITMAP bytes, uint64, shape (n,).
 
     Raises:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
-from sparseagg._internal.wire.stub import make_call, make_stub, methods
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Bulk", "ChunkMessage", "bulk_of", "make_chunk_stub"]
+__all__ = ["Bulk", "ChunkMessage", "bulk_of"]
 
 Bulk = Union[bytes, memoryview]  # of bytes
 
@@ -23,7 +22,7 @@ def bulk_of(array: Array) -> Bulk:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkMessage:
-    """An ``UpdateChunk`` that borrows keys and values. Protocol Buffers would copy them twice: in and out of a message.
+    """An ``UpdateChunk`` or ``SubmitBatchRequest`` that borrows keys and values, unlike one of Protocol Buffers.
 
     Attributes:
         head: the message without its slices.
@@ -31,12 +30,17 @@ class ChunkMessage:
         end_bytes: bytes of the caller's arrays up to the end of this chunk, for the progress.
     """
 
-    head: pb.UpdateChunk
+    head: pb.UpdateChunk | pb.SubmitBatchRequest
     slices: list[tuple[pb.TensorSlice, Bulk, Bulk]]
     end_bytes: int
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the submission has no further chunk."""
+        return not isinstance(self.head, pb.UpdateChunk) or self.head.last
+
     def serialise(self) -> bytes:
-        """Returns the bytes of the ``UpdateChunk``."""
+        """Returns the bytes of the message."""
         return b"".join(self._parts())
 
     def serialise_for_aggregate(self) -> bytes:
@@ -54,23 +58,6 @@ class ChunkMessage:
             parts.append(_head_of_field(pb.UpdateChunk.SLICES_FIELD_NUMBER, sum(map(len, inner))))
             parts += inner
         return parts
-
-
-def make_chunk_stub(channel: Any) -> Any:
-    """Returns a stub whose uploading methods take ``ChunkMessage``; ``Aggregate`` takes ``AggregateRequest``, too.
-
-    It also has ``SubmitWhole``, which is ``SubmitUpdate`` with one message. The bytes on the wire are the same. gRPC
-    starts a thread for every call with a stream of requests, which costs more than sending one message.
-    """
-    serialise = ChunkMessage.serialise
-    stub = make_stub(channel, SubmitUpdate=serialise, PutChunk=serialise, Aggregate=_serialise_for_aggregate)
-    (method,) = (method for method in methods() if method.name == "SubmitUpdate")
-    stub.SubmitWhole = make_call(channel, method._replace(kind="unary_unary"), serialise)
-    return stub
-
-
-def _serialise_for_aggregate(message: pb.AggregateRequest | ChunkMessage) -> bytes:
-    return message.serialise_for_aggregate() if isinstance(message, ChunkMessage) else message.SerializeToString()
 
 
 def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2
@@ -48,21 +48,35 @@ def methods() -> Iterator[Method]:
                 )
 
 
-def make_call(channel: Any, method: Method, serialise: Callable[[Any], bytes] | None = None) -> Any:
-    """Returns the callable of a method, which turns requests into bytes by ``serialise`` if that is given."""
+def make_call(
+    channel: Any,
+    method: Method,
+    serialise: Callable[[Any], bytes] | None = None,
+    parse: Callable[[bytes], Any] | None = None,
+) -> Any:
+    """Returns the callable of a method; ``serialise`` and ``parse`` are for others than the classes of its messages."""
     return getattr(channel, method.kind)(
         f"/{method.service}/{method.name}",
         request_serializer=serialise or method.request.SerializeToString,
-        response_deserializer=method.response.FromString,
+        response_deserializer=parse or method.response.FromString,
     )
 
 
-def make_stub(channel: Any, **serialisers: Callable[[Any], bytes]) -> Any:
+def make_stub(
+    channel: Any,
+    serialisers: Mapping[str, Callable[[Any], bytes]] | None = None,
+    parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
+) -> Any:
     """Returns an object with a callable for each method of both services.
 
     Args:
         channel: of ``grpc`` or ``grpc.aio``.
         serialisers: by name of method, what turns its requests into bytes, if they are no messages.
+        parsers: by name of method, what turns bytes into its answers, if they are no messages.
     """
-    calls = {method.name: make_call(channel, method, serialisers.get(method.name)) for method in methods()}
+    serialisers, parsers = serialisers or {}, parsers or {}
+    calls = {
+        method.name: make_call(channel, method, serialisers.get(method.name), parsers.get(method.name))
+        for method in methods()
+    }
     return types.SimpleNamespace(**calls)

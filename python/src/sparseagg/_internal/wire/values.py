@@ -8,6 +8,7 @@ from sparseagg._internal.base import bfloat16
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.spec.round_spec import DTYPES
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["NARROW", "SCALE_BLOCK", "decode_values", "encode_values", "encoded_bytes", "first_misfit", "widens"]
@@ -82,7 +83,7 @@ def encode_values(values: Array, encoding: str) -> bytes:
 
 
 @default_float_environment()
-def decode_values(data: bytes, encoding: str, dtype: str, num_values: int) -> Array:
+def decode_values(data: Bulk, encoding: str, dtype: str, num_values: int) -> Array:
     """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
 
     Raises:
