@@ -22,22 +22,35 @@ struct Rule {
 
 // In the order of Method. A coordinator may upload under any client id: frameworks bring the updates to the coordinator
 // over connections of their own, and the coordinator decides in any case whose submissions count (CloseRound).
-// clang-format off: a method a line
+// clang-format off
 constexpr std::array<Rule, kNumMethods> kRules = {{
     // admin, coordinator, client, observer
-    {"GetServerInfo", {kYes, kYes, kYes, kYes}},     {"CreateRound", {kYes, kYes, kNo, kNo}},
-    {"GetRound", {kYes, kYes, kYes, kYes}},          {"ListRounds", {kYes, kYes, kYes, kYes}},
-    {"WaitRound", {kYes, kYes, kYes, kYes}},         {"CloseRound", {kYes, kYes, kNo, kNo}},
-    {"CancelRound", {kYes, kYes, kNo, kNo}},         {"DeleteRound", {kYes, kYes, kNo, kNo}},
-    {"PutChunk", {kYes, kYes, kOwn, kNo}},           {"CommitSubmission", {kYes, kYes, kOwn, kNo}},
-    {"GetUploadStatus", {kYes, kYes, kOwn, kNo}},    {"ListSubmissions", {kYes, kYes, kNo, kYes}},
-    {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}}, {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
-    {"SubmitBatch", {kYes, kYes, kOwn, kNo}},        {"GetResult", {kYes, kYes, kYes, kYes}},
-    {"StreamResult", {kYes, kYes, kYes, kYes}},      {"Aggregate", {kYes, kYes, kNo, kNo}},
-    {"CreateTasks", {kYes, kYes, kNo, kNo}},         {"LeaseTask", {kYes, kYes, kOwn, kNo}},
-    {"ExtendLease", {kYes, kYes, kOwn, kNo}},        {"CompleteTask", {kYes, kYes, kOwn, kNo}},
-    {"FailTask", {kYes, kYes, kOwn, kNo}},           {"GetTask", {kYes, kYes, kNo, kYes}},
-    {"ListTasks", {kYes, kYes, kNo, kYes}},          {"CancelTasks", {kYes, kYes, kNo, kNo}},
+    {"GetServerInfo", {kYes, kYes, kYes, kYes}},
+    {"CreateRound", {kYes, kYes, kNo, kNo}},
+    {"GetRound", {kYes, kYes, kYes, kYes}},
+    {"ListRounds", {kYes, kYes, kYes, kYes}},
+    {"WaitRound", {kYes, kYes, kYes, kYes}},
+    {"CloseRound", {kYes, kYes, kNo, kNo}},
+    {"CancelRound", {kYes, kYes, kNo, kNo}},
+    {"DeleteRound", {kYes, kYes, kNo, kNo}},
+    {"PutChunk", {kYes, kYes, kOwn, kNo}},
+    {"CommitSubmission", {kYes, kYes, kOwn, kNo}},
+    {"GetUploadStatus", {kYes, kYes, kOwn, kNo}},
+    {"ListSubmissions", {kYes, kYes, kNo, kYes}},
+    {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}},
+    {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
+    {"SubmitBatch", {kYes, kYes, kOwn, kNo}},
+    {"GetResult", {kYes, kYes, kYes, kYes}},
+    {"StreamResult", {kYes, kYes, kYes, kYes}},
+    {"Aggregate", {kYes, kYes, kNo, kNo}},
+    {"CreateTasks", {kYes, kYes, kNo, kNo}},
+    {"LeaseTask", {kYes, kYes, kOwn, kNo}},
+    {"ExtendLease", {kYes, kYes, kOwn, kNo}},
+    {"CompleteTask", {kYes, kYes, kOwn, kNo}},
+    {"FailTask", {kYes, kYes, kOwn, kNo}},
+    {"GetTask", {kYes, kYes, kNo, kYes}},
+    {"ListTasks", {kYes, kYes, kNo, kYes}},
+    {"CancelTasks", {kYes, kYes, kNo, kNo}},
 }};
 // clang-format on
 
