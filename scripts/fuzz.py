@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("chunk", "config", "credentials", "frames", "http", "keys", "round", "spec", "store")
+TARGETS = ("batch", "chunk", "config", "credentials", "frames", "http", "keys", "round", "spec", "store")
 # Of an input: more than the 16 KiB from which the server takes messages apart, and few enough to stay quick.
 MAX_INPUT_BYTES = 40_000
 

@@ -58,6 +58,29 @@ std::vector<std::string> Chunks() {
   return seeds;
 }
 
+// Batches of three clients for ThreeTensors.
+std::vector<std::string> Batches() {
+  std::vector<std::string> seeds;
+  for (const bool is_weighted : {false, true}) {
+    v1::SubmitBatchRequest batch;
+    batch.set_round("rounds/r");
+    batch.set_submission_id("s");
+    batch.set_client_ids("a\nb\nc");
+    if (is_weighted) batch.set_weights(std::string(24, '\0'));
+    for (const char* tensor : {"v", "w", "u"}) {
+      v1::TensorSlice& slice = *batch.add_slices();
+      slice.set_tensor(tensor);
+      slice.set_key_encoding(v1::KEY_ENCODING_U32);
+      slice.set_keys(std::string(16, '\1'));
+      slice.set_values(std::string(32, '\x20'));  // of four keys, two float32 or one float64 each
+      if (*tensor == 'u') slice.set_value_encoding(v1::VALUE_ENCODING_NONE), slice.clear_values();
+      batch.mutable_num_keys()->append(std::string("\2\0\0\0\0\0\0\0\2\0\0\0", 12));
+    }
+    for (const char keep : {'\0', '\1'}) seeds.push_back(batch.SerializeAsString() + keep + std::string("\x00\x10", 2));
+  }
+  return seeds;
+}
+
 std::vector<std::string> Specs() {
   v1::RoundSpec dense = ThreeTensors(3000);
   dense.mutable_tensors(0)->set_layout(v1::TENSOR_LAYOUT_DENSE);
@@ -122,6 +145,7 @@ int main(int argc, char** argv) {
   using namespace sparseagg::service;
   if (argc != 2) return 2;
   const std::filesystem::path folder = argv[1];
+  Write(folder / "batch", Batches());
   Write(folder / "chunk", Chunks());
   Write(folder / "spec", Specs());
   Write(folder / "frames", Frames());
