@@ -209,10 +209,10 @@ bench-service-quick: bench-service-build ## the same on a tenth of the clients, 
 	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
 
 .PHONY: bench-round
-bench-round: build/dev/.with-python $(PEERS_VENV)/.peers ## whole rounds as a coordinator sees them, by stage, into bench/results (10 minutes)
+bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, by stage, into bench/results (10 minutes)
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/python bench/round/round_bench.py --server $(SERVER) --out bench/results/round.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/round/plot.py bench/results/round.json --out bench/results/round.png
+	$(BIN)/python bench/round/plot.py bench/results/round.json --out bench/results/round.png
 
 .PHONY: bench-service-build
 bench-service-build: build/dev/build.ninja $(VENV)/.demo
