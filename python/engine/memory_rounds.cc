@@ -189,6 +189,7 @@ class MemoryRound {
                        const py::bytes& num_keys, const std::vector<Part>& parts) {
     std::vector<service::BatchSlice> slices;
     Borrowed borrowed;
+    slices.reserve(parts.size());
     for (const Part& part : parts) slices.push_back(ToSlice(part, borrowed));
     const auto weight_bytes = static_cast<std::string_view>(weights);
     const auto num_keys_bytes = static_cast<std::string_view>(num_keys);
@@ -196,7 +197,7 @@ class MemoryRound {
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
       service::SubmissionBatch batch;
       RETURN_IF_ERROR(batch.Split(client_ids, {weight_bytes.data(), weight_bytes.size()},
-                                  {num_keys_bytes.data(), num_keys_bytes.size()}, std::move(slices)));
+                                  {num_keys_bytes.data(), num_keys_bytes.size()}, slices));
       const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
       for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& { return batch.Next(); });

@@ -2,8 +2,6 @@
 
 #include <grpcpp/support/slice.h>
 
-#include <utility>
-
 #include "host/base/byte_spans.h"
 #include "host/base/status_macros.h"
 #include "service/codec/chunk_codec.h"
@@ -47,7 +45,7 @@ absl::Status BatchMessage::Parse(const grpc::ByteBuffer& bytes, bool keep) {
   }
   ASSIGN_OR_RETURN(const Chunk decoded, DecodeChunk(slices_, spans));
   for (size_t i = 0; i < columns.size(); ++i) columns[i].slice = decoded.slices[i];
-  return batch_.Split(head_.client_ids(), head_.weights(), head_.num_keys(), std::move(columns));
+  return batch_.Split(head_.client_ids(), head_.weights(), head_.num_keys(), columns);
 }
 
 const Chunk& BatchMessage::Next() {

@@ -1,7 +1,6 @@
 #include "service/rounds/submission_batch.h"
 
 #include <cstring>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -37,7 +36,7 @@ absl::Status Invalid(const BatchSlice& slice, absl::string_view problem) {
 }  // namespace
 
 absl::Status SubmissionBatch::Split(absl::string_view client_ids, absl::string_view weights, absl::string_view num_keys,
-                                    std::vector<BatchSlice> slices) {
+                                    absl::Span<const BatchSlice> slices) {
   client_ids_ = absl::StrSplit(client_ids, '\n');
   const size_t n = client_ids_.size();
   if (n > kMaxSubmissions) {
@@ -55,9 +54,9 @@ absl::Status SubmissionBatch::Split(absl::string_view client_ids, absl::string_v
                                                    slices.size() * column_bytes));
   }
   absl::flat_hash_set<absl::string_view> tensors;
-  for (BatchSlice& slice : slices) {
+  for (const BatchSlice& slice : slices) {
     if (!tensors.insert(slice.slice.tensor).second) return Invalid(slice, "there are two slices");
-    Tuples& tuples = tuples_.emplace_back(Tuples{std::move(slice), TakePrefix(num_keys, column_bytes).data()});
+    Tuples& tuples = tuples_.emplace_back(Tuples{slice, TakePrefix(num_keys, column_bytes).data()});
     RETURN_IF_ERROR(CheckLengths(tuples));
   }
   return absl::OkStatus();

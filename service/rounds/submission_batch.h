@@ -30,7 +30,7 @@ class SubmissionBatch {
   // slice. Errors: INVALID_ARGUMENT: too many submissions, columns whose lengths do not agree, or an encoding that
   // batches do not take. Ids, keys and values are not checked here.
   absl::Status Split(absl::string_view client_ids, absl::string_view weights, absl::string_view num_keys,
-                     std::vector<BatchSlice> slices);
+                     absl::Span<const BatchSlice> slices);
 
   const std::vector<absl::string_view>& client_ids() const { return client_ids_; }
 

@@ -88,9 +88,7 @@ TEST_F(BatchesTest, ColumnsThatDoNotAgree_AreRefusedAsAWhole) {
   const auto expect = [&](const char* text, auto change) {
     v1::SubmitBatchRequest batch = Batch(name);
     change(batch);
-    const auto answer = Submit(batch);
-    EXPECT_THAT(answer, HasCode(Code::kInvalidArgument));
-    EXPECT_THAT(answer.status().message(), HasSubstr(text));
+    EXPECT_THAT(Submit(batch), Fails(Code::kInvalidArgument, HasSubstr(text)));
   };
   expect("num_keys has 8 bytes, where 3 client ids and 1 slices need 12", [](auto& batch) {
     batch.set_num_keys(Packed<uint32_t>({2, 1}));
@@ -129,9 +127,7 @@ TEST_F(BatchesTest, TooManySubmissions_AreRefused) {
   batch.set_round(Create(SumSpec()));
   batch.set_submission_id("s");
   batch.set_client_ids("c" + std::string(16384, '\n'));
-  const auto answer = Submit(batch);
-  EXPECT_THAT(answer, HasCode(Code::kInvalidArgument));
-  EXPECT_THAT(answer.status().message(), HasSubstr("a batch of 16385 submissions"));
+  EXPECT_THAT(Submit(batch), Fails(Code::kInvalidArgument, HasSubstr("a batch of 16385 submissions")));
 }
 
 TEST_F(BatchesTest, ClosedRound_RefusesAndAcknowledgesWhatItHas) {
