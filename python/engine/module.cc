@@ -24,6 +24,7 @@
 #include "python/engine/memory_rounds.h"
 #include "python/engine/outputs.h"
 #include "python/engine/specs.h"
+#include "python/engine/wire_keys.h"
 
 namespace sparseagg::python {
 namespace {
@@ -149,7 +150,7 @@ void Define(py::module_& module) {
   });
   // Loads NumPy's functions now: pybind11 releases the GIL for that, in the way of which gil.h warns.
   py::dtype::of<float>();
-  // force_simd, describe and release_memory hold the GIL throughout.
+  // force_simd, describe, release_memory, encode_keys and decode_keys hold the GIL throughout.
   // force_simd must not run while another thread merges; the package calls it once, when it loads this module.
   module.def(
       "force_simd", [](const std::string& target) { ThrowIfError(cpu::ForceSimdTarget(target)); }, py::arg("target"));
@@ -183,6 +184,7 @@ void Define(py::module_& module) {
         return std::make_tuple(times.prepare, times.add, times.finish);
       });
   DefineMemoryRounds(module);
+  DefineWireKeys(module);
 }
 
 }  // namespace

@@ -57,6 +57,15 @@ class Aggregator:
 # A tensor's name, keys (None: 0, 1, …), bytes of a key, number of keys, values (None: a union's), and their encoding.
 Part = tuple[str, Bulk | None, int, int, Bulk | None, str]
 
+def encode_keys(keys: Array, implicit: bool, delta: bool, bitmap: bool) -> tuple[str, bytes]:
+    """Returns the name of the smallest encoding of keys, uint32 or uint64, among "plain" and those; and its bytes.
+
+    Those of "plain", which wins a tie, and of "implicit" are none.
+    """
+
+def decode_keys(encoding: str, data: bytes | memoryview, first_key: int, num_keys: int, key_bytes: int) -> Array:
+    """Returns the keys of "delta_bitpacked" or "bitmap" bytes, as unsigned integers of ``key_bytes``."""
+
 class MemoryRound:
     """A round of MemoryRounds. Thread-safe. Errors are those of a server; messages are the fields of the proto's."""
 

@@ -14,8 +14,8 @@ from concurrent import futures
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.base import extension
 from sparseagg._internal.client import memory_connection
-from sparseagg._internal.local import extension
 from sparseagg.v1 import aggregation_pb2 as pb
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])

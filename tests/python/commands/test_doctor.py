@@ -12,10 +12,10 @@ import sys
 import pytest
 import sparseagg as sa
 from real_server import server_binary
+from sparseagg._internal.base import extension
 from sparseagg._internal.commands import doctor
 from sparseagg._internal.commands.cli import main
 from sparseagg._internal.commands.doctor import memory_bytes
-from sparseagg._internal.local import extension
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 MERGE = """
 import hashlib, numpy as np, sparseagg as sa
-from sparseagg._internal.local import extension
+from sparseagg._internal.base import extension
 rng = np.random.default_rng(5)
 spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=5000, row_width=3)], op="mean", weighting="by_weight")
 updates = [

@@ -67,7 +67,7 @@ def try_engine() -> str:
         check(sa.aggregate(UPDATES, SPEC))
     except sa.errors.EngineMissingError:
         return "none"
-    from sparseagg._internal.local import extension
+    from sparseagg._internal.base import extension
 
     return extension.describe()
 

@@ -117,7 +117,7 @@ def client_alone(checkout: Path, code: str) -> str:
 def test_client_alone_says_what_to_install(checkout: Path) -> None:
     code = """
 import sparseagg as sa
-from sparseagg._internal.local import extension
+from sparseagg._internal.base import extension
 spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])
 for call in (lambda: sa.aggregate([], spec), lambda: sa.Aggregator(spec), lambda: extension.describe()):
     try:

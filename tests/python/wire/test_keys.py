@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.base import extension
+from sparseagg._internal.wire.decode import decode_keys
 from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat
 from sparseagg._internal.wire.keys import Gaps, decode_bitmap, decode_delta, encode_bitmap, strictly_ascends
+from sparseagg.v1 import aggregation_pb2 as pb
 
 SEED = 20261125
 EXAMPLE = np.array([1000, 1001, 1007, 1010], np.uint32)
@@ -213,3 +216,41 @@ def test_submit_unknown_encoding_sends_nothing(client):
     with pytest.raises(sa.InvalidArgumentError, match="unknown key_encoding"):
         rnd.submit("c", ([1], [1.0]), key_encoding="zip")
     assert rnd.refresh().num_refused == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_engine_packs_and_unpacks_keys_as_python_does(monkeypatch, dtype):
+    rng = np.random.default_rng([SEED, np.dtype(dtype).itemsize])
+    cases = [ascending(rng, count, 5, bits, dtype) for count in (1, 2, 129, 5000) for bits in (0, 1, 3, 9, 17)]
+    cases += [rng.permutation(cases[-1]), np.array([1, 1], dtype), np.array([0, np.iinfo(dtype).max], dtype)]
+    packed = [ALL.encode_keys(keys) for keys in cases]
+    assert {name for name, _, _ in packed} >= {"IMPLICIT", "DELTA_BITPACKED", "BITMAP", f"U{dtype().itemsize * 8}"}
+    slices = [
+        (pb.TensorSlice(key_encoding=f"KEY_ENCODING_{name}", first_key=first, num_keys=len(keys)), bytes(data))
+        for (name, first, data), keys in zip(packed, cases)
+    ]
+    unpacked = [decode_keys(*each, np.dtype(dtype)) for each in slices]
+    monkeypatch.setattr(extension, "find", lambda: None)
+    for keys, (name, first, data), (piece, _), found in zip(cases, packed, slices, unpacked):
+        alone = ALL.encode_keys(keys)
+        assert (alone[0], alone[1], bytes(alone[2])) == (name, first, bytes(data)), f"seed {SEED}"
+        assert found.dtype == dtype
+        assert np.array_equal(found, keys)
+        assert np.array_equal(decode_keys(piece, bytes(data), np.dtype(dtype)), keys)
+
+
+def test_engine_refuses_damaged_keys():
+    good, size = Gaps(EXAMPLE).encode(), np.dtype(np.uint32)
+    piece = pb.TensorSlice(key_encoding=pb.KEY_ENCODING_DELTA_BITPACKED, first_key=1000, num_keys=4)
+    for damaged in (good[:-1], good + b"\0", bytes([65]) + good[1:], b""):
+        with pytest.raises(sa.InvalidArgumentError):
+            decode_keys(piece, damaged, size)
+    piece.first_key = (1 << 32) - 5
+    with pytest.raises(sa.InvalidArgumentError, match="too large"):
+        decode_keys(piece, good, size)
+    piece.first_key = (1 << 64) - 5
+    with pytest.raises(sa.InvalidArgumentError, match="pass 2"):
+        decode_keys(piece, good, np.dtype(np.uint64))
+    bitmap = pb.TensorSlice(key_encoding=pb.KEY_ENCODING_BITMAP)
+    with pytest.raises(sa.InvalidArgumentError):
+        decode_keys(bitmap, b"\1\0", size)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.durations import seconds_of
 from sparseagg._internal.base.ids import quoted_id
 from sparseagg._internal.client.channel import checked_connections
@@ -20,7 +21,6 @@ from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload
-from sparseagg._internal.local import extension
 from sparseagg._internal.local.engine import tensor_result
 from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.local.memory_columns import part_of

@@ -15,13 +15,14 @@ from typing import Any
 from google.protobuf import json_format
 
 import sparseagg
+from sparseagg._internal.base import extension
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.round_errors import raise_if_failed
 from sparseagg._internal.commands import credentials_flags, demo, doctor, keys, merge, npz, top
 from sparseagg._internal.commands.demo import run as demo_run
 from sparseagg._internal.commands.output import put
 from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
-from sparseagg._internal.local import extension, programs
+from sparseagg._internal.local import programs
 from sparseagg._internal.results.info import TensorSummary, Timeline
 from sparseagg._internal.wire.formats import ENCODINGS
 from sparseagg._internal.wire.values import NARROW

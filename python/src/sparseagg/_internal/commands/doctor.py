@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sparseagg
+from sparseagg._internal.base import extension
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands import credentials_flags
 from sparseagg._internal.commands.output import put
-from sparseagg._internal.local import extension, programs
+from sparseagg._internal.local import programs
 from sparseagg.errors import (
     EngineMissingError,
     InvalidArgumentError,

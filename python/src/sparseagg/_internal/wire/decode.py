@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.wire.keys import decode_bitmap, decode_delta
 from sparseagg._internal.wire.message import Bulk
@@ -15,6 +16,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["decode_keys", "decode_rows"]
 
+_PACKED_KEYS = {pb.KEY_ENCODING_DELTA_BITPACKED: "delta_bitpacked", pb.KEY_ENCODING_BITMAP: "bitmap"}
 _PLAIN_KEYS = {pb.KEY_ENCODING_U32: "<u4", pb.KEY_ENCODING_U64: "<u8"}
 
 
@@ -24,7 +26,7 @@ def decode_keys(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> A
     Raises:
         InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of num_keys keys.
     """
-    keys = _decode(piece, data)
+    keys = _decode(piece, data, key_type)
     if piece.num_keys not in (0, len(keys)):
         raise InvalidArgumentError(f"num_keys {piece.num_keys}, but {len(keys)} keys")
     return keys.astype(key_type, copy=False)
@@ -43,7 +45,13 @@ def decode_rows(piece: pb.TensorSlice, data: Bulk, dtype: str, num_values: int) 
     return decode_values(data, name[len("VALUE_ENCODING_") :].lower(), dtype, num_values)
 
 
-def _decode(piece: pb.TensorSlice, data: Bulk) -> Array:
+def _decode(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
+    engine = extension.find()
+    if engine is not None and piece.key_encoding in _PACKED_KEYS:
+        name = _PACKED_KEYS[piece.key_encoding]
+        with extension.errors():
+            keys: Array = engine.decode_keys(name, data, piece.first_key, piece.num_keys, key_type.itemsize)
+        return keys
     if piece.key_encoding in _PLAIN_KEYS:
         wire = np.dtype(_PLAIN_KEYS[piece.key_encoding])
         if len(data) % wire.itemsize:

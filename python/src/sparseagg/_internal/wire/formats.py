@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, shown
 from sparseagg._internal.results.info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -36,6 +37,7 @@ _CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
 ENCODINGS = ("auto", "plain")
 # Not "implicit", whose keys servers count as no bytes: delta_bitpacked takes only one byte for 128 consecutive keys.
 _PACKED_KEYS = ("delta_bitpacked", "bitmap")
+_ALL_KEYS = ("implicit", *_PACKED_KEYS)
 
 # A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
 ValueEncoding = Union[None, str, Mapping[str, str]]
@@ -83,7 +85,13 @@ class WireFormat:
             The encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
         """
         plain = f"U{keys.dtype.itemsize * 8}"
-        if not self.keys or len(keys) == 0 or not strictly_ascends(keys):
+        if not self.keys or len(keys) == 0:
+            return plain, 0, bulk_of(keys)
+        engine = extension.find()
+        if engine is not None:
+            name, data = engine.encode_keys(keys, *(each in self.keys for each in _ALL_KEYS))
+            return (plain, 0, bulk_of(keys)) if name == "plain" else (name.upper(), int(keys[0]), data)
+        if not strictly_ascends(keys):
             return plain, 0, bulk_of(keys)
         first = int(keys[0])
         if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:

@@ -12,9 +12,9 @@ from types import ModuleType
 
 import grpc
 
-from sparseagg.errors import EngineMissingError, error_of
+from sparseagg.errors import EngineMissingError, SparseaggError, error_of
 
-__all__ = ["describe", "errors", "load"]
+__all__ = ["describe", "errors", "find", "load"]
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -41,6 +41,15 @@ def load() -> ModuleType:
         code, message = error.args
         raise error_of(_CODES[code], f"SPARSEAGG_SIMD: {message}") from None
     return module
+
+
+@functools.cache
+def find() -> ModuleType | None:
+    """Returns sparseagg._engine; None where this installation has none that can be loaded."""
+    try:
+        return load()
+    except SparseaggError:
+        return None
 
 
 def _import() -> ModuleType:
