@@ -100,6 +100,8 @@ class Page:
 
     def go(self, url: str) -> None:
         self._call("POST", "/url", {"url": url})
+        # On a busy machine, chromedriver may take the end of the load of the page before for that of this one.
+        self.wait("document.readyState === 'complete'")
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})

@@ -72,6 +72,7 @@ def tab_to(page: browser.Page, element: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_can_be_read(driver, server, path, width, scheme):
     page = opened(driver, server, path, width, scheme)
+    assert page.evaluate("return [...document.styleSheets].map((sheet) => sheet.cssRules.length > 0)") == [True]
     contrast, text = page.evaluate(page_checks.LOWEST_CONTRAST)
     assert contrast >= 4.5, text
     contrast, control = page.evaluate(page_checks.LOWEST_CONTRAST_OF_EDGES)
