@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import pathlib
+import random
 import re
 import socket
 import time
@@ -91,10 +93,18 @@ def test_server_directory_of_the_caller_stays_with_the_log(tmp_path):
         assert (directory / "server.log").read_text().count(" stopped") == 1
 
 
+def port_that_stays_free(host: str) -> int:
+    """Returns a port that nobody has, below those that the system gives to others meanwhile."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    while True:
+        port = random.randrange(lowest // 2, lowest)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
+
+
 def test_server_takes_port_host_and_options(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        port = probe.getsockname()[1]
+    port = port_that_stays_free("127.0.0.2")
     options = ["--metrics-address", "127.0.0.1:0", "--log-format=json"]
     with Server(tmp_path, port=port, host="127.0.0.2", options=options) as server:
         assert server.address == f"127.0.0.2:{port}"
