@@ -177,7 +177,7 @@ class MemoryRound {
     const service::Receipt receipt = Call([&]() -> absl::StatusOr<service::Receipt> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      return round_->SubmitWhole(client_id, submission_id, chunk);
+      return service::SubmitWhole(*round_, client_id, submission_id, chunk);
     });
     py::dict answer = Fields(receipt);
     answer["duplicate"] = receipt.duplicate;

@@ -52,6 +52,7 @@ class ChunkMessage {
 
  private:
   absl::Status Dump(const grpc::ByteBuffer& bytes);
+
   v1::UpdateChunk head_;
   std::vector<grpc::Slice> slices_;
   std::vector<SliceBytes> bulk_;            // in slices_, by slice; empty: the message was parsed whole

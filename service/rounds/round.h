@@ -175,9 +175,6 @@ class Round : public std::enable_shared_from_this<Round> {
   void Discard(UploadHandle& upload);
   // As Discard, but counts the upload as refused, with `status` as the reason.
   void Refuse(UploadHandle& upload, const absl::Status& status);
-  // Opens an upload, appends its only chunk and commits it. Errors: of these three, which count as refused.
-  absl::StatusOr<Receipt> SubmitWhole(const std::string& client_id, const std::string& submission_id,
-                                      const Chunk& chunk);
 
   // ---- named uploads ----
   //

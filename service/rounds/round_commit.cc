@@ -11,17 +11,6 @@
 
 namespace sparseagg::service {
 
-absl::StatusOr<Receipt> Round::SubmitWhole(const std::string& client_id, const std::string& submission_id,
-                                           const Chunk& chunk) {
-  ASSIGN_OR_RETURN(const auto upload, OpenStreamUpload(client_id, submission_id, /*on_discard=*/nullptr));
-  absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
-    RETURN_IF_ERROR(Append(*upload, chunk));
-    return Commit(*upload);
-  });
-  if (!receipt.ok()) Refuse(*upload, receipt.status());  // without effect, unless it ran out of memory
-  return receipt;
-}
-
 void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const UploadHandle::OnCommit& done) {
   const UploadName name(client_id, submission_id);

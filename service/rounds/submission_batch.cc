@@ -113,13 +113,24 @@ Chunk& SubmissionBatch::Next() {
   return chunk_;
 }
 
+absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
+                                    const Chunk& chunk) {
+  ASSIGN_OR_RETURN(const auto upload, round.OpenStreamUpload(client_id, submission_id, /*on_discard=*/nullptr));
+  absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
+    RETURN_IF_ERROR(round.Append(*upload, chunk));
+    return round.Commit(*upload);
+  });
+  if (!receipt.ok()) round.Refuse(*upload, receipt.status());  // without effect, unless it ran out of memory
+  return receipt;
+}
+
 BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
                          absl::FunctionRef<const Chunk&()> next) {
   BatchOutcome outcome;
   outcome.codes.reserve(client_ids.size());
   for (const std::string& client_id : client_ids) {
     const Chunk& chunk = next();
-    const auto receipt = ToStatus([&] { return round.SubmitWhole(client_id, submission_id, chunk); });
+    const auto receipt = ToStatus([&] { return SubmitWhole(round, client_id, submission_id, chunk); });
     if (receipt.ok()) {
       outcome.num_duplicates += receipt->duplicate ? 1 : 0;
       outcome.num_tuples += receipt->num_tuples;

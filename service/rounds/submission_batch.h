@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "service/rounds/round.h"
@@ -52,6 +53,11 @@ class SubmissionBatch {
   std::vector<Tuples> tuples_;
   Chunk chunk_;
 };
+
+// Submits a chunk that is the whole submission. Ids are checked by the caller. Errors: as of Round::OpenStreamUpload,
+// Append and Commit; the submission then counts as refused.
+absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
+                                    const Chunk& chunk);
 
 // What came of the submissions of a batch.
 struct BatchOutcome {

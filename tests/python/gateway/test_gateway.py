@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -322,3 +323,16 @@ def test_tasks(address):
     call(address, "POST", "/v1/tasks/t:extend", {**lease, "leaseDuration": "9s"})
     assert call(address, "POST", "/v1/tasks/t:complete", lease)["state"] == "TASK_STATE_COMPLETED"
     assert [each["name"] for each in call(address, "GET", "/v1/tasks?state=COMPLETED")["tasks"]] == ["tasks/t"]
+
+
+def test_batch_in_json_counts_each_submission(address, round_path):
+    def column(array: np.ndarray) -> str:
+        return base64.b64encode(array.tobytes()).decode()
+
+    tuples = {"tensor": "w", "keyEncoding": "KEY_ENCODING_U32", "keys": column(KEYS), "values": column(ROWS)}
+    batch = {"clientIds": "a\nb\nc", "submissionId": "s", "numKeys": column(np.uint32([1, 0, 1])), "slices": [tuples]}
+    answer = call(address, "POST", f"{round_path}/batches", batch)
+    assert base64.b64decode(answer["codes"]) == bytes(3)
+    assert (answer["numTuples"], answer["numDuplicates"], answer["refusals"]) == ("2", "0", [])
+    assert call(address, "POST", f"{round_path}/batches", batch)["numDuplicates"] == "3"
+    assert call(address, "GET", round_path)["numSubmissions"] == "3"

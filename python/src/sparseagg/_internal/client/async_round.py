@@ -21,57 +21,19 @@ from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import close_request, result_format, result_request, wait_request
+from sparseagg._internal.client.round_attributes import RoundAttributes
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import make_upload
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.batch import Batch, batches, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Round", "RoundAttributes"]
-
-
-class RoundAttributes:
-    """What rounds of both clients say of themselves, from their ``info``."""
-
-    @property
-    def info(self) -> RoundInfo:
-        """The round as the server described it last; ``refresh`` asks again."""
-        raise NotImplementedError
-
-    @property
-    def handle(self) -> str:
-        """A string from which ``open_round`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
-
-        It has the client's ``public_address``, by default its ``address``.
-
-        Raises:
-            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
-        """
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """The name, "rounds/{id}"."""
-        return self.info.name
-
-    @property
-    def id(self) -> str:
-        """The id, without "rounds/"."""
-        return self.name.partition("/")[2]
-
-    @property
-    def spec(self) -> RoundSpec:
-        """The round's spec."""
-        return self.info.spec
-
-    def __repr__(self) -> str:
-        return f"Round({self.name!r}, {self.info.state})"
+__all__ = ["Round"]
 
 
 @renamed({"end": "close() and wait()", **ENCODINGS})

@@ -10,13 +10,14 @@ from typing import Any
 from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_round
 from sparseagg._internal.client.blocking import blocking
+from sparseagg._internal.client.round_attributes import RoundAttributes
 from sparseagg._internal.results.info import RoundInfo
 
 __all__ = ["Round"]
 
 
 @renamed({"end": "close() and wait()"})
-class Round(async_round.RoundAttributes):
+class Round(RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Thread-safe.
 
     A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of

@@ -1,0 +1,46 @@
+"""What rounds of both clients say of themselves."""
+
+from __future__ import annotations
+
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.spec.round_spec import RoundSpec
+
+__all__ = ["RoundAttributes"]
+
+
+class RoundAttributes:
+    """What rounds of both clients say of themselves, from their ``info``."""
+
+    @property
+    def info(self) -> RoundInfo:
+        """The round as the server described it last; ``refresh`` asks again."""
+        raise NotImplementedError
+
+    @property
+    def handle(self) -> str:
+        """A string from which ``open_round`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
+
+        It has the client's ``public_address``, by default its ``address``.
+
+        Raises:
+            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
+        """
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name, "rounds/{id}"."""
+        return self.info.name
+
+    @property
+    def id(self) -> str:
+        """The id, without "rounds/"."""
+        return self.name.partition("/")[2]
+
+    @property
+    def spec(self) -> RoundSpec:
+        """The round's spec."""
+        return self.info.spec
+
+    def __repr__(self) -> str:
+        return f"Round({self.name!r}, {self.info.state})"
