@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -113,6 +114,13 @@ class Accumulator {
   virtual uint64_t FinishBytes(const PreparedUpdate* next) const = 0;
 };
 
+// Where an engine reads arrays in device memory: a CUDA device, by its number in this process, and a stream of it, as a
+// cudaStream_t.
+struct DeviceStream {
+  int device = 0;
+  uintptr_t stream = 0;
+};
+
 // A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators.
 //
 //   const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 8});
@@ -133,6 +141,23 @@ class Engine {
   // Requires: `spec` has passed Validate.
   // Errors: the CPU and CUDA engines have none.
   virtual absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) = 0;
+
+  // Returns: where Import reads arrays. nullopt: the engine reads only host memory.
+  virtual std::optional<DeviceStream> device_stream() const { return std::nullopt; }
+  // Validates one update whose arrays are in device memory, for the accumulators of this engine: ValidatedUpdate has
+  // on_device(). Copies the keys on the device, in the tensor's key type, and borrows the values where they lie; so
+  // nothing is copied to the host, unless the update is refused or the device gives up.
+  // `keys`: spans of device memory, or a run. `values`: as of UpdateColumns, in device memory. `owner` keeps both
+  // alive; it is released on any thread once the device has read them. Requires: whoever writes the arrays has done so
+  // in the order of device_stream(), and does not change the values before the update is merged or destroyed.
+  // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no device memory.
+  // UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed.
+  // Blocks: until the device has checked the update.
+  virtual absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& /*spec*/, const InputKeys& /*keys*/,
+                                                 const std::byte* /*values*/, std::shared_ptr<const void> /*owner*/,
+                                                 double /*weight*/) {
+    return absl::UnimplementedError("the CPU engine reads only arrays in host memory");
+  }
 };
 
 }  // namespace sparseagg

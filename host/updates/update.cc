@@ -128,4 +128,15 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
   return update;
 }
 
+ValidatedUpdate ValidatedUpdate::OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique) {
+  ValidatedUpdate update;
+  update.num_keys_ = NumKeys(columns.keys);
+  update.columns_ = std::move(columns);
+  update.weight_ = weight;
+  update.sorted_ = sorted;
+  update.unique_ = unique;
+  update.on_device_ = true;
+  return update;
+}
+
 }  // namespace sparseagg

@@ -65,6 +65,12 @@ class ValidatedUpdate {
                                                               const std::byte* values,
                                                               std::shared_ptr<const void> owner, double weight);
 
+  // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
+  // WeightInUse.
+  static ValidatedUpdate OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique);
+
+  // Whether keys (unless they are a run) and values are in device memory, where the host cannot read them.
+  bool on_device() const { return on_device_; }
   const KeyColumn& keys() const { return columns_.keys; }
   const std::byte* values() const { return columns_.values; }  // null for kUnion
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
@@ -91,6 +97,7 @@ class ValidatedUpdate {
   double weight_ = 1.0;
   bool sorted_ = true;
   bool unique_ = true;
+  bool on_device_ = false;
 };
 
 // The largest weight. Even the sum of 2^63 such weights is finite.
