@@ -92,8 +92,9 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
 }
 
-absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
+absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
+  if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
   return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight);
 }
 
@@ -207,7 +208,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(*runtime_.engine, tensors_[t], tensor, submission, weight));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
@@ -332,6 +333,10 @@ bool LocalRound::IsFinite(const Result& result) const {
 std::string LocalRound::engine_name() const {
   return absl::StrCat(runtime_.engine->name(), " (", runtime_.engine->description(), ")");
 }
+
+std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine->device_stream(); }
+
+absl::Status LocalRound::FollowStream(uintptr_t stream) const { return runtime_.engine->FollowStream(stream); }
 
 uint64_t LocalRound::num_submissions() const {
   std::lock_guard lock(mu_);

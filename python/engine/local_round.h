@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
+#include "host/engine.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -27,6 +28,7 @@ struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
   const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
+  bool on_device = false;             // keys (unless they are a run) and values are in device memory
 };
 
 struct Submission {
@@ -111,6 +113,9 @@ class LocalRound {
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
+  // As of Engine: where Add reads arrays in device memory, and what it reads after.
+  std::optional<DeviceStream> device_stream() const;
+  absl::Status FollowStream(uintptr_t stream) const;
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;

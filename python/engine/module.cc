@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
+#include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
@@ -79,6 +81,15 @@ class Aggregator {
       batch_bytes = 0;
     }
     Add(std::move(batch));
+  }
+
+  // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
+  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const { return DeviceArray::Borrow(array, *round_); }
+
+  // Returns: the number of the CUDA device whose arrays Borrow takes; nullopt: it takes none.
+  std::optional<int> Device() const {
+    const std::optional<DeviceStream> stream = round_->device_stream();
+    return stream.has_value() ? std::optional<int>(stream->device) : std::nullopt;
   }
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
@@ -159,6 +170,7 @@ void Define(py::module_& module) {
     return absl::StrCat(engine->name(), " (", engine->description(), ")");
   });
   module.def("release_memory", &ReleaseFreedColumns);
+  DefineDeviceArray(module);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        uint64_t min_submissions, int threads, uint64_t memory_limit) {
@@ -171,10 +183,12 @@ void Define(py::module_& module) {
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("borrow", &Aggregator::Borrow, py::arg("array"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
+      .def_property_readonly("device", &Aggregator::Device)
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

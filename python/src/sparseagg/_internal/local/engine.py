@@ -12,6 +12,7 @@ import numpy as np
 from sparseagg._internal.base import bfloat16, extension
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
+from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
@@ -276,9 +277,13 @@ class Aggregator:
         copy = isinstance(update, _Copied)
         update = update.update if copy else update
         copy = copy or is_module(update)
-        return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        if self._engine.device is None:
+            return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        return [self._piece(data) for data in device_engine_data(self.spec, update, self._engine, copy=copy)]
 
-    def _piece(self, data: TensorData) -> Piece:
+    def _piece(self, data: TensorData | DeviceData) -> Piece:
+        if isinstance(data, DeviceData):
+            return self._index[data.spec.name], data.keys, data.values, data.num_keys
         keys, values = (
             None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )
