@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,10 +87,12 @@ class Aggregator {
   // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
   std::unique_ptr<DeviceArray> Borrow(const py::object& array) const { return DeviceArray::Borrow(array, *round_); }
 
-  // Returns: the number of the CUDA device whose arrays Borrow takes; nullopt: it takes none.
-  std::optional<int> Device() const {
+  // Returns: the number of the CUDA device whose arrays Borrow takes, and the stream that reads them, as a number.
+  // nullopt: it takes none.
+  std::optional<std::pair<int, uintptr_t>> Stream() const {
     const std::optional<DeviceStream> stream = round_->device_stream();
-    return stream.has_value() ? std::optional<int>(stream->device) : std::nullopt;
+    if (!stream.has_value()) return std::nullopt;
+    return std::make_pair(stream->device, stream->stream);
   }
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
@@ -188,7 +191,7 @@ void Define(py::module_& module) {
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
-      .def_property_readonly("device", &Aggregator::Device)
+      .def_property_readonly("device_stream", &Aggregator::Stream)
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

@@ -49,7 +49,7 @@ class Aggregator:
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
     def borrow(self, array: Any) -> DeviceArray:
-        """Borrows an array that is in the memory of ``device``. Raises what the array's library raises."""
+        """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
 
     def merge(self, other: Aggregator) -> None: ...
     def withdraw(self, client_id: str) -> bool: ...
@@ -57,8 +57,8 @@ class Aggregator:
     @property
     def engine(self) -> str: ...
     @property
-    def device(self) -> int | None:
-        """The CUDA device whose memory the engine reads; None if it reads only host memory."""
+    def device_stream(self) -> tuple[int, int] | None:
+        """The CUDA device whose memory the engine reads, and its stream; None if it reads only host memory."""
     @property
     def num_submissions(self) -> int: ...
     @property

@@ -66,13 +66,15 @@ def device_engine_data(
         InvalidArgumentError: as of ``engine_data``; or arrays are on another device, not contiguous or not of the
             tensor's dtype, for they are not converted there.
     """
-    reader = _Reader(engine, copy)
+    assert engine.device_stream is not None
+    reader = _Reader(engine, engine.device_stream[0], copy)
     return [reader.read(tensor, given) for tensor, given in given_tensors(spec, update)]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
     engine: Aggregator
+    device: int
     copy: bool
 
     def read(self, spec: TensorSpec, tensor: Any) -> TensorData | DeviceData:
@@ -149,10 +151,10 @@ class _Reader:
         return DeviceData(spec, borrowed_keys, borrowed_rows, num_keys)
 
     def _borrow(self, spec: TensorSpec, array: Any, part: str, *, copy: bool) -> DeviceArray:
-        if cuda_device(array) not in (self.engine.device, ANY_DEVICE):
+        if cuda_device(array) not in (self.device, ANY_DEVICE):
             raise InvalidArgumentError(
                 f"tensor {spec.name!r}: {part or 'values'} are on {self._name(array)}, but the engine works on CUDA "
-                f"device {self.engine.device}"
+                f"device {self.device}"
             )
         with readable(spec, array, f"{part} of " if part else ""):
             # torch lends no tensor that requires a gradient, or whose negation is pending.
@@ -166,7 +168,7 @@ class _Reader:
 
     def _name(self, array: Any) -> str:
         at = cuda_device(array)
-        return f"CUDA device {self.engine.device if at == ANY_DEVICE else at}"
+        return f"CUDA device {self.device if at == ANY_DEVICE else at}"
 
 
 def _is_torch_sparse(tensor: Any) -> bool:

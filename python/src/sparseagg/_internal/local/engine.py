@@ -277,7 +277,7 @@ class Aggregator:
         copy = isinstance(update, _Copied)
         update = update.update if copy else update
         copy = copy or is_module(update)
-        if self._engine.device is None:
+        if self._engine.device_stream is None:
             return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
         return [self._piece(data) for data in device_engine_data(self.spec, update, self._engine, copy=copy)]
 
