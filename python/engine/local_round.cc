@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cuda/plugin/load.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
@@ -22,15 +23,25 @@
 namespace sparseagg::python {
 
 struct LocalRuntime {
-  explicit LocalRuntime(int threads)
-      : engine(CreateCpuEngine({threads})), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
+  LocalRuntime(Engine& its_engine, bool is_device, int threads)
+      : engine(its_engine), device(is_device), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
     arena.initialize();
   }
-  std::unique_ptr<Engine> engine;
+  Engine& engine;
+  const bool device;
   tbb::task_arena arena;
+  bool is_lost = false;  // its device belongs to the process that this one was forked from
 };
 
 namespace {
+
+absl::Status LostInFork() {
+  return absl::FailedPreconditionError(
+      "CUDA was used before the fork, and does not work in the child: start processes with the method \"spawn\", or "
+      "use device=\"cuda\" only in the children");
+}
+
+std::string Describe(const Engine& engine) { return absl::StrCat(engine.name(), " (", engine.description(), ")"); }
 
 // Submissions are prepared in parallel, in batches of about kBatchBytes or 1 / kBatchPart of the memory limit,
 // whichever is less. Where updates merge on arrival, this bounds the prepared updates in memory.
@@ -40,28 +51,50 @@ constexpr size_t kBatchSubmissions = 1024;
 // Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
 
-// The runtimes of the process, one for each number of threads. Never destroyed, because threads may outlive main.
+// The runtimes of the process, one for each number of threads and kind of engine. Never destroyed, because threads may
+// outlive main.
 //
 // A forked child has none of its parent's threads, so their unfinished work never ends there. The child makes runtimes
-// of its own, which work on the calling threads, and leaves its parent's runtimes as they are.
+// of its own, which work on the calling threads, and leaves its parent's runtimes as they are. It never gets an engine
+// of a device that its parent has used.
 class LocalRuntimes {
  public:
-  static LocalRuntime& Of(int threads) {
+  static absl::StatusOr<LocalRuntime*> Of(int threads, bool device) {
     LocalRuntimes& runtimes = All();
     std::lock_guard lock(runtimes.mu_);
-    LocalRuntime*& runtime = runtimes.by_threads_[threads];
-    if (runtime == nullptr) runtime = new LocalRuntime(threads);
-    return *runtime;
+    if (device && runtimes.cuda_is_lost_) return LostInFork();
+    if (device && runtimes.cuda_ == nullptr) return absl::FailedPreconditionError("the CUDA engine is not loaded");
+    LocalRuntime*& runtime = runtimes.by_kind_[{threads, device}];
+    if (runtime == nullptr) {
+      Engine& engine = device ? *runtimes.cuda_ : *CreateCpuEngine({threads}).release();
+      runtime = new LocalRuntime(engine, device, threads);
+    }
+    return runtime;
+  }
+
+  static absl::StatusOr<std::string> LoadCuda(const std::string& path) {
+    LocalRuntimes& runtimes = All();
+    std::lock_guard lock(runtimes.mu_);
+    if (runtimes.cuda_is_lost_) return LostInFork();
+    if (runtimes.cuda_ == nullptr) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, cuda::LoadCudaEngine(path));
+      RETURN_IF_ERROR(engine->Probe());
+      runtimes.cuda_ = engine.release();
+    }
+    return Describe(*runtimes.cuda_);
   }
 
  private:
   LocalRuntimes() {
     // The lock is held during the fork, so that no other thread changes the map or holds the lock in the child.
-    pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); },
-                   [] {
-                     All().by_threads_.clear();
-                     All().mu_.unlock();
-                   });
+    pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); }, [] { All().ForgetParents(); });
+  }
+
+  void ForgetParents() {
+    for (const auto& [kind, runtime] : by_kind_) runtime->is_lost = runtime->device;
+    by_kind_.clear();
+    cuda_is_lost_ = cuda_is_lost_ || cuda_ != nullptr;
+    mu_.unlock();
   }
 
   static LocalRuntimes& All() {
@@ -70,7 +103,9 @@ class LocalRuntimes {
   }
 
   std::mutex mu_;
-  std::map<int, LocalRuntime*> by_threads_;
+  std::map<std::pair<int, bool>, LocalRuntime*> by_kind_;  // threads, device
+  Engine* cuda_ = nullptr;
+  bool cuda_is_lost_ = false;
 };
 
 // A timer that adds the seconds from its construction to its destruction to `sum`.
@@ -103,17 +138,25 @@ absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec,
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
-  LocalRuntime& runtime = LocalRuntimes::Of(options.threads);
+  ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimes::Of(options.threads, options.device));
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
-                   Aggregation::Create(*runtime.engine, tensors, options.memory_limit));
+                   Aggregation::Create(runtime->engine, tensors, options.memory_limit));
   const uint64_t batch_bytes =
       options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
-  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, runtime));
+  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, *runtime));
   round->aggregation_ = std::move(aggregation);
   return round;
 }
 
+absl::StatusOr<std::string> LoadCuda(const std::string& path) { return LocalRuntimes::LoadCuda(path); }
+
+LocalRound::~LocalRound() {
+  // What the device holds for it is the parent's; a destructor would wait for the device.
+  if (runtime_.is_lost) static_cast<void>(aggregation_.release());
+}
+
 absl::Status LocalRound::CheckOpen() const {
+  if (runtime_.is_lost) return LostInFork();
   if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
   // An Add or MergeFrom failed after aggregation_ had counted a submission; part of it may be missing.
   if (aggregation_->num_submissions() != num_submissions_) {
@@ -208,7 +251,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(*runtime_.engine, tensors_[t], tensor, submission, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
@@ -256,6 +299,9 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
 
 absl::Status LocalRound::MergeFrom(LocalRound& other) {
   if (this == &other) return absl::InvalidArgumentError("an aggregator cannot be merged with itself");
+  if (runtime_.device != other.runtime_.device) {
+    return absl::InvalidArgumentError("one of the two aggregators merges on the CPU, the other on the GPU");
+  }
   std::scoped_lock lock(life_, other.life_, mu_, other.mu_);
   RETURN_IF_ERROR(CheckOpen());
   RETURN_IF_ERROR(other.CheckOpen());
@@ -330,13 +376,14 @@ bool LocalRound::IsFinite(const Result& result) const {
   return finite;
 }
 
-std::string LocalRound::engine_name() const {
-  return absl::StrCat(runtime_.engine->name(), " (", runtime_.engine->description(), ")");
+std::string LocalRound::engine_name() const { return Describe(runtime_.engine); }
+
+std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine.device_stream(); }
+
+absl::Status LocalRound::FollowStream(uintptr_t stream) const {
+  if (runtime_.is_lost) return LostInFork();
+  return runtime_.engine.FollowStream(stream);
 }
-
-std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine->device_stream(); }
-
-absl::Status LocalRound::FollowStream(uintptr_t stream) const { return runtime_.engine->FollowStream(stream); }
 
 uint64_t LocalRound::num_submissions() const {
   std::lock_guard lock(mu_);

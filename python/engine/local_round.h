@@ -52,7 +52,16 @@ struct RoundLimits {
 struct LocalRoundOptions {
   int threads = 0;            // threads that prepare and merge; 0: one per core
   uint64_t memory_limit = 0;  // in bytes, as of Aggregation; 0: none
+  bool device = false;        // merge with the engine of LoadCuda
 };
+
+// Loads the CUDA engine from its plug-in library, for all rounds of the process with LocalRoundOptions::device. Does
+// nothing once that has succeeded.
+// Returns: the engine's name and description.
+// Errors: as of cuda::LoadCudaEngine; the next call tries again. FAILED_PRECONDITION: the process was forked from one
+// that had loaded it, and CUDA does not work in such a child.
+// Thread-safe.
+absl::StatusOr<std::string> LoadCuda(const std::string& path);
 
 // Wall time in seconds. `prepare` and `add` are sums over all calls of Add.
 struct Times {
@@ -61,7 +70,7 @@ struct Times {
   double finish = 0;
 };
 
-struct LocalRuntime;  // an engine, and the threads that prepare updates for it
+struct LocalRuntime;  // the engine, and the threads that prepare updates for it
 
 // One aggregation inside the caller's process. Owned by the Aggregator of module.cc.
 // Life cycle: Create; Add and MergeFrom any number of times, from any thread; Finish.
@@ -69,8 +78,14 @@ struct LocalRuntime;  // an engine, and the threads that prepare updates for it
 // Thread-safe. Deterministic: as of Aggregation; threads and batches do not affect the result.
 class LocalRound {
  public:
-  // Makes a round without submissions. Rounds with the same number of threads share one engine and its threads.
-  // Errors: as of Aggregation::Create.
+  LocalRound(const LocalRound&) = delete;
+  LocalRound& operator=(const LocalRound&) = delete;
+  ~LocalRound();
+
+  // Makes a round without submissions. Rounds with the same number of threads share one CPU engine and its threads; all
+  // rounds on the device share one engine.
+  // Errors: as of Aggregation::Create. FAILED_PRECONDITION: on the device, LoadCuda has not succeeded, or the process
+  // has been forked since; then all calls of a round that was made before fail with it, too.
   static absl::StatusOr<std::unique_ptr<LocalRound>> Create(std::vector<TensorSpec> tensors, const RoundLimits& limits,
                                                             const LocalRoundOptions& options);
 
@@ -85,11 +100,10 @@ class LocalRound {
 
   // Moves all submissions of `other` here; `other` is spent.
   // Requires: both have the same tensors.
-  // Errors: INVALID_ARGUMENT: the two are the same. FAILED_PRECONDITION: beyond max_submissions, or one of the two is
-  // spent, or as of Aggregation::MergeFrom. ALREADY_EXISTS, RESOURCE_EXHAUSTED: as of Aggregation::MergeFrom. These
-  // errors change nothing. If std::bad_alloc is thrown halfway, a round with part of the submissions fails all later
-  // calls with FAILED_PRECONDITION.
-  // Blocks: until Add calls on both have returned.
+  // Errors: INVALID_ARGUMENT: the two are the same, or only one is on the device. FAILED_PRECONDITION: beyond
+  // max_submissions, or one of the two is spent, or as of Aggregation::MergeFrom. ALREADY_EXISTS, RESOURCE_EXHAUSTED:
+  // as of Aggregation::MergeFrom. These errors change nothing. If std::bad_alloc is thrown halfway, a round with part
+  // of the submissions fails all later calls with FAILED_PRECONDITION. Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
   // Takes a client's submission out, as if it had never been added. The client may be added again.

@@ -55,7 +55,7 @@ def has_device_arrays(update: Any) -> bool:
     """
     if isinstance(update, np.ndarray):
         return False
-    if isinstance(update, Mapping):
+    if isinstance(update, Mapping) and not hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
         return any(map(has_device_arrays, update.values()))
     if isinstance(update, tuple):
         return any(map(has_device_arrays, update))
