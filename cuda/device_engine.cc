@@ -119,7 +119,7 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& s
                                                              const std::byte* values, double weight) {
   HostArrays host;
   const absl::Status status = RunLocked([&](Session& session, int) -> absl::Status {
-    ASSIGN_OR_RETURN(host, cuda::CopyToHost(session, TensorShape(spec), keys, values));
+    ASSIGN_OR_RETURN(host, cuda::CopyToHost(session, spec, keys, values));
     return absl::OkStatus();
   });
   if (!status.ok()) {

@@ -1,5 +1,6 @@
 #include "cuda/merge/import.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -74,7 +75,7 @@ absl::StatusOr<ImportedKeys> ImportColumns(Session& session, const TensorSpec& s
   return imported;
 }
 
-absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorShape& shape, const InputKeys& keys,
+absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorSpec& spec, const InputKeys& keys,
                                       const std::byte* values) {
   struct Arrays {
     Column<std::byte> keys;
@@ -96,8 +97,9 @@ absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorShape& shape
   };
   RETURN_IF_ERROR(std::visit(copy_keys, keys));
   if (values != nullptr) {
-    arrays->values.resize(NumKeys(keys) * shape.row_bytes);
-    RETURN_IF_ERROR(session.CopyOut(arrays->values.data(), values, arrays->values.size()));
+    const size_t bytes = HasRightForm(spec, keys, values) ? NumKeys(keys) * spec.row_width * SizeOf(spec.dtype) : 0;
+    arrays->values.resize(std::max<size_t>(bytes, 1));  // so that there are values
+    RETURN_IF_ERROR(session.CopyOut(arrays->values.data(), values, bytes));
     copied.values = arrays->values.data();
   }
   copied.owner = std::move(arrays);

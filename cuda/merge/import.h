@@ -35,8 +35,9 @@ struct HostArrays {
   std::shared_ptr<const void> owner;
 };
 
+// Values are not copied for keys whose number cannot be right: validation ends before it reads them.
 // Errors: of the device; RESOURCE_EXHAUSTED. Blocks: until the copies are there.
-absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorShape& shape, const InputKeys& keys,
+absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorSpec& spec, const InputKeys& keys,
                                       const std::byte* values);
 
 }  // namespace sparseagg::cuda
