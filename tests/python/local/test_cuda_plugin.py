@@ -144,7 +144,7 @@ if child == 0:
                 aggregator.finish):
         try:
             use()
-        except sa.FailedPreconditionError as error:
+        except sa.SparseaggError as error:
             print(error)
     print(sa.aggregate([{"v": ([1], [2.0])}], spec)["v"].values)
     del aggregator, use
