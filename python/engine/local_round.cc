@@ -1,47 +1,25 @@
 #include "python/engine/local_round.h"
 
-#include <pthread.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cuda/plugin/load.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
-#include "host/cpu/cpu_engine.h"
 #include "host/spec/ids.h"
 #include "host/updates/input_checks.h"
+#include "python/engine/local_runtime.h"
 
 namespace sparseagg::python {
 
-struct LocalRuntime {
-  LocalRuntime(Engine& its_engine, bool is_device, int threads)
-      : engine(its_engine), device(is_device), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
-    arena.initialize();
-  }
-  Engine& engine;
-  const bool device;
-  tbb::task_arena arena;
-  bool is_lost = false;  // its device belongs to the process that this one was forked from
-};
-
 namespace {
-
-absl::Status LostInFork() {
-  return absl::FailedPreconditionError(
-      "CUDA was used before the fork, and does not work in the child: start processes with the method \"spawn\", or "
-      "use device=\"cuda\" only in the children");
-}
-
-std::string Describe(const Engine& engine) { return absl::StrCat(engine.name(), " (", engine.description(), ")"); }
 
 // Submissions are prepared in parallel, in batches of about kBatchBytes or 1 / kBatchPart of the memory limit,
 // whichever is less. Where updates merge on arrival, this bounds the prepared updates in memory.
@@ -50,63 +28,6 @@ constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 1024;
 // Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
-
-// The runtimes of the process, one for each number of threads and kind of engine. Never destroyed, because threads may
-// outlive main.
-//
-// A forked child has none of its parent's threads, so their unfinished work never ends there. The child makes runtimes
-// of its own, which work on the calling threads, and leaves its parent's runtimes as they are. It never gets an engine
-// of a device that its parent has used.
-class LocalRuntimes {
- public:
-  static absl::StatusOr<LocalRuntime*> Of(int threads, bool device) {
-    LocalRuntimes& runtimes = All();
-    std::lock_guard lock(runtimes.mu_);
-    if (device && runtimes.cuda_is_lost_) return LostInFork();
-    if (device && runtimes.cuda_ == nullptr) return absl::FailedPreconditionError("the CUDA engine is not loaded");
-    LocalRuntime*& runtime = runtimes.by_kind_[{threads, device}];
-    if (runtime == nullptr) {
-      Engine& engine = device ? *runtimes.cuda_ : *CreateCpuEngine({threads}).release();
-      runtime = new LocalRuntime(engine, device, threads);
-    }
-    return runtime;
-  }
-
-  static absl::StatusOr<std::string> LoadCuda(const std::string& path) {
-    LocalRuntimes& runtimes = All();
-    std::lock_guard lock(runtimes.mu_);
-    if (runtimes.cuda_is_lost_) return LostInFork();
-    if (runtimes.cuda_ == nullptr) {
-      ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, cuda::LoadCudaEngine(path));
-      RETURN_IF_ERROR(engine->Probe());
-      runtimes.cuda_ = engine.release();
-    }
-    return Describe(*runtimes.cuda_);
-  }
-
- private:
-  LocalRuntimes() {
-    // The lock is held during the fork, so that no other thread changes the map or holds the lock in the child.
-    pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); }, [] { All().ForgetParents(); });
-  }
-
-  void ForgetParents() {
-    for (const auto& [kind, runtime] : by_kind_) runtime->is_lost = runtime->device;
-    by_kind_.clear();
-    cuda_is_lost_ = cuda_is_lost_ || cuda_ != nullptr;
-    mu_.unlock();
-  }
-
-  static LocalRuntimes& All() {
-    static LocalRuntimes& runtimes = *new LocalRuntimes;
-    return runtimes;
-  }
-
-  std::mutex mu_;
-  std::map<std::pair<int, bool>, LocalRuntime*> by_kind_;  // threads, device
-  Engine* cuda_ = nullptr;
-  bool cuda_is_lost_ = false;
-};
 
 // A timer that adds the seconds from its construction to its destruction to `sum`.
 class Stopwatch {
@@ -138,7 +59,7 @@ absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec,
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
-  ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimes::Of(options.threads, options.device));
+  ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimeOf(options.threads, options.device));
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
                    Aggregation::Create(runtime->engine, tensors, options.memory_limit));
   const uint64_t batch_bytes =
@@ -148,15 +69,13 @@ absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<Tenso
   return round;
 }
 
-absl::StatusOr<std::string> LoadCuda(const std::string& path) { return LocalRuntimes::LoadCuda(path); }
-
 LocalRound::~LocalRound() {
   // What the device holds for it is the parent's; a destructor would wait for the device.
   if (runtime_.is_lost) static_cast<void>(aggregation_.release());
 }
 
 absl::Status LocalRound::CheckOpen() const {
-  if (runtime_.is_lost) return LostInFork();
+  if (runtime_.is_lost) return CudaLostInFork();
   if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
   // An Add or MergeFrom failed after aggregation_ had counted a submission; part of it may be missing.
   if (aggregation_->num_submissions() != num_submissions_) {
@@ -376,12 +295,12 @@ bool LocalRound::IsFinite(const Result& result) const {
   return finite;
 }
 
-std::string LocalRound::engine_name() const { return Describe(runtime_.engine); }
+std::string LocalRound::engine_name() const { return runtime_.Describe(); }
 
 std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine.device_stream(); }
 
 absl::Status LocalRound::FollowStream(uintptr_t stream) const {
-  if (runtime_.is_lost) return LostInFork();
+  if (runtime_.is_lost) return CudaLostInFork();
   return runtime_.engine.FollowStream(stream);
 }
 

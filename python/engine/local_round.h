@@ -55,14 +55,6 @@ struct LocalRoundOptions {
   bool device = false;        // merge with the engine of LoadCuda
 };
 
-// Loads the CUDA engine from its plug-in library, for all rounds of the process with LocalRoundOptions::device. Does
-// nothing once that has succeeded.
-// Returns: the engine's name and description.
-// Errors: as of cuda::LoadCudaEngine; the next call tries again. FAILED_PRECONDITION: the process was forked from one
-// that had loaded it, and CUDA does not work in such a child.
-// Thread-safe.
-absl::StatusOr<std::string> LoadCuda(const std::string& path);
-
 // Wall time in seconds. `prepare` and `add` are sums over all calls of Add.
 struct Times {
   double prepare = 0;

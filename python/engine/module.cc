@@ -24,6 +24,7 @@
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
 #include "python/engine/local_round.h"
+#include "python/engine/local_runtime.h"
 #include "python/engine/memory_rounds.h"
 #include "python/engine/outputs.h"
 #include "python/engine/specs.h"

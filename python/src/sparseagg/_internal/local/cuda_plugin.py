@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import os
 import pathlib
+import re
 
 from sparseagg._internal.base import extension
 from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 
-__all__ = ["CURE", "find", "load", "uses_gpu", "works"]
+__all__ = ["CURE", "driver", "find", "load", "uses_gpu", "works"]
 
 _VARIABLE = "SPARSEAGG_CUDA_PLUGIN"
 _MODULE = "sparseagg_cuda13"
 _FILE = "libsparseagg_cuda.so"
+_DRIVER_MODULE = pathlib.Path("/proc/driver/nvidia/version")
+_DRIVER_LIBRARY = "libcuda.so.1"
 CURE = "`pip install 'sparseagg[cuda13]'`, on Linux with an NVIDIA driver R580 or later"
 
 
@@ -56,6 +61,20 @@ def works() -> bool:
     except SparseaggError:
         return False
     return True
+
+
+def driver() -> str | None:
+    """Returns the NVIDIA driver's version, such as "580.65.06", or its CUDA's, "for CUDA 13.0"; None: no driver."""
+    with contextlib.suppress(OSError):
+        match = re.search(r"\s(\d+\.[\d.]+)\s", _DRIVER_MODULE.read_text(encoding="utf-8", errors="replace"))
+        if match is not None:
+            return match.group(1)
+    version = ctypes.c_int(0)
+    try:
+        status = ctypes.CDLL(_DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return f"for CUDA {version.value // 1000}.{version.value % 1000 // 10}" if status == 0 else None
 
 
 def uses_gpu(device: str | None) -> bool:
