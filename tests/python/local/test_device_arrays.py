@@ -1,34 +1,21 @@
-"""Arrays in a GPU's memory as keys and values of updates in this process.
-
-The CUDA engine is the test plug-in, whose device is the host; so the arrays' memory is the host's, too.
-"""
+"""Arrays in a GPU's memory as keys and values of updates in this process: the same results as of arrays on the host."""
 
 from __future__ import annotations
 
-import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
-from fake_device import DlpackArray, InterfaceArray, Library, TorchCoo, TorchTensor
+from fake_device import InterfaceArray, Library, TorchCoo, TorchTensor
 from random_rounds import is_weighted, random_pools, random_spec, random_update, weight_for
+from sparseagg._internal.local import cuda_plugin
 from test_engine import columns, floats, one
 
 KEYS = np.array([5, 2, 9, 5])
 ROWS = floats(1, 2, 4, 8)
-
-
-@pytest.fixture
-def library() -> Iterator[Library]:
-    """A library of arrays on device 0. In the end it must have all of them back."""
-    library = Library()
-    yield library
-    sa.Aggregator(one(), device="cuda")  # whose end drops what other threads have released
-    assert library.all_are_back, library.returned
 
 
 def outcome(updates: Any, spec: sa.RoundSpec, **options: Any) -> Any:
@@ -45,7 +32,7 @@ def engine_of(result: sa.Result) -> str:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int) -> None:
+def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int, on_host: None) -> None:
     print("seed", seed)
     rng = np.random.default_rng([20261127, seed])
     spec = random_spec(rng)
@@ -72,14 +59,14 @@ def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int) -> None:
         return lend(keys.astype(rng.choice(fitting))), lend(rows)
 
     pools = random_pools(rng, spec)
-    on_host, on_device = {}, {}
+    here, there = {}, {}
     for i in range(rng.integers(1, 12)):
         update = random_update(rng, spec, pools)
         weight = weight_for(spec, float(rng.integers(0, 8)))
-        on_host[f"client-{i}"] = (update, weight)
-        on_device[f"client-{i}"] = ({name: moved(name, data) for name, data in update.items()}, weight)
-    assert outcome(on_device, spec, device="cuda") == outcome(on_host, spec, device="cpu")
-    del on_device
+        here[f"client-{i}"] = (update, weight)
+        there[f"client-{i}"] = ({name: moved(name, data) for name, data in update.items()}, weight)
+    assert outcome(there, spec, device="cuda") == outcome(here, spec, device="cpu")
+    del there
     assert library.all_are_back, library.returned
 
 
@@ -97,123 +84,6 @@ def test_many_tuples_on_a_device_have_the_bits_of_the_cpu(dtype: str, row_width:
         on_host.append({"v": (keys, rows)})
         on_device.append({"v": (library.array(keys), library.array(rows))})
     assert outcome(on_device, spec, device="cuda") == outcome(on_host, spec, device="cpu")
-
-
-def test_arrays_are_lent_for_the_engines_stream(library: Library) -> None:
-    spec = one()
-    aggregator = sa.Aggregator(spec, device="cuda")
-    aggregator.add("a", (library.array(KEYS), library.array(ROWS)))
-    stream = aggregator._engine.device_stream
-    assert stream is not None
-    assert stream[0] == 0
-    assert stream[1] != 0
-    assert library.streams == [stream[1]] * 2
-    sa.aggregate([(library.array(KEYS), library.array(ROWS))], spec, device="cuda")
-    assert library.streams == [stream[1]] * 4
-    aggregator.finish()
-
-
-@pytest.mark.parametrize("version", [None, 1])
-def test_values_are_kept_until_they_are_merged_and_keys_until_they_are_added(
-    version: int | None, library: Library
-) -> None:
-    library.version = version
-    aggregator = sa.Aggregator(one(), device="cuda")
-    expected = sa.Aggregator(one())
-    for client in "abc":
-        aggregator.add(client, (library.array(KEYS), library.array(ROWS)))
-        expected.add(client, (KEYS, ROWS))
-    sa.Aggregator(one(), device="cuda")  # whose end drops what other threads have released
-    assert library.returned == [1, 0] * 3  # keys are copied, values borrowed
-    assert columns(aggregator.finish()["v"]) == columns(expected.finish()["v"])
-    assert library.returned == [1, 1] * 3
-
-
-def test_arrays_are_given_back_on_threads_of_python_only(library: Library) -> None:
-    aggregator = sa.Aggregator(one(), device="cuda", threads=4)
-
-    def add(first: int) -> None:
-        for client in range(first, first + 50):
-            aggregator.add(client, (library.array(KEYS), library.array(ROWS)))
-
-    threads = [threading.Thread(target=add, args=(1000 * i,)) for i in range(3)]
-    known = {threading.get_ident()}
-    for thread in threads:
-        thread.start()
-        known.add(thread.ident)
-    for thread in threads:
-        thread.join()
-    result = aggregator.finish()["v"]
-    assert result.values.tolist() == [300.0, 1350.0, 600.0]
-    del aggregator
-    assert library.all_are_back
-    assert library.threads <= known
-
-
-@pytest.mark.parametrize("how", ["dropped", "withdrawn", "refused", "merged"])
-def test_arrays_are_given_back_without_a_result(how: str, library: Library) -> None:
-    aggregator = sa.Aggregator(one(), device="cuda")
-    update = library.array(KEYS), library.array(ROWS)
-    if how == "refused":
-        with pytest.raises(sa.InvalidArgumentError, match="key 10 at position 0"):
-            aggregator.add("a", (library.array(KEYS + 5), library.array(ROWS)))
-    elif how == "withdrawn":
-        aggregator.add("a", update)
-        assert aggregator.withdraw("a")
-    elif how == "merged":
-        other = sa.Aggregator(one(), device="cuda")
-        aggregator.add("a", update)
-        other.merge(aggregator)
-        del aggregator
-        assert library.returned == [1, 0]
-        assert other.finish()["v"].values.tolist() == [2, 9, 4]
-    else:
-        aggregator.add("a", update)
-        del aggregator
-    assert library.lent == 2
-    assert library.all_are_back, library.returned
-
-
-WRONG_UPDATES: dict[str, tuple[Any, Any]] = {
-    "key beyond": (np.array([5, 2, 10, 5]), ROWS),
-    "negative key": (np.array([5, 2, -1, 5]), ROWS),
-    "negative key of 32 bits": (np.array([5, 2, -1, 5], np.int32), ROWS),
-    "not finite": (KEYS, floats(1, 2, np.nan, 8)),
-    "infinite": (KEYS, floats(1, 2, 3, -np.inf)),
-    "too few rows": (KEYS, ROWS[:3]),
-    "rows too wide": (KEYS, np.ones((4, 2), np.float32)),
-    "rows transposed": (KEYS, ROWS.reshape(1, 4)),
-    "keys on two axes": (KEYS.reshape(2, 2), ROWS),
-    "keys on no axis": (np.array(5), ROWS[:1]),
-    "no rows": (KEYS, None),
-    "dense of another size": (None, ROWS),
-    "dense on other axes": (None, np.ones((2, 5), np.float32)),
-    "dense, not finite": (None, floats(*range(9), np.inf)),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_UPDATES)
-@pytest.mark.parametrize("shape", [None, (10,)])
-def test_wrong_keys_and_values_are_refused_in_the_words_of_the_cpu(
-    wrong: str, shape: Any, library: Library
-) -> None:
-    keys, rows = WRONG_UPDATES[wrong]
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", **({"num_rows": 10} if shape is None else {"shape": shape}))])
-    lent = None if rows is None else library.array(rows)
-    on_host: Any = {"v": rows if keys is None else (keys, rows)}
-    on_device: Any = {"v": lent if keys is None else (library.array(keys), lent)}
-    good = {"v": (KEYS, ROWS)}
-    expected = outcome([good, on_host, good], spec, device="cpu")
-    assert outcome([good, on_device, good], spec, device="cuda") == expected
-    if wrong == "dense on other axes" and shape is None:
-        return  # they make the 10 rows
-    assert expected[0] is sa.InvalidArgumentError
-    aggregator = sa.Aggregator(spec, device="cuda")
-    with pytest.raises(sa.InvalidArgumentError) as error:
-        aggregator.add(f"{1:020}", on_device)
-    assert str(error.value) == expected[1]
-    assert aggregator.num_submissions == 0
-    del error
 
 
 def test_limits_count_bytes_on_a_device_as_on_the_host(library: Library) -> None:
@@ -268,119 +138,6 @@ def test_contiguous_arrays_of_any_description(layout: str, library: Library) -> 
     assert outcome([update], one(), device="cuda") == outcome([(keys, rows)], one(), device="cpu")
 
 
-def refusal(update: Any, spec: sa.RoundSpec | None = None) -> str:
-    aggregator = sa.Aggregator(spec or one(), device="cuda")
-    with pytest.raises(sa.InvalidArgumentError) as error:
-        aggregator.add("me", update)
-    assert aggregator.num_submissions == 0
-    text = str(error.value)
-    assert text.startswith("client 'me': tensor 'v': ")
-    return text.removeprefix("client 'me': tensor 'v': ")
-
-
-def test_arrays_of_another_device_are_refused(library: Library) -> None:
-    other = Library(device=1)
-    for update in ((library.array(KEYS), other.array(ROWS)), (other.array(KEYS), other.array(ROWS)), other.array(ROWS)):
-        assert refusal(update).endswith("are on CUDA device 1, but the engine works on CUDA device 0")
-    assert other.lent == 0
-    # One that says another device than its capsule.
-    liar = other.array(ROWS)
-    liar.__class__ = type("Liar", (DlpackArray,), {"__dlpack_device__": lambda self: (2, 0)})
-    assert "DLPack places it on device 1 of kind 2, but the engine reads CUDA device 0" in refusal(liar)
-    assert other.all_are_back
-
-
-def test_keys_and_rows_in_different_places_are_refused(library: Library) -> None:
-    text = "keys are in host memory and rows on CUDA device 0; give both in one place"
-    assert refusal((KEYS, library.array(ROWS))) == text
-    assert refusal(([5, 2, 9, 5], InterfaceArray(ROWS, library))) == text
-    text = "rows are in host memory and keys on CUDA device 0; give both in one place"
-    assert refusal((library.array(KEYS), ROWS)) == text
-
-
-def test_other_types_are_refused_with_what_converts_them(library: Library) -> None:
-    halves = ROWS.astype(np.float16)
-    text = "values on a GPU must be of the tensor's dtype float32, got "
-    assert refusal((library.array(KEYS), library.array(halves))) == text + "float16"
-    torch = TorchTensor(KEYS, library), TorchTensor(halves, library)
-    assert refusal(torch) == text + "float16; .to(torch.float32) converts them"
-    assert refusal((library.array(KEYS), library.array(ROWS.astype(">f4").view("<i4")))) == text + "int32"
-    assert refusal((library.array(KEYS), InterfaceArray(ROWS.astype(">f4"), library))) == text + ">f4"
-    assert refusal(library.array(np.zeros(10, np.complex64))) == text + "complex64"
-    assert refusal(library.array(np.zeros(10, bool))) == text + "bool"
-    text = "keys on a GPU must be int32, int64, uint32 or uint64, got "
-    assert refusal((TorchTensor(KEYS.astype(np.int16), library), torch[1])) == (
-        text + "int16; .to(torch.int64) converts them"
-    )
-    assert refusal((library.array(KEYS.astype(np.float32)), library.array(ROWS))) == text + "float32"
-
-
-def test_arrays_with_gaps_are_refused_with_what_closes_them(library: Library) -> None:
-    text = " on a GPU must be contiguous, row after row"
-    assert refusal((library.array(np.repeat(KEYS, 2)[::2]), library.array(ROWS))) == "keys" + text
-    wide = one(row_width=2)
-    columns_first = np.asfortranarray(np.ones((4, 2), np.float32))
-    assert refusal((library.array(KEYS), library.array(columns_first)), wide) == "values" + text
-    assert refusal((library.array(KEYS), InterfaceArray(columns_first, library)), wide) == "values" + text
-    assert refusal((TorchTensor(KEYS, library), TorchTensor(columns_first, library)), wide) == (
-        "values" + text + "; .contiguous() makes them so"
-    )
-    cupy = library.array(columns_first)
-    cupy.__class__ = type("ndarray", (DlpackArray,), {"__module__": "cupy"})
-    assert refusal((library.array(KEYS), cupy), wide) == "values" + text + "; cupy.ascontiguousarray makes them so"
-
-
-def test_descriptions_that_are_not_known_are_refused(library: Library) -> None:
-    text = "cannot read fake_device.InterfaceArray: its __cuda_array_interface__ names the stream 0, which is ambiguous"
-    assert refusal(InterfaceArray(floats(*range(10)), library, stream=0)).startswith(text)
-    library.version = 2
-    text = "cannot read fake_device.DlpackArray: it is described in version 2 of DLPack, but version 1 was asked for"
-    assert refusal(library.array(floats(*range(10)))).startswith(text)
-
-    class Masked(InterfaceArray):
-        @property
-        def __cuda_array_interface__(self) -> dict[str, Any]:
-            return {**super().__cuda_array_interface__, "mask": self}
-
-    assert "some of its entries are masked" in refusal(Masked(floats(*range(10)), library))
-
-    class Failing(DlpackArray):
-        def __dlpack__(self, **_: Any) -> Any:
-            raise BufferError("not today")
-
-    assert "cannot read keys of " in refusal((Failing(KEYS, library), library.array(ROWS)))
-    assert "Failing: not today" in refusal(Failing(floats(*range(10)), library))
-
-
-def test_copied_updates_are_copied_on_the_device(library: Library) -> None:
-    clones = []
-
-    class Counted(TorchTensor):
-        def clone(self) -> TorchTensor:
-            clones.append(self)
-            return super().clone()
-
-    keys, rows = Counted(KEYS, library), Counted(ROWS, library)
-    aggregator = sa.Aggregator(one(), device="cuda")
-    aggregator.add("a", (keys, rows))
-    assert clones == []
-    aggregator.add("b", (keys, rows), copy=True)
-    assert clones == [rows]
-    module = types.SimpleNamespace(named_parameters=lambda: [("v", types.SimpleNamespace(grad=dense))])
-    dense = Counted(floats(*range(10)), library)
-    aggregator.add("c", module)
-    assert clones == [rows, dense]
-    text = refusal_of_copy(aggregator, InterfaceArray(floats(*range(10)), library))
-    assert "fake_device.InterfaceArray has no method that copies it on its device; copy it before" in text
-    assert aggregator.finish()["v"].values.tolist() == [0, 1, 6, 3, 4, 23, 6, 7, 8, 17]
-
-
-def refusal_of_copy(aggregator: sa.Aggregator, update: Any) -> str:
-    with pytest.raises(sa.InvalidArgumentError) as error:
-        aggregator.add("me", update, copy=True)
-    return str(error.value)
-
-
 def test_torch_sparse_tensors_are_read_where_they_lie(library: Library) -> None:
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
     cases = [
@@ -405,7 +162,7 @@ def test_torch_sparse_tensors_are_read_where_they_lie(library: Library) -> None:
         (one(num_rows=50), [KEYS % 5, KEYS + 5], ROWS, (5, 10)),  # a coordinate outside
         (one(num_rows=50), [KEYS % 5, KEYS - 5], ROWS, (5, 10)),
         (one(num_rows=49), [KEYS % 5, KEYS], ROWS, (5, 10)),
-        (one(row_width=2), [KEYS], rows, (20, 1)),
+        (one(row_width=2), [KEYS], ROWS.reshape(4, 1), (20, 1)),
     ]
     for spec, indices, values, shape in wrongs:
         sparse = TorchCoo(indices, values, shape, library)
@@ -425,7 +182,9 @@ def test_weights_go_with_updates_on_a_device(library: Library) -> None:
     assert outcome(bad, spec, device="cuda") == outcome([((KEYS, ROWS), -1.0)], spec, device="cpu")
 
 
-@pytest.mark.parametrize("kind", ["list", "mapping", "iterator", "weighted", "named", "interface", "torch coo", "module"])
+@pytest.mark.parametrize(
+    "kind", ["list", "mapping", "iterator", "weighted", "named", "interface", "torch coo", "module"]
+)
 def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> None:
     spec = one(weighting="by_weight" if kind == "weighted" else None)
     pair = library.array(KEYS), library.array(ROWS)
@@ -458,7 +217,7 @@ def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> 
 def test_without_the_plugin_torch_is_copied_and_others_are_refused_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, library: Library
 ) -> None:
-    monkeypatch.setenv("SPARSEAGG_CUDA_PLUGIN", "/nowhere/libsparseagg_cuda.so")
+    monkeypatch.setattr(cuda_plugin, "find", lambda: None)
     torch = TorchTensor(KEYS, library), TorchTensor(ROWS, library)
     for merge in (sa.aggregate, lambda updates, spec: sa.aggregate(updates, spec, device="cpu")):
         result = merge([torch], one())

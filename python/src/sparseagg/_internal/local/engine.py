@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
@@ -13,10 +12,10 @@ import numpy as np
 from sparseagg._internal.base import bfloat16, extension
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
-from sparseagg._internal.foreign.device_arrays import has_device_arrays
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
+from sparseagg._internal.local.placement import placed
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -79,7 +78,7 @@ def aggregate(
         ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     if device is None and cuda_plugin.find() is not None:
-        updates, device = _where(checked_updates(updates))
+        updates, device = placed(checked_updates(updates))
     if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
         # a second merge checks every value beforehand, and names the first bad one.
@@ -94,22 +93,6 @@ def aggregate(
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device)
     aggregator._add_all(updates)
     return aggregator.finish()
-
-
-def _where(updates: Any) -> tuple[Any, str]:
-    """Returns the updates, and the device to merge on: the GPU, if its engine works here and updates have arrays there.
-
-    Looks at all updates in a list or dictionary, and at the first one otherwise.
-    """
-    seen = updates
-    if isinstance(updates, Mapping):
-        seen = updates.values() if isinstance(updates, dict) else itertools.islice(updates.values(), 1)
-    elif not isinstance(updates, list):
-        updates = iter(updates)
-        seen = list(itertools.islice(updates, 1))
-        updates = itertools.chain(seen, updates)
-    on_gpu = any(map(has_device_arrays, seen)) and cuda_plugin.works()
-    return updates, "cuda" if on_gpu else "cpu"
 
 
 def release_memory() -> None:
