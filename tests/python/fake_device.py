@@ -137,8 +137,8 @@ class DlpackArray:
         library, contents = self._library, self._contents
         if library.version is None and options:
             raise TypeError(f"unexpected keyword arguments {list(options)}")
-        if options.get("dl_device") is not None:
-            raise BufferError("it cannot be copied to another device")
+        if stream is None:  # NumPy asks so, and cannot read it
+            raise BufferError("it is not in host memory")
         library.streams.append(stream)
         memory, array = _memory_like(contents)
         shape = (ctypes.c_int64 * contents.ndim)(*contents.shape)
