@@ -18,6 +18,9 @@ import numpy as np
 _CODES = {"i": 0, "u": 1, "f": 2, "V": 4, "c": 5, "b": 6}
 _POISON = 0xA5
 
+# All that C++ may still use: memory that is read too late is no crash, nor is a deleter that is called too late.
+_KEPT: list[Any] = []
+
 
 class _Device(ctypes.Structure):
     _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
@@ -71,7 +74,7 @@ _pointer_of.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
 @dataclasses.dataclass
 class Library:
-    """What has been lent and given back. Keeps all memory, so that reading too late is no crash.
+    """What has been lent and given back.
 
     Attributes:
         device: of its arrays.
@@ -88,7 +91,6 @@ class Library:
     streams: list[Any] = dataclasses.field(default_factory=list)
     returned: list[int] = dataclasses.field(default_factory=list)
     threads: set[int] = dataclasses.field(default_factory=set)
-    _kept: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def lent(self) -> int:
@@ -98,9 +100,8 @@ class Library:
     def all_are_back(self) -> bool:
         return all(times == 1 for times in self.returned)
 
-    def keep(self, *things: Any) -> int:
+    def lend(self) -> int:
         """Returns the number of a new loan."""
-        self._kept.append(things)
         self.returned.append(0)
         return len(self.returned) - 1
 
@@ -149,7 +150,7 @@ class DlpackArray:
         tensor.shape, tensor.strides, tensor.byte_offset = shape, strides, contents.itemsize
         # Where the kernel would have written, had the consumer waited for its stream.
         array[...] = contents
-        loan = library.keep(memory, shape, strides)
+        loan = library.lend()
         deleter = _Deleter(lambda _: library.take_back(loan, memory))
         name: bytes
         managed: Any
@@ -163,7 +164,7 @@ class DlpackArray:
                 deleter(_pointer_of(capsule, name))
 
         destructor = _Destructor(destroy)
-        library._kept.append((managed, destructor, name))
+        _KEPT.append((memory, shape, strides, managed, deleter, destructor, name))
         return _new_capsule(ctypes.addressof(managed), name, destructor)
 
 
@@ -252,7 +253,8 @@ class InterfaceArray:
         memory, self._array = _memory_like(contents)
         self._array[...] = contents
         self._stream = stream
-        weakref.finalize(self, library.take_back, library.keep(memory), memory)
+        _KEPT.append(memory)
+        weakref.finalize(self, library.take_back, library.lend(), memory)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -188,6 +188,8 @@ def test_weights_go_with_updates_on_a_device(library: Library) -> None:
 def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> None:
     spec = one(weighting="by_weight" if kind == "weighted" else None)
     pair = library.array(KEYS), library.array(ROWS)
+    gradient = TorchCoo([KEYS], ROWS, (10,), library)
+    module = types.SimpleNamespace(named_parameters=lambda: [("v", types.SimpleNamespace(grad=gradient))])
     updates: Any = {
         "list": [(KEYS, ROWS), pair],
         "mapping": {"a": (KEYS, ROWS), "b": pair},
@@ -195,17 +197,9 @@ def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> 
         "weighted": [((KEYS, ROWS), 1.0), (pair, 1.0)],
         "named": [{"v": (KEYS, ROWS)}, {"v": pair}],
         "interface": [(KEYS, ROWS), (InterfaceArray(KEYS, library), InterfaceArray(ROWS, library))],
-        "torch coo": [(KEYS, ROWS), TorchCoo([KEYS], ROWS, (10,), library)],
-        "module": [
-            types.SimpleNamespace(named_parameters=lambda: [("v", types.SimpleNamespace(grad=pair))]),
-            TorchTensor(np.zeros(10, np.float32), library),
-            (KEYS, ROWS),
-        ],
+        "torch coo": [(KEYS, ROWS), gradient],
+        "module": [(KEYS, ROWS), module],
     }[kind]
-    if kind == "module":
-        updates[0] = types.SimpleNamespace(
-            named_parameters=lambda: [("v", types.SimpleNamespace(grad=TorchCoo([KEYS], ROWS, (10,), library)))]
-        )
     result = sa.aggregate(updates, spec)
     assert engine_of(result) == "cuda"
     assert [value for value in result["v"].values.tolist() if value] == [4, 18, 8]
