@@ -69,7 +69,7 @@ def outcome(updates: Any, spec: sa.RoundSpec, device: str | None) -> Any:
     """What a merge comes to: everything about its result, or its error."""
     try:
         result = sa.aggregate(updates, spec, device=device)
-    except (sa.EngineMissingError, sa.UnavailableError):
+    except (sa.errors.EngineMissingError, sa.errors.UnavailableError):
         raise
     except sa.SparseaggError as error:
         return type(error).__name__, str(error)
@@ -86,7 +86,7 @@ def expect_same(on_device: Any, on_host: Any, spec: sa.RoundSpec, device: str | 
 
 
 def check_random(checks: Checks, move: Move) -> None:
-    """Compares random rounds with the CPU engine. Keys are of any type that holds them; some tensors stay on the host."""
+    """Compares random rounds with the CPU engine. Keys are of any type that holds them; some tensors stay behind."""
     for seed in SEEDS:
         with checks.named(f"random round, seed {seed}"):
             rng = np.random.default_rng([20261127, seed])
