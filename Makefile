@@ -118,6 +118,12 @@ wheel-check: ## install such a wheel where there is no network, compiler or root
 	$(MAKE) wheels WHEELS_ARGS='--python $(CURDIR)/$(BIN)/python'
 	$(BIN)/python scripts/check_wheel.py build/wheels
 
+.PHONY: cuda-wheel
+cuda-wheel: $(VENV)/.wheels build/static-libs/.done-4 ## the CUDA engine in one file, for sparseagg[cuda13]; needs nvcc
+	cmake --preset cuda-wheel -DSPARSEAGG_CUDA_ARCHITECTURES='$(or $(ARCHITECTURES),$(WHEEL_ARCHITECTURES))'
+	cmake --build --preset cuda-wheel
+	$(BIN)/python scripts/cuda_wheel.py --library build/cuda-wheel/cuda/plugin/libsparseagg_cuda.so --out build/cuda-wheels
+
 .PHONY: gpu-bundle
 gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
 	cmake --preset gpu-bundle -DSPARSEAGG_CUDA_ARCHITECTURES='$(ARCHITECTURES)'
@@ -145,8 +151,10 @@ $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/buil
   CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
 	cmake --preset $*
 
-# Of the GPU bundle: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows.
+# Of the GPU bundle and the CUDA wheel: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows, and
+# WHEEL_ARCHITECTURES.
 ARCHITECTURES ?=
+WHEEL_ARCHITECTURES := 80-real;90-real;100-real;120-real;120-virtual
 
 build/static-libs/.done-4: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs

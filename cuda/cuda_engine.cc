@@ -8,6 +8,8 @@
 
 namespace sparseagg::cuda {
 
+bool HasCudaEngine() { return true; }
+
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback,
                                                          DeviceWork work) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice());

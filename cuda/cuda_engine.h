@@ -24,6 +24,9 @@ enum class DeviceWork : uint8_t {
   kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
+// Returns: whether this build has the engine. If not, it may come from a plug-in (cuda/plugin/load.h).
+bool HasCudaEngine();
+
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
 // Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},

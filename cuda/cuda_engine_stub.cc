@@ -4,6 +4,8 @@
 
 namespace sparseagg::cuda {
 
+bool HasCudaEngine() { return false; }
+
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork) {
   return absl::UnavailableError("this build has no CUDA engine");
 }

@@ -49,7 +49,7 @@ MODULES = {
         r"sys/mman\.h",
         r"xmmintrin\.h",
     ],
-    "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", CUDA],
+    "cuda": [STD, r"host/.*", r"cuda/.*", r"absl/.*", r"dlfcn\.h", CUDA],
     "kernel": [STD, r"cuda/.*", CUDA],  # .cu files and every header of ours that they reach
 }
 
@@ -78,6 +78,7 @@ INNER = {
     "cuda/device": "kernels",
     "cuda/transfer": "tuning.h kernels device",
     "cuda/merge": "tuning.h kernels device transfer",
+    "cuda/plugin": ".",
     "service/base": "",
     "service/admission": "base",
     "service/net": "auth base",

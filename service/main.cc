@@ -18,6 +18,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cuda/cuda_engine.h"
+#include "cuda/plugin/load.h"
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
@@ -34,20 +35,24 @@
 namespace sparseagg::service {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(int num_threads, cuda::DeviceWork work) {
+absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const Options& options, cuda::DeviceWork work) {
   const auto report = [](const absl::Status& reason) {
     Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
   };
-  absl::StatusOr<std::unique_ptr<Engine>> engine = cuda::CreateCudaEngine({num_threads}, report, work);
+  const CpuEngineOptions cpu = {options.num_threads};
+  absl::StatusOr<std::unique_ptr<Engine>> engine = options.cuda_plugin.empty() && cuda::HasCudaEngine()
+                                                       ? cuda::CreateCudaEngine(cpu, report, work)
+                                                       : cuda::LoadCudaEngine(options.cuda_plugin, cpu, report, work);
   if (!engine.ok()) return engine;
   if (absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_threads) {
+absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(const Options& options) {
+  const Backend backend = options.backend;
   if (backend != Backend::kCpu) {
     absl::StatusOr<std::unique_ptr<Engine>> cuda =
-        UsableCudaEngine(num_threads, backend == Backend::kCuda ? cuda::DeviceWork::kAll : cuda::DeviceWork::kLarge);
+        UsableCudaEngine(options, backend == Backend::kCuda ? cuda::DeviceWork::kAll : cuda::DeviceWork::kLarge);
     if (cuda.ok()) {
       Log(LogLevel::kInfo, "engine", {{"name", (*cuda)->name()}, {"description", (*cuda)->description()}});
       return cuda;
@@ -58,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(Backend backend, int num_th
     }
     Log(LogLevel::kInfo, "no_gpu", {{"reason", cuda.status().message()}});
   }
-  std::unique_ptr<Engine> cpu = CreateCpuEngine({num_threads});
+  std::unique_ptr<Engine> cpu = CreateCpuEngine({options.num_threads});
   Log(LogLevel::kInfo, "engine", {{"name", cpu->name()}, {"description", cpu->description()}});
   return cpu;
 }
@@ -134,7 +139,7 @@ int Run(const Options& options) {
       return 1;
     }
   }
-  absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options.backend, options.num_threads);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = ChooseEngine(options);
   if (!engine.ok()) {
     Log(LogLevel::kError, "no_engine", {{"reason", engine.status().message()}});
     return 1;

@@ -258,6 +258,9 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   add.AddChoice<Backend>("backend", options.backend,
                          {{"auto", Backend::kAuto}, {"cpu", Backend::kCpu}, {"cuda", Backend::kCuda}},
                          "engine; auto: cuda if a GPU works, else cpu");
+  add.AddText(
+      "cuda-plugin", options.cuda_plugin,
+      "library with the CUDA engine; none: the engine of this program if it has one, else the library beside it");
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
   add.Add("simd", options.simd,
           "SIMD target of the CPU engine such as AVX2, for comparisons; empty: the best of this CPU");

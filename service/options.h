@@ -18,6 +18,7 @@ enum class Backend { kAuto, kCpu, kCuda };
 struct Options {
   ServerOptions server;
   Backend backend = Backend::kAuto;
+  std::string cuda_plugin;                               // LoadCudaEngine; empty: beside the program
   int num_threads = 0;                                   // 0: one per core
   std::string simd;                                      // target of the CPU engine's kernels; empty: the best
   absl::Duration drain_delay = absl::ZeroDuration();     // between SIGTERM and the end of new rounds

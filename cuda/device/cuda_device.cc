@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/device/cuda_status.h"
 #include "cuda/device/device_memory.h"
+#include "cuda/device/driver_check.h"
 #include "cuda/kernels/launch.h"
 
 namespace sparseagg::cuda {
@@ -59,8 +60,8 @@ absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience) {
   int driver = 0;
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
-    return absl::UnavailableError("no usable GPU: this machine has no NVIDIA driver");
+  if (cudaDriverGetVersion(&driver) == cudaSuccess) {
+    RETURN_IF_ERROR(CheckDriver(driver, CUDART_VERSION, DriverRelease()));
   }
   int num_devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&num_devices);

@@ -196,9 +196,11 @@ class KeptBlocks {
   size_t limit_bytes_ = kDefaultKeptColumnBytes;
 };
 
+KeptBlocks* shared_blocks = nullptr;  // set before Blocks() is called, or never
+
 // Never destroyed, since columns with static storage may outlive any other static object.
 KeptBlocks& Blocks() {
-  static auto* const blocks = new KeptBlocks;
+  static auto* const blocks = shared_blocks != nullptr ? shared_blocks : new KeptBlocks;
   return *blocks;
 }
 
@@ -213,6 +215,9 @@ void FreeColumn(void* memory, size_t bytes) noexcept {
 bool IsMappedColumn(size_t bytes) { return bytes >= kSmallestKept && IsMapped(BlockSize(bytes)); }
 
 void* ExtendColumn(void* memory, size_t bytes) { return Blocks().Extend(memory, bytes); }
+
+void* ColumnStore() { return &Blocks(); }
+void ShareColumnStore(void* store) { shared_blocks = static_cast<KeptBlocks*>(store); }
 
 bool TrimColumn(void* memory, size_t bytes, size_t used) noexcept {
   if (!IsMappedColumn(bytes)) return false;

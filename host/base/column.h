@@ -33,6 +33,13 @@ bool IsMappedColumn(size_t bytes);
 // Requires: the column is mapped and has fewer bytes.
 void* ExtendColumn(void* memory, size_t bytes);
 
+// The store of freed columns, for ShareColumnStore in another copy of this library in the process.
+void* ColumnStore();
+// Makes this copy of the library use another copy's store, so that columns may pass between the two: each store knows
+// the mapped columns that it has made, and can free no others. Requires: both are the same build, the other copy stays
+// loaded, and this one has made no column yet.
+void ShareColumnStore(void* store);
+
 // Default of KeepFreedColumns.
 inline constexpr size_t kDefaultKeptColumnBytes = size_t{256} << 20;
 

@@ -1,13 +1,11 @@
 #include "python/engine/local_round.h"
 
-#include <pthread.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,20 +13,11 @@
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
-#include "host/cpu/cpu_engine.h"
 #include "host/spec/ids.h"
 #include "host/updates/input_checks.h"
+#include "python/engine/local_runtime.h"
 
 namespace sparseagg::python {
-
-struct LocalRuntime {
-  explicit LocalRuntime(int threads)
-      : engine(CreateCpuEngine({threads})), arena(threads > 0 ? threads : tbb::task_arena::automatic) {
-    arena.initialize();
-  }
-  std::unique_ptr<Engine> engine;
-  tbb::task_arena arena;
-};
 
 namespace {
 
@@ -39,39 +28,6 @@ constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 1024;
 // Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
-
-// The runtimes of the process, one for each number of threads. Never destroyed, because threads may outlive main.
-//
-// A forked child has none of its parent's threads, so their unfinished work never ends there. The child makes runtimes
-// of its own, which work on the calling threads, and leaves its parent's runtimes as they are.
-class LocalRuntimes {
- public:
-  static LocalRuntime& Of(int threads) {
-    LocalRuntimes& runtimes = All();
-    std::lock_guard lock(runtimes.mu_);
-    LocalRuntime*& runtime = runtimes.by_threads_[threads];
-    if (runtime == nullptr) runtime = new LocalRuntime(threads);
-    return *runtime;
-  }
-
- private:
-  LocalRuntimes() {
-    // The lock is held during the fork, so that no other thread changes the map or holds the lock in the child.
-    pthread_atfork([] { All().mu_.lock(); }, [] { All().mu_.unlock(); },
-                   [] {
-                     All().by_threads_.clear();
-                     All().mu_.unlock();
-                   });
-  }
-
-  static LocalRuntimes& All() {
-    static LocalRuntimes& runtimes = *new LocalRuntimes;
-    return runtimes;
-  }
-
-  std::mutex mu_;
-  std::map<int, LocalRuntime*> by_threads_;
-};
 
 // A timer that adds the seconds from its construction to its destruction to `sum`.
 class Stopwatch {
@@ -92,8 +48,9 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
 }
 
-absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
+absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
+  if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
   return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight);
 }
 
@@ -102,17 +59,23 @@ absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTens
 absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<TensorSpec> tensors,
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
-  LocalRuntime& runtime = LocalRuntimes::Of(options.threads);
+  ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimeOf(options.threads, options.device));
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
-                   Aggregation::Create(*runtime.engine, tensors, options.memory_limit));
+                   Aggregation::Create(runtime->engine, tensors, options.memory_limit));
   const uint64_t batch_bytes =
       options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
-  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, runtime));
+  auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, *runtime));
   round->aggregation_ = std::move(aggregation);
   return round;
 }
 
+LocalRound::~LocalRound() {
+  // What the device holds for it is the parent's; a destructor would wait for the device.
+  if (runtime_.is_lost) static_cast<void>(aggregation_.release());
+}
+
 absl::Status LocalRound::CheckOpen() const {
+  if (runtime_.is_lost) return CudaLostInFork();
   if (aggregation_ == nullptr) return absl::FailedPreconditionError("this aggregator is finished or merged away");
   // An Add or MergeFrom failed after aggregation_ had counted a submission; part of it may be missing.
   if (aggregation_->num_submissions() != num_submissions_) {
@@ -207,7 +170,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
@@ -255,6 +218,9 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
 
 absl::Status LocalRound::MergeFrom(LocalRound& other) {
   if (this == &other) return absl::InvalidArgumentError("an aggregator cannot be merged with itself");
+  if (runtime_.device != other.runtime_.device) {
+    return absl::InvalidArgumentError("one of the two aggregators merges on the CPU, the other on the GPU");
+  }
   std::scoped_lock lock(life_, other.life_, mu_, other.mu_);
   RETURN_IF_ERROR(CheckOpen());
   RETURN_IF_ERROR(other.CheckOpen());
@@ -329,8 +295,13 @@ bool LocalRound::IsFinite(const Result& result) const {
   return finite;
 }
 
-std::string LocalRound::engine_name() const {
-  return absl::StrCat(runtime_.engine->name(), " (", runtime_.engine->description(), ")");
+std::string LocalRound::engine_name() const { return runtime_.Describe(); }
+
+std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine.device_stream(); }
+
+absl::Status LocalRound::FollowStream(uintptr_t stream) const {
+  if (runtime_.is_lost) return CudaLostInFork();
+  return runtime_.engine.FollowStream(stream);
 }
 
 uint64_t LocalRound::num_submissions() const {

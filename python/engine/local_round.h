@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
+#include "host/engine.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -27,6 +28,7 @@ struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
   const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
+  bool on_device = false;             // keys (unless they are a run) and values are in device memory
 };
 
 struct Submission {
@@ -50,6 +52,7 @@ struct RoundLimits {
 struct LocalRoundOptions {
   int threads = 0;            // threads that prepare and merge; 0: one per core
   uint64_t memory_limit = 0;  // in bytes, as of Aggregation; 0: none
+  bool device = false;        // merge with the engine of LoadCuda
 };
 
 // Wall time in seconds. `prepare` and `add` are sums over all calls of Add.
@@ -59,7 +62,7 @@ struct Times {
   double finish = 0;
 };
 
-struct LocalRuntime;  // an engine, and the threads that prepare updates for it
+struct LocalRuntime;  // the engine, and the threads that prepare updates for it
 
 // One aggregation inside the caller's process. Owned by the Aggregator of module.cc.
 // Life cycle: Create; Add and MergeFrom any number of times, from any thread; Finish.
@@ -67,8 +70,14 @@ struct LocalRuntime;  // an engine, and the threads that prepare updates for it
 // Thread-safe. Deterministic: as of Aggregation; threads and batches do not affect the result.
 class LocalRound {
  public:
-  // Makes a round without submissions. Rounds with the same number of threads share one engine and its threads.
-  // Errors: as of Aggregation::Create.
+  LocalRound(const LocalRound&) = delete;
+  LocalRound& operator=(const LocalRound&) = delete;
+  ~LocalRound();
+
+  // Makes a round without submissions. Rounds with the same number of threads share one CPU engine and its threads; all
+  // rounds on the device share one engine.
+  // Errors: as of Aggregation::Create. FAILED_PRECONDITION: on the device, LoadCuda has not succeeded, or the process
+  // has been forked since; then all calls of a round that was made before fail with it, too.
   static absl::StatusOr<std::unique_ptr<LocalRound>> Create(std::vector<TensorSpec> tensors, const RoundLimits& limits,
                                                             const LocalRoundOptions& options);
 
@@ -83,11 +92,10 @@ class LocalRound {
 
   // Moves all submissions of `other` here; `other` is spent.
   // Requires: both have the same tensors.
-  // Errors: INVALID_ARGUMENT: the two are the same. FAILED_PRECONDITION: beyond max_submissions, or one of the two is
-  // spent, or as of Aggregation::MergeFrom. ALREADY_EXISTS, RESOURCE_EXHAUSTED: as of Aggregation::MergeFrom. These
-  // errors change nothing. If std::bad_alloc is thrown halfway, a round with part of the submissions fails all later
-  // calls with FAILED_PRECONDITION.
-  // Blocks: until Add calls on both have returned.
+  // Errors: INVALID_ARGUMENT: the two are the same, or only one is on the device. FAILED_PRECONDITION: beyond
+  // max_submissions, or one of the two is spent, or as of Aggregation::MergeFrom. ALREADY_EXISTS, RESOURCE_EXHAUSTED:
+  // as of Aggregation::MergeFrom. These errors change nothing. If std::bad_alloc is thrown halfway, a round with part
+  // of the submissions fails all later calls with FAILED_PRECONDITION. Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
   // Takes a client's submission out, as if it had never been added. The client may be added again.
@@ -111,6 +119,9 @@ class LocalRound {
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
+  // As of Engine: where Add reads arrays in device memory, and what it reads after.
+  std::optional<DeviceStream> device_stream() const;
+  absl::Status FollowStream(uintptr_t stream) const;
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;

@@ -6,7 +6,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,10 +19,12 @@
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
+#include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
 #include "python/engine/local_round.h"
+#include "python/engine/local_runtime.h"
 #include "python/engine/memory_rounds.h"
 #include "python/engine/outputs.h"
 #include "python/engine/specs.h"
@@ -79,6 +83,17 @@ class Aggregator {
       batch_bytes = 0;
     }
     Add(std::move(batch));
+  }
+
+  // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
+  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const { return DeviceArray::Borrow(array, *round_); }
+
+  // Returns: the number of the CUDA device whose arrays Borrow takes, and the stream that reads them, as a number.
+  // nullopt: it takes none.
+  std::optional<std::pair<int, uintptr_t>> Stream() const {
+    const std::optional<DeviceStream> stream = round_->device_stream();
+    if (!stream.has_value()) return std::nullopt;
+    return std::make_pair(stream->device, stream->stream);
   }
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
@@ -158,23 +173,31 @@ void Define(py::module_& module) {
     const auto engine = CreateCpuEngine();
     return absl::StrCat(engine->name(), " (", engine->description(), ")");
   });
+  // Loading takes seconds where there is a GPU.
+  module.def(
+      "load_cuda", [](const std::string& path) { return ValueOrThrow(WithoutGil([&] { return LoadCuda(path); })); },
+      py::arg("path"));
   module.def("release_memory", &ReleaseFreedColumns);
+  DefineDeviceArray(module);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                       uint64_t min_submissions, int threads, uint64_t memory_limit) {
+                       uint64_t min_submissions, int threads, uint64_t memory_limit, bool device) {
              return std::make_unique<Aggregator>(tensors,
                                                  RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
-                                                 LocalRoundOptions{threads, memory_limit});
+                                                 LocalRoundOptions{threads, memory_limit, device});
            }),
            py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"))
+           py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"),
+           py::arg("device"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("borrow", &Aggregator::Borrow, py::arg("array"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
+      .def_property_readonly("device_stream", &Aggregator::Stream)
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

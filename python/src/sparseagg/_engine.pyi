@@ -18,11 +18,24 @@ class RawResult(TypedDict):
     fixed_point_shift: int | None
     plan: str
 
-Piece = tuple[int, Array | None, Array | None, int]
+class DeviceArray:
+    """An array in the memory of the engine's device, borrowed from its library."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def is_contiguous(self) -> bool: ...
+
+Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | None, DeviceArray | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
 
 def describe() -> str: ...
 def force_simd(target: str) -> None: ...
+def load_cuda(path: str) -> str:
+    """Loads the CUDA engine from its plug-in, once per process. Returns its name and description."""
+
 def release_memory() -> None: ...
 
 class Aggregator:
@@ -35,14 +48,21 @@ class Aggregator:
         min_submissions: int,
         threads: int,
         memory_limit: int,
+        device: bool,
     ) -> None: ...
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
+    def borrow(self, array: Any) -> DeviceArray:
+        """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
+
     def merge(self, other: Aggregator) -> None: ...
     def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...
     @property
     def engine(self) -> str: ...
+    @property
+    def device_stream(self) -> tuple[int, int] | None:
+        """The CUDA device whose memory the engine reads, and its stream; None if it reads only host memory."""
     @property
     def num_submissions(self) -> int: ...
     @property

@@ -26,8 +26,11 @@ def binary() -> str:
 @pytest.fixture(autouse=True)
 def _only_what_a_test_sets(monkeypatch, tmp_path):
     """A PATH without programs, no variables, and an engine that is looked for anew."""
-    for variable in ("SPARSEAGG_SERVER", "SPARSEAGG_LOADGEN", "SPARSEAGG_ADDRESS", "SPARSEAGG_SIMD"):
-        monkeypatch.delenv(variable, raising=False)
+    for variable in ("SERVER", "LOADGEN", "ADDRESS", "SIMD", "CUDA_PLUGIN"):
+        monkeypatch.delenv(f"SPARSEAGG_{variable}", raising=False)
+    monkeypatch.setattr("sparseagg._internal.local.cuda_plugin._DRIVER_MODULE", tmp_path / "driver")
+    monkeypatch.setattr("sparseagg._internal.local.cuda_plugin._DRIVER_LIBRARY", str(tmp_path / "libcuda.so"))
+    monkeypatch.setattr("sparseagg._internal.local.cuda_plugin._MODULE", "sparseagg_no_such_package")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setattr("sparseagg._internal.local.programs._PACKAGE", tmp_path)
     monkeypatch.setattr(doctor, "memory_bytes", lambda: 1 << 30)
@@ -162,6 +165,17 @@ def test_doctor_asks_the_driver_for_gpus(monkeypatch, tmp_path, script, found, a
     gpu = finding("GPU")
     assert (gpu.found.split(" (driver)")[0], gpu.state) == (found, "note" if advice else "ok")
     assert advice in gpu.advice
+
+
+def test_doctor_reads_the_drivers_version_and_says_how_to_merge_on_the_gpu(tmp_path):
+    assert (finding("CUDA engine").found, finding("CUDA engine").state) == ("none, and no driver for one", "ok")
+    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    (tmp_path / "driver").write_text(line, encoding="utf-8")
+    assert finding("GPU").found == "driver 550.54.15, no nvidia-smi"
+    engine = finding("CUDA engine")
+    assert (engine.found, engine.state) == ("none", "note")
+    assert "pip install 'sparseagg[cuda13]'" in engine.advice
+    assert "R580" in engine.advice
 
 
 def test_doctor_asks_a_running_server(server):

@@ -21,7 +21,7 @@ from sparseagg._internal.base import extension
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands import credentials_flags
 from sparseagg._internal.commands.output import put
-from sparseagg._internal.local import programs
+from sparseagg._internal.local import cuda_plugin, programs
 from sparseagg.errors import (
     EngineMissingError,
     InvalidArgumentError,
@@ -103,7 +103,7 @@ def findings(address: str | None = None, options: Mapping[str, Any] | None = Non
     """
     found = [_package(), *_requirements(), _engine()]
     found += [_program(*program) for program in _PROGRAMS]
-    found.append(_gpu())
+    found += [_gpu(), _cuda_engine()]
     if address is not None:
         found.append(_server(address, options or {}))
     return [*found, _open_files(), _memory()]
@@ -204,6 +204,9 @@ def _program(name: str, purpose: str, variable: str) -> Finding:
 def _gpu() -> Finding:
     program = shutil.which("nvidia-smi")
     if program is None:
+        driver = cuda_plugin.driver()
+        if driver is not None:
+            return Finding("GPU", f"driver {driver}, no nvidia-smi")
         return Finding(
             "GPU", "no driver", "note", "where there is an NVIDIA GPU, install its driver; the CPU engine needs none"
         )
@@ -217,6 +220,21 @@ def _gpu() -> Finding:
         said = " ".join((done.stdout + done.stderr).split()) or f"exit status {done.returncode}"
         return Finding("GPU", "none", "note", f"nvidia-smi says: {said}")
     return Finding("GPU", "; ".join(f"{line.strip()} (driver)" for line in lines))
+
+
+def _cuda_engine() -> Finding:
+    name = "CUDA engine"
+    path = cuda_plugin.find()
+    if path is None:
+        if cuda_plugin.driver() is None:
+            return Finding(name, "none, and no driver for one")
+        return Finding(name, "none", "note", f"to merge on the GPU: {cuda_plugin.CURE}")
+    if extension.find() is None:
+        return Finding(name, f"{path}, not tried", "note", "the engine in process loads it, and there is none")
+    try:
+        return Finding(name, f"{cuda_plugin.load()}, {path}")
+    except SparseaggError as error:
+        return Finding(name, f"{path}, refused", "wrong", str(error))
 
 
 def _server(address: str, options: Mapping[str, Any]) -> Finding:

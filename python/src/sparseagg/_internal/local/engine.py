@@ -12,7 +12,10 @@ import numpy as np
 from sparseagg._internal.base import bfloat16, extension
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
+from sparseagg._internal.local import cuda_plugin
+from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
+from sparseagg._internal.local.placement import placed
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -45,6 +48,7 @@ def aggregate(
     *,
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
 ) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
@@ -63,25 +67,30 @@ def aggregate(
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
             for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
             that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
+        device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
+            a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
+            the result.
 
     Raises:
-        EngineMissingError: this installation has no engine; the message says what to install.
+        EngineMissingError, UnavailableError: as of ``Aggregator``.
         InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
         FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    if isinstance(updates, (list, Mapping)):  # which can be read twice
+    if device is None and cuda_plugin.find() is not None:
+        updates, device = placed(checked_updates(updates))
+    if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
         # a second merge checks every value beforehand, and names the first bad one.
         summed, unscanned = left_to_sums(spec)
         if summed:
-            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit)
+            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit, device=device)
             aggregator._add_all(updates)
             aggregator.spec = spec
             result = aggregator._finish(summed)
             if result is not None:
                 return result
-    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit)
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device)
     aggregator._add_all(updates)
     return aggregator.finish()
 
@@ -111,14 +120,23 @@ class Aggregator:
             limit makes the aggregator fold the updates before it and release them. From then on ``add`` takes clients
             in ascending order of id (bytewise) only, where canonical sums of floats are among the tensors. The result
             has the same bits as without a limit.
+        device: "cuda" merges on the GPU, and needs the package ``sparseagg[cuda13]``. "cpu" and None merge on the CPU.
+            A GPU that fails later is replaced by the CPU. The result has the same bits everywhere.
 
     Raises:
-        EngineMissingError: this installation has no engine; the message says what to install.
+        EngineMissingError: this installation has no engine, or none for the GPU; the message says what to install.
+        UnavailableError: the GPU's engine does not work on this machine; the message says why.
+        FailedPreconditionError: this process was forked from one that had used the GPU.
         InvalidArgumentError: the spec makes no sense; the message names the field.
     """
 
     def __init__(
-        self, spec: RoundSpec, *, threads: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None
+        self,
+        spec: RoundSpec,
+        *,
+        threads: SupportsIndex | None = None,
+        memory_limit: SupportsIndex | None = None,
+        device: str | None = None,
     ) -> None:
         if threads is not None:
             what = f"threads must be a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
@@ -132,8 +150,11 @@ class Aggregator:
         self._lock = threading.Lock()
         self._given = 0  # guarded by _lock: positions that add_all has taken
         self._is_limited = memory_limit is not None
+        on_gpu = cuda_plugin.uses_gpu(device)
         with extension.errors():
-            self._engine = extension.load().Aggregator(**fields, threads=threads or 0, memory_limit=memory_limit or 0)
+            self._engine = extension.load().Aggregator(
+                **fields, threads=threads or 0, memory_limit=memory_limit or 0, device=on_gpu
+            )
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
@@ -276,9 +297,13 @@ class Aggregator:
         copy = isinstance(update, _Copied)
         update = update.update if copy else update
         copy = copy or is_module(update)
-        return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        if self._engine.device_stream is None:
+            return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        return [self._piece(data) for data in device_engine_data(self.spec, update, self._engine, copy=copy)]
 
-    def _piece(self, data: TensorData) -> Piece:
+    def _piece(self, data: TensorData | DeviceData) -> Piece:
+        if isinstance(data, DeviceData):
+            return self._index[data.spec.name], data.keys, data.values, data.num_keys
         keys, values = (
             None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )

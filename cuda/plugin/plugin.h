@@ -1,0 +1,47 @@
+// What a program and the plug-in library libsparseagg_cuda.so agree on. The library has the CUDA engine; a program
+// without it loads the library at run time (load.h).
+//
+// C++ objects pass between the two, and each has its own copy of host/. This is safe, because
+// - both have the same identity: version, headers, compiler and Abseil (CMakeLists.txt);
+// - both use the memory allocator of the same C library;
+// - columns of both come from the program's column store, because a column that one of them makes is often freed by the
+//   other (host/base/column.h);
+// - the library is never unloaded.
+// In a build whose C++ library is linked statically, std::bad_alloc may pass from one copy of it to the other. The
+// handler then finds it by its name; only the counts behind std::uncaught_exceptions() differ afterwards.
+#ifndef SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_
+#define SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cuda/cuda_engine.h"
+#include "cuda/plugin/identity.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/engine.h"
+
+namespace sparseagg::cuda {
+
+// The arguments of CreateCudaEngine, and what the library takes over from the program.
+struct PluginRequest {
+  CpuEngineOptions cpu;
+  FallbackReport on_fallback;
+  DeviceWork work = DeviceWork::kAll;
+  void* column_store = nullptr;  // internal::ColumnStore()
+  std::string simd_target;       // cpu::CurrentSimdTarget()
+};
+
+using PluginAnswer = absl::StatusOr<std::unique_ptr<Engine>>;
+
+// The one function that the library exports. Its name and type never change.
+// `identity`: the program's kPluginIdentity. `request`: a PluginRequest. `answer`: a PluginAnswer, which receives what
+// CreateCudaEngine returns. If the identities differ, neither is touched.
+// Returns: the library's identity.
+using PluginEntry = const char* (*)(const char* identity, const void* request, void* answer);
+inline constexpr char kPluginEntry[] = "sparseagg_cuda_plugin";
+inline constexpr char kPluginFile[] = "libsparseagg_cuda.so";
+
+}  // namespace sparseagg::cuda
+
+#endif  // SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_

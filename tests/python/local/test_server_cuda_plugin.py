@@ -1,0 +1,67 @@
+"""The server with the CUDA engine of a plug-in, on a device that is the host."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from cuda_plugins import plugin
+from random_rounds import random_pools, random_spec, random_update, weight_for
+from real_server import server_binary
+
+
+def log_of(server) -> str:
+    return open(server._log.name, encoding="utf-8").read()
+
+
+def test_server_merges_with_the_plugin_and_has_the_bits_of_the_cpu_engine(start_server):
+    server = start_server("--backend", "cuda", "--cuda-plugin", plugin("test_plugin"))
+    with sa.Client(server.address) as client:
+        info = client.server_info()
+        assert (info.engine, info.engine_description.split(",")[0]) == ("cuda", "kernels on the host")
+        for seed in (1, 2, 3, 4, 5, 6):
+            rng = np.random.default_rng(seed)
+            spec = random_spec(rng)
+            pools = random_pools(rng, spec)
+            updates = {
+                f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(1, 8))))
+                for i in range(rng.integers(1, 6))
+            }
+            try:
+                here = sa.aggregate(updates, spec)
+            except sa.SparseaggError as error:
+                with pytest.raises(type(error)):
+                    client.aggregate(updates, spec)
+                continue
+            there = client.aggregate(updates, spec)
+            for tensor in spec.tensors:
+                one, other = here[tensor.name], there[tensor.name]
+                assert one.keys.tobytes() == other.keys.tobytes()
+                assert one.values is other.values is None or one.values.tobytes() == other.values.tobytes()
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("other_build_plugin", "is of sparseagg 0.0.9, interface 000000000000, GNU 9, z80"),
+        ("old_driver_plugin", "the NVIDIA driver 550.54.15 is for CUDA 12.4"),
+        ("/nowhere/plugin.so", "no file /nowhere/plugin.so"),
+    ],
+)
+def test_refused_plugin_stops_the_start_or_leaves_it_to_the_cpu_engine(start_server, path, reason):
+    path = path if "/" in path else plugin(path)
+    flags = ["--grpc-address", "127.0.0.1:0", "--http-address", "", "--metrics-address", "", "--cuda-plugin", path]
+    done = subprocess.run([server_binary(), *flags, "--backend", "cuda"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no_engine" in done.stderr
+    assert "--backend cuda is not available: " in done.stderr
+    assert reason in done.stderr
+    server = start_server("--backend", "auto", "--cuda-plugin", path)
+    log = log_of(server)
+    assert "no_gpu reason=" in log
+    assert reason in log
+    assert "engine name=cpu" in log
+    assert server.stop() == 0
