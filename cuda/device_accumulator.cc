@@ -17,6 +17,7 @@
 #include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/result.h"
 
 namespace sparseagg::cuda {
@@ -40,8 +41,10 @@ const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
 
 DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device)
     : update_(std::move(update)),
-      key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
-      value_bytes_(update_.num_keys() * shape.row_bytes),
+      key_bytes_(update_.on_device() || std::holds_alternative<KeyRun>(update_.keys())
+                     ? 0
+                     : update_.num_keys() * shape.key_bytes),
+      value_bytes_(update_.on_device() ? 0 : update_.num_keys() * shape.row_bytes),
       preloaded_(for_device ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
                             : PreloadedArrays(engine)) {}
 
@@ -52,7 +55,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
   if (NeedsRangeCheck(spec_, update)) {
     bool refused = false;
     absl::Status device = absl::UnavailableError("too small for the device");
-    if (update.num_keys() * spec_.row_width >= engine_.tuning().min_check_values) {
+    if (update.on_device() || update.num_keys() * spec_.row_width >= engine_.tuning().min_check_values) {
       device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
         absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
         // An update is checked in one batch, so another attempt would need the same memory.
@@ -62,7 +65,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
       });
     }
     if (refused || !device.ok()) {
-      RETURN_IF_ERROR(cpu_->Prepare(update).status());
+      RETURN_IF_ERROR(PrepareOnCpu(update).status());
       if (device.ok()) {
         engine_.Distrust(absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
       }
@@ -142,6 +145,7 @@ absl::Status DeviceAccumulator::MergePending() {
   };
   if (!engine_.RunOnDevice(merge).ok()) {
     if (bases_.empty() && !engine_.Probe().ok()) return GoToCpu();
+    RETURN_IF_ERROR(BringPendingToHost());
     RETURN_IF_ERROR(engine_.RunOnHost(merge));
   }
   bases_.clear();
@@ -164,7 +168,22 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
 
 bool DeviceAccumulator::IsSmall() const {
   return bases_.empty() &&
-         SaturatingMultiply(pending_size_.num_keys(), spec_.row_width) < engine_.tuning().min_merge_values;
+         SaturatingMultiply(pending_size_.num_keys(), spec_.row_width) < engine_.tuning().min_merge_values &&
+         !HasPendingOnDevice();
+}
+
+bool DeviceAccumulator::HasPendingOnDevice() const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& prepared) { return prepared->update().on_device(); });
+}
+
+absl::Status DeviceAccumulator::BringPendingToHost() {
+  for (auto& prepared : pending_) {
+    if (!prepared->update().on_device()) continue;
+    ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, prepared->update()));
+    prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(copy), /*for_device=*/false);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
@@ -192,12 +211,50 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
       RETURN_IF_ERROR(GoToCpu());
       return std::move(*cpu_).Finish(order);
     }
+    RETURN_IF_ERROR(BringPendingToHost());
     RETURN_IF_ERROR(engine_.RunOnHost(finish));
   }
   pending_.clear();
   bases_.clear();
   RETURN_IF_ERROR(finished.failure);
   return std::move(finished.result);
+}
+
+absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder order) && {
+  RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
+  const auto failed = [this](const absl::Status& why) {
+    return absl::UnavailableError(
+        absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
+  };
+  if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
+  if (on_cpu_) {
+    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: the CPU holds the sums"));
+  }
+  FinishedOnDevice finished;
+  const absl::Status status = engine_.RunOnDevice([&](Session& session, int shrink) -> absl::Status {
+    const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
+    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
+    ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
+    for (const DeviceBuffer* column : {&finished.columns.d_keys, &finished.columns.d_values, &finished.columns.d_counts,
+                                       &finished.columns.d_weights}) {
+      session.Keep(column->bytes());
+    }
+    return absl::OkStatus();
+  });
+  if (absl::IsResourceExhausted(status)) return status;
+  if (!status.ok()) return failed(status);
+  pending_.clear();
+  bases_.clear();
+  RETURN_IF_ERROR(finished.failure);
+  DeviceResult result = FormOf(cpu::MakeSparse(spec_, 0));
+  result.layout = finished.layout;
+  result.num_keys = finished.num_keys;
+  result.d_keys = finished.columns.d_keys.get();
+  result.d_values = finished.columns.d_values.get();
+  result.d_counts = finished.columns.d_counts.as<uint32_t>();
+  result.d_weights = finished.columns.d_weights.as<double>();
+  result.owner = engine_.OwnColumns(std::move(finished.columns));
+  return result;
 }
 
 uint64_t DeviceAccumulator::num_submissions() const {
@@ -305,8 +362,14 @@ void DeviceAccumulator::DropFirstPending() {
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {
-  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, cpu_->Prepare(update));
+  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, PrepareOnCpu(update));
   return cpu_->Add(std::move(prepared));
+}
+
+absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::PrepareOnCpu(const ValidatedUpdate& update) const {
+  if (!update.on_device()) return cpu_->Prepare(update);
+  ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, update));
+  return cpu_->Prepare(std::move(copy));
 }
 
 }  // namespace sparseagg::cuda

@@ -21,8 +21,8 @@
 
 namespace sparseagg::cuda {
 
-// A validated update, kept as it was sent; a large one has a copy on the device, too. Sorting and folding happen there,
-// at the merge.
+// A validated update, kept as it was sent; a large one has a copy on the device, too, and one of Engine::Import is only
+// there. Sorting and folding happen on the device, at the merge.
 class DevicePrepared : public PreparedUpdate {
  public:
   // `for_device`: the engine's device will merge the update. `engine` outlives this.
@@ -32,7 +32,7 @@ class DevicePrepared : public PreparedUpdate {
 
  private:
   const ValidatedUpdate update_;
-  size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
+  size_t key_bytes_;  // in host memory; 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
   const PreloadedArrays preloaded_;  // keys and values; goes before them
 };
@@ -47,14 +47,16 @@ class DevicePrepared : public PreparedUpdate {
 //   Result result = *std::move(*accumulator).Finish(order);
 //
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
+// The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them.
 // Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
 // and its output back. Where the spec makes the order of submissions irrelevant (OrderMatters in host/spec/spec.h), Add
 // merges the updates that it has kept once they take enough memory: a merge on arrival. Otherwise all updates are kept
 // until FoldPending or Finish.
 //
-// Failure of the device changes no bit of the result and loses no data, because none is only on the device. It is no
-// error for the caller; MergeFrom alone may have to refuse because of it (see there). The accumulator goes on in one of
-// two ways:
+// Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
+// Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
+// no error for the caller; MergeFrom alone may have to refuse because of it (see there). The accumulator goes on in one
+// of two ways:
 //   nothing was merged before   it hands its updates to an accumulator of the CPU engine (cpu_), which gets all calls;
 //   else                        the same kernels run on the host, because the CPU engine cannot import merged rows.
 // Handing over takes memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED; an
@@ -86,6 +88,7 @@ class DeviceAccumulator : public Accumulator {
   // sums before the end whose order matters. Elsewhere a merge as on arrival.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
+  absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
   size_t memory_bytes() const override;
   uint64_t FoldBytes(const PreparedUpdate* next) const override;
@@ -109,11 +112,17 @@ class DeviceAccumulator : public Accumulator {
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
+  // Whether some updates are only in device memory, where their callers have them.
+  bool HasPendingOnDevice() const;
+  // Copies those to host memory. Errors: as of DeviceEngine::CopyToHost.
+  absl::Status BringPendingToHost();
   // Hands all pending updates to the CPU engine and releases each as soon as it is there. Continues where it stopped
   // when it is called again after an error. Requires: no bases (else UNIMPLEMENTED).
   absl::Status GoToCpu();
   void DropFirstPending();
   absl::Status AddToCpu(const ValidatedUpdate& update);
+  // Errors: as of the CPU engine's, and of DeviceEngine::CopyToHost.
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> PrepareOnCpu(const ValidatedUpdate& update) const;
 
   DeviceEngine& engine_;
   const TensorSpec spec_;

@@ -11,6 +11,8 @@
 #include "cuda/device_accumulator.h"
 #include "cuda/fallback_bytes.h"
 #include "cuda/kernels/block.h"
+#include "cuda/merge/import.h"
+#include "cuda/merge/tensor_shape.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -44,6 +46,139 @@ DeviceUse DeviceEngine::use() const {
 absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> cpu, cpu_engine_->CreateAccumulator(spec));
   return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), /*on_cpu=*/!Probe().ok());
+}
+
+// Awaits what reads the arrays before it gives them back, since their owner may write to them at once.
+class DeviceEngine::ImportedArrays {
+ public:
+  ImportedArrays(DeviceEngine& engine, DeviceBuffer d_keys, std::shared_ptr<const void> owner)
+      : engine_(engine), d_keys_(std::move(d_keys)), owner_(std::move(owner)) {}
+  ImportedArrays(const ImportedArrays&) = delete;
+  ImportedArrays& operator=(const ImportedArrays&) = delete;
+  ~ImportedArrays() {
+    engine_.GiveBack({&d_keys_}, [](Device& device) { return device.AwaitLane(Lane::kCopy); });
+  }
+
+ private:
+  DeviceEngine& engine_;
+  DeviceBuffer d_keys_;
+  const std::shared_ptr<const void> owner_;
+};
+
+// Columns of a result in device memory, which the caller has.
+class DeviceEngine::OwnedColumns {
+ public:
+  OwnedColumns(DeviceEngine& engine, ResultColumns columns) : engine_(engine), columns_(std::move(columns)) {}
+  OwnedColumns(const OwnedColumns&) = delete;
+  OwnedColumns& operator=(const OwnedColumns&) = delete;
+  ~OwnedColumns() {
+    engine_.GiveBack({&columns_.d_keys, &columns_.d_values, &columns_.d_counts, &columns_.d_weights},
+                     [](Device& device) { return device.AwaitAll(); });
+  }
+
+ private:
+  DeviceEngine& engine_;
+  ResultColumns columns_;
+};
+
+std::shared_ptr<const void> DeviceEngine::OwnColumns(ResultColumns columns) {
+  return std::make_shared<OwnedColumns>(*this, std::move(columns));
+}
+
+void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device)) {
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(device_mutex_);
+    const auto release = [&] {
+      for (DeviceBuffer* buffer : buffers) {
+        session_->StopKeeping(buffer->bytes());
+        buffer->Release();
+      }
+    };
+    const Operation work = [&](Session& session, int) {
+      absl::Status waited = wait(session.device());
+      release();
+      return waited;
+    };
+    status = RunOnce(*session_, work, /*shrink=*/0);
+    release();  // if the device could not be entered
+  }
+  Distrust(status);
+}
+
+std::optional<DeviceStream> DeviceEngine::device_stream() const {
+  return DeviceStream{device_->ordinal(), device_->StreamHandle(Lane::kCopy)};
+}
+
+absl::Status DeviceEngine::FollowStream(uintptr_t stream) {
+  // An error is the stream's. If it is the device's, the next operation meets it.
+  return RunLocked([stream](Session& session, int) { return session.device().Follow(stream, Lane::kCopy); });
+}
+
+absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, const InputKeys& keys,
+                                                     const std::byte* values, std::shared_ptr<const void> owner,
+                                                     double weight) {
+  RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  const TensorShape shape(spec);
+  ImportedKeys imported;
+  const absl::Status status = RunOnDevice([&](Session& session, int) -> absl::Status {
+    absl::StatusOr<ImportedKeys> found = ImportColumns(session, spec, shape, keys, values);
+    // An update is imported as a whole, so another attempt would need the same memory.
+    if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
+    ASSIGN_OR_RETURN(imported, std::move(found));
+    session.Keep(imported.d_keys.bytes());
+    return absl::OkStatus();
+  });
+  if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", status.message()));
+  }
+  if (imported.refused) {
+    RETURN_IF_ERROR(ValidateOnHost(spec, keys, values, weight).status());
+    const absl::Status fault = absl::InternalError(absl::StrCat(Quoted(spec), ": the device refused a good update"));
+    Distrust(fault);
+    return fault;
+  }
+  UpdateColumns columns;
+  const uint64_t count = NumKeys(keys);
+  if (const auto* run = std::get_if<KeyRun>(&keys)) {
+    columns.keys = *run;
+  } else if (shape.key_bytes == sizeof(uint32_t)) {
+    columns.keys = absl::MakeConstSpan(imported.d_keys.as<uint32_t>(), count);
+  } else {
+    columns.keys = absl::MakeConstSpan(imported.d_keys.as<uint64_t>(), count);
+  }
+  columns.values = spec.aggregation.op == Op::kUnion ? nullptr : values;
+  columns.owner = std::make_shared<ImportedArrays>(*this, std::move(imported.d_keys), std::move(owner));
+  return ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, weight), imported.sorted, imported.unique);
+}
+
+absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& spec, const InputKeys& keys,
+                                                             const std::byte* values, double weight) {
+  HostArrays host;
+  const absl::Status status = RunLocked([&](Session& session, int) -> absl::Status {
+    ASSIGN_OR_RETURN(host, cuda::CopyToHost(session, spec, keys, values));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) {
+    if (absl::IsResourceExhausted(status)) return status;
+    Distrust(status);
+    return absl::UnavailableError(
+        absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", status.message()));
+  }
+  return ValidatedUpdate::CreateWithCopiedKeys(spec, host.keys, host.values, host.owner, weight);
+}
+
+absl::StatusOr<ValidatedUpdate> DeviceEngine::CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update) {
+  const InputKeys keys = std::visit([](const auto& own) { return InputKeys(own); }, update.keys());
+  return ValidateOnHost(spec, keys, update.values(), update.weight());
+}
+
+absl::Status DeviceEngine::RunLocked(const Operation& operation) {
+  const std::lock_guard<std::mutex> lock(device_mutex_);
+  RETURN_IF_ERROR(Probe());
+  return RunOnce(*session_, operation, /*shrink=*/0);
 }
 
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/types/span.h"
 #include "cuda/cuda_engine.h"
 #include "cuda/device/device.h"
+#include "cuda/merge/finisher.h"
 #include "cuda/transfer/session.h"
 #include "cuda/tuning.h"
 #include "host/cpu/cpu_engine.h"
@@ -75,6 +77,10 @@ class DeviceEngine : public Engine {
   // Returns: the error after which the device is not used any more, or OK.
   absl::Status Probe() const override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
+  std::optional<DeviceStream> device_stream() const override;
+  absl::Status FollowStream(uintptr_t stream) override;
+  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
+                                         std::shared_ptr<const void> owner, double weight) override;
   DeviceUse use() const;
 
   // ---- for the accumulators ----
@@ -90,12 +96,26 @@ class DeviceEngine : public Engine {
   // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
   // for them.
   PreloadedArrays Preload(absl::Span<const HostPart> arrays);
+  // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
+  // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
+  absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update);
+  // Takes buffers of an operation over, which has called Session::Keep for their bytes. Returns: what gives them back,
+  // as of DeviceResult::owner.
+  std::shared_ptr<const void> OwnColumns(ResultColumns columns);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
   friend class PreloadedArrays;
+  class ImportedArrays;
+  class OwnedColumns;
+  // Gives back what was kept, once `wait` says that nobody reads it; after an error all the same.
+  void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
+  absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
+                                                 double weight);
+  // Runs something that needs no new device memory. Requires: not device_mutex_.
+  absl::Status RunLocked(const Operation& operation);
   absl::Status SendAhead(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
   absl::Status ForgetSent(const std::vector<const void*>& arrays);
   // Adds 1 to `event`, and notes the bytes. Requires: device_mutex_.

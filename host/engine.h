@@ -104,6 +104,14 @@ class Accumulator {
   // Both name tensor and key; min_contributors may hide the key. RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order.
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
 
+  // The same, with the result in device memory. There is no CPU to go over to.
+  // Errors: as of Finish. UNIMPLEMENTED: the engine has no device. UNAVAILABLE: the device has failed, now or before, or
+  // FoldPending has gone over to the CPU.
+  // RESOURCE_EXHAUSTED: also no device memory.
+  virtual absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder /*order*/) && {
+    return absl::UnimplementedError("the CPU engine has no results in device memory");
+  }
+
   virtual uint64_t num_submissions() const = 0;
   // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;
@@ -144,6 +152,12 @@ class Engine {
 
   // Returns: where Import reads arrays. nullopt: the engine reads only host memory.
   virtual std::optional<DeviceStream> device_stream() const { return std::nullopt; }
+  // Orders later reads of device_stream() after what is queued on another stream of the device so far, for arrays of
+  // those who say on which stream they write. `stream`: as of DeviceStream; 1 and 2 are CUDA's legacy and per-thread
+  // default streams. Errors: as of Import.
+  virtual absl::Status FollowStream(uintptr_t /*stream*/) {
+    return absl::UnimplementedError("the CPU engine reads only arrays in host memory");
+  }
   // Validates one update whose arrays are in device memory, for the accumulators of this engine: ValidatedUpdate has
   // on_device(). Copies the keys on the device, in the tensor's key type, and borrows the values where they lie; so
   // nothing is copied to the host, unless the update is refused or the device gives up.

@@ -33,6 +33,7 @@ class WatchedDevice : public cuda::Device {
   WatchedDevice(std::unique_ptr<cuda::Device> device, Watch* watch) : device_(std::move(device)), watch_(*watch) {}
 
   std::string description() const override { return device_->description(); }
+  int ordinal() const override { return device_->ordinal(); }
   absl::Status Enter() override { return device_->Enter(); }
   void Leave() override { device_->Leave(); }
   size_t memory_bytes() const override { return device_->memory_bytes(); }
@@ -61,6 +62,10 @@ class WatchedDevice : public cuda::Device {
   absl::Status Wait(cuda::Lane lane, cuda::EventId event) override { return device_->Wait(lane, event); }
   absl::Status Await(cuda::EventId event) override { return device_->Await(event); }
   absl::Status AwaitLane(cuda::Lane lane) override { return device_->AwaitLane(lane); }
+  absl::Status AwaitAll() override { return device_->AwaitAll(); }
+
+  uintptr_t StreamHandle(cuda::Lane lane) const override { return device_->StreamHandle(lane); }
+  absl::Status Follow(uintptr_t stream, cuda::Lane lane) override { return device_->Follow(stream, lane); }
 
   absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
     return device_->SortScratchBytes(call);

@@ -182,6 +182,14 @@ absl::Status CudaDevice::Wait(Lane lane, EventId event) {
   return CUDA_TO_STATUS(cudaStreamWaitEvent(StreamOf(lane), events_[event], 0));
 }
 
+absl::Status CudaDevice::Follow(uintptr_t stream, Lane lane) {
+  if (!followed_.has_value()) {
+    ASSIGN_OR_RETURN(followed_, CreateEvent());
+  }
+  CUDA_RETURN_IF_ERROR(cudaEventRecord(events_[*followed_], reinterpret_cast<cudaStream_t>(stream)));
+  return Wait(lane, *followed_);
+}
+
 absl::Status CudaDevice::Await(EventId event) {
   const auto query = [](void* handle) { return cudaEventQuery(static_cast<cudaEvent_t>(handle)); };
   return Await(query, events_[event], "cudaEventQuery");
@@ -190,6 +198,11 @@ absl::Status CudaDevice::Await(EventId event) {
 absl::Status CudaDevice::AwaitLane(Lane lane) {
   const auto query = [](void* handle) { return cudaStreamQuery(static_cast<cudaStream_t>(handle)); };
   return Await(query, StreamOf(lane), "cudaStreamQuery");
+}
+
+absl::Status CudaDevice::AwaitAll() {
+  RETURN_IF_ERROR(hung_);
+  return CUDA_TO_STATUS(cudaDeviceSynchronize());
 }
 
 // Most waits take microseconds, so that polls come close upon each other at first.

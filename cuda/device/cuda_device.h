@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class CudaDevice : public Device {
   ~CudaDevice() override;
 
   std::string description() const override { return description_; }
+  int ordinal() const override { return kOrdinal; }
   absl::Status Enter() override;
   void Leave() override;
   size_t memory_bytes() const override { return memory_bytes_; }
@@ -46,6 +48,9 @@ class CudaDevice : public Device {
   absl::Status Wait(Lane lane, EventId event) override;
   absl::Status Await(EventId event) override;
   absl::Status AwaitLane(Lane lane) override;
+  absl::Status AwaitAll() override;
+  uintptr_t StreamHandle(Lane lane) const override { return reinterpret_cast<uintptr_t>(StreamOf(lane)); }
+  absl::Status Follow(uintptr_t stream, Lane lane) override;
   absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
   absl::StatusOr<int> Sort(const SortCall& call) override;
   absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
@@ -72,6 +77,7 @@ class CudaDevice : public Device {
   CudaPool pool_;
   std::array<cudaStream_t, kLanes.size()> streams_ = {};
   std::vector<cudaEvent_t> events_;
+  std::optional<EventId> followed_;  // the end of a stream that a lane follows
 };
 
 }  // namespace sparseagg::cuda

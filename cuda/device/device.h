@@ -17,6 +17,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
+#include "cuda/kernels/import.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/kernels/tile_plan.h"
 
@@ -32,8 +33,8 @@ using EventId = uint32_t;
 // All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
 // long segments.
 using KernelCall = std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds,
-                                PlanTiles, FindPartBounds, FoldTiles, CheckTerms, FlagKeptRows, FlagNonzeroRows,
-                                DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
+                                PlanTiles, FindPartBounds, FoldTiles, CheckTerms, ImportKeys, CheckFinite, FlagKeptRows,
+                                FlagNonzeroRows, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,
@@ -47,6 +48,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual std::string description() const = 0;
+  // Its number among the CUDA devices of this process.
+  virtual int ordinal() const = 0;
   // Called before and after each operation of a thread, to set and restore its current device.
   virtual absl::Status Enter() { return absl::OkStatus(); }
   virtual void Leave() {}
@@ -76,6 +79,13 @@ class Device {
   // Blocks: until the event, or all work on the lane, has happened.
   virtual absl::Status Await(EventId event) = 0;
   virtual absl::Status AwaitLane(Lane lane) = 0;
+  // Blocks: until all work that this process has given the device has happened, on whatever stream.
+  virtual absl::Status AwaitAll() = 0;
+
+  // Returns: the lane, as a stream of CUDA's runtime, which others who share the device may wait for or be waited for.
+  virtual uintptr_t StreamHandle(Lane lane) const = 0;
+  // Makes later work on `lane` wait for what is queued on a stream of someone else so far, on the device.
+  virtual absl::Status Follow(uintptr_t stream, Lane lane) = 0;
 
   // Algorithms, on Lane::kCompute.
   virtual absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) = 0;

@@ -38,6 +38,7 @@ class HostDevice : public Device {
   ~HostDevice() override;
 
   std::string description() const override { return "kernels on the host"; }
+  int ordinal() const override { return 0; }
   size_t memory_bytes() const override { return options_.memory_bytes; }
 
   absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
@@ -54,6 +55,12 @@ class HostDevice : public Device {
   absl::Status Wait(Lane lane, EventId event) override;
   absl::Status Await(EventId event) override;
   absl::Status AwaitLane(Lane lane) override;
+  absl::Status AwaitAll() override;
+  uintptr_t StreamHandle(Lane lane) const override {
+    return reinterpret_cast<uintptr_t>(&queues_[static_cast<size_t>(lane)]);
+  }
+  // Others do their work at once.
+  absl::Status Follow(uintptr_t, Lane) override { return absl::OkStatus(); }
   absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
   absl::StatusOr<int> Sort(const SortCall& call) override;
   absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;

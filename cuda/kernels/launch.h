@@ -17,6 +17,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
+#include "cuda/kernels/import.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/kernels/tile_plan.h"
 
@@ -28,6 +29,8 @@ cudaError_t Launch(const CopyWords& kernel, cudaStream_t stream);
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream);
 cudaError_t Launch(const GatherSegments& kernel, cudaStream_t stream);
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream);
+cudaError_t Launch(const ImportKeys& kernel, cudaStream_t stream);
+cudaError_t Launch(const CheckFinite& kernel, cudaStream_t stream);
 cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream);

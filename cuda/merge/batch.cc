@@ -58,6 +58,7 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
     part.array = KeyArray(*range.update);
     part.first = range.first * shape.key_bytes;
     part.bytes = range.count * shape.key_bytes;
+    part.on_device = range.update->on_device();
     if (const auto* run = std::get_if<KeyRun>(&range.update->keys())) {
       batch.runs.push_back(
           {batch.d_keys.as<std::byte>() + next, shape.key_bytes, run->first + range.first, range.count});
@@ -78,6 +79,7 @@ absl::Status SendValues(Session& session, const TensorShape& shape, const std::v
     part.array = range.update->values();
     part.first = range.first * shape.row_bytes;
     part.bytes = range.count * shape.row_bytes;
+    part.on_device = range.update->on_device();
     RETURN_IF_ERROR(session.staging().CopyIn(batch.d_values.get(), next, part));
     next += part.bytes;
   }

@@ -38,9 +38,11 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
 std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const TensorShape& shape, int shrink,
                              const std::vector<const HostRows*>& bases,
                              const std::vector<const ValidatedUpdate*>& updates) {
-  const bool ascends =
-      std::all_of(updates.begin(), updates.end(), [](const ValidatedUpdate* update) { return update->unique(); });
-  if (session.tuning().slab_bytes == 0 || !ascends || bases.size() > 1 ||
+  // The host finds the cuts, and cannot read keys that are on the device; these need no way in either.
+  const bool can_cut = std::all_of(updates.begin(), updates.end(), [](const ValidatedUpdate* update) {
+    return update->unique() && !update->on_device();
+  });
+  if (session.tuning().slab_bytes == 0 || !can_cut || bases.size() > 1 ||
       spec.aggregation.result_layout != ResultLayout::kSparse)
     return std::nullopt;
   SlabPlan::Limits limits;

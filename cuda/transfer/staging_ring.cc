@@ -25,6 +25,7 @@ void StagingRing::Reset() {
 absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPart& part) {
   if (part.bytes == 0) return absl::OkStatus();
   auto* const d_to = static_cast<std::byte*>(d_allocation) + first;
+  if (part.on_device) return CopyResident(d_to, static_cast<const std::byte*>(part.array) + part.first, part.bytes);
   if (const std::byte* d_copy = resident_.Find(part.array, part.first + part.bytes); d_copy != nullptr) {
     return CopyResident(d_to, d_copy + part.first, part.bytes);
   }

@@ -17,11 +17,12 @@
 
 namespace sparseagg::cuda {
 
-// Part of an array in host memory, in bytes.
+// Part of an array in host memory, in bytes; or of one that the caller has in device memory.
 struct HostPart {
   const void* array = nullptr;
   size_t first = 0;
   size_t bytes = 0;
+  bool on_device = false;
 };
 
 // Several threads fill one buffer while the copies of the others are under way. Large parts of arrays that their owner

@@ -51,6 +51,7 @@ class FaultyDevice : public cuda::Device {
   ~FaultyDevice() override { record_.num_leaked = num_allocations_; }
 
   std::string description() const override { return "a device made to fail"; }
+  int ordinal() const override { return device_->ordinal(); }
   absl::Status Enter() override { return device_->Enter(); }
   void Leave() override { device_->Leave(); }
   size_t memory_bytes() const override { return device_->memory_bytes(); }
@@ -99,6 +100,13 @@ class FaultyDevice : public cuda::Device {
   }
   absl::Status AwaitLane(cuda::Lane lane) override {
     return Tell([&] { return device_->AwaitLane(lane); });
+  }
+  uintptr_t StreamHandle(cuda::Lane lane) const override { return device_->StreamHandle(lane); }
+  absl::Status Follow(uintptr_t stream, cuda::Lane lane) override {
+    return Do([&] { return device_->Follow(stream, lane); });
+  }
+  absl::Status AwaitAll() override {
+    return Tell([&] { return device_->AwaitAll(); });
   }
   absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
     if (absl::Status status = Count(); !status.ok()) return status;

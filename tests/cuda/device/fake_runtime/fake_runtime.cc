@@ -186,6 +186,8 @@ cudaError_t Launch(const CopyWords& kernel, cudaStream_t) { return fake::Run(ker
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const GatherSegments& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const ImportKeys& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const CheckFinite& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }

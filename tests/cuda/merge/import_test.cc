@@ -1,0 +1,323 @@
+// Updates whose arrays are in device memory. The device is the host's memory here, so that every array can be read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/device/host_device.h"
+#include "cuda/device_engine.h"
+#include "host/aggregation.h"
+#include "host/base/column.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/result.h"
+#include "tests/support/driver.h"
+#include "tests/support/engines.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+#include "tests/support/reference.h"
+
+namespace sparseagg::testing {
+namespace {
+
+// Arrays of one update as a caller would have them on a device. Whoever reads them after their release reads other
+// numbers.
+class DeviceArrays {
+ public:
+  DeviceArrays(const RawTensor& raw, Rng& rng) {
+    const auto fits = [&raw](uint64_t max) {
+      return std::all_of(raw.keys.begin(), raw.keys.end(), [max](uint64_t key) { return key <= max; });
+    };
+    if (rng.Coin() && fits(std::numeric_limits<int32_t>::max())) {
+      keys_ = Keys<int32_t>(raw.keys);
+    } else if (rng.Coin() && fits(std::numeric_limits<uint32_t>::max())) {
+      keys_ = Keys<uint32_t>(raw.keys);
+    } else if (rng.Coin() && fits(std::numeric_limits<int64_t>::max())) {
+      keys_ = Keys<int64_t>(raw.keys);
+    } else {
+      keys_ = Keys<uint64_t>(raw.keys);
+    }
+    if (raw.has_values) {
+      // One byte more, so that values of no rows have an address, too.
+      values_ = std::make_unique<std::byte[]>(raw.values.size() + 1);
+      num_value_bytes_ = raw.values.size();
+      std::memcpy(values_.get(), raw.values.data(), raw.values.size());
+    }
+  }
+  DeviceArrays(const DeviceArrays&) = delete;
+  DeviceArrays& operator=(const DeviceArrays&) = delete;
+  ~DeviceArrays() {
+    std::memset(bytes_.get(), 0xee, num_key_bytes_);
+    if (values_ != nullptr) std::memset(values_.get(), 0xee, num_value_bytes_);
+    ++num_released;
+    // The memory itself stays until the end of the test, as a device's pool would keep it.
+    Kept().push_back(std::move(bytes_));
+    if (values_ != nullptr) Kept().push_back(std::move(values_));
+  }
+
+  const InputKeys& keys() const { return keys_; }
+  const std::byte* values() const { return values_.get(); }
+
+  static std::vector<std::unique_ptr<std::byte[]>>& Kept() {
+    static auto& kept = *new std::vector<std::unique_ptr<std::byte[]>>;
+    return kept;
+  }
+  static inline size_t num_released = 0;
+
+ private:
+  template <typename Key>
+  InputKeys Keys(const std::vector<uint64_t>& keys) {
+    num_key_bytes_ = keys.size() * sizeof(Key);
+    bytes_ = std::make_unique<std::byte[]>(num_key_bytes_ + 1);
+    auto* to = reinterpret_cast<Key*>(bytes_.get());
+    for (size_t i = 0; i < keys.size(); ++i) to[i] = static_cast<Key>(keys[i]);
+    return absl::Span<const Key>(to, keys.size());
+  }
+
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t num_key_bytes_ = 0;
+  std::unique_ptr<std::byte[]> values_;
+  size_t num_value_bytes_ = 0;
+  InputKeys keys_;
+};
+
+class ImportTest : public ::testing::Test {
+ protected:
+  void SetUp() override { DeviceArrays::num_released = 0; }
+  void TearDown() override { DeviceArrays::Kept().clear(); }
+};
+
+bool HasLength(const TensorSpec& spec, const RawTensor& raw) {
+  return !raw.has_values || raw.values.size() == raw.keys.size() * spec.row_width * SizeOf(spec.dtype);
+}
+
+absl::StatusOr<ValidatedUpdate> ImportRaw(Engine& engine, const TensorSpec& spec, const RawTensor& raw, double weight,
+                                          Rng& rng) {
+  auto arrays = std::make_shared<DeviceArrays>(raw, rng);
+  bool is_all = spec.layout == Layout::kDense && raw.keys.size() == spec.num_rows;
+  for (size_t i = 0; i < raw.keys.size(); ++i) is_all &= raw.keys[i] == i;
+  const InputKeys keys = is_all ? InputKeys(KeyRun{0, spec.num_rows}) : arrays->keys();
+  const std::byte* const values = arrays->values();
+  return engine.Import(spec, keys, values, std::move(arrays), weight);
+}
+
+absl::Status SubmitFromDevice(Engine& engine, Aggregation& aggregation, const RawSubmission& submission, Rng& rng) {
+  std::vector<ValidatedUpdate> updates;
+  for (size_t t = 0; t < aggregation.tensors().size(); ++t) {
+    const TensorSpec& spec = aggregation.tensors()[t];
+    ASSIGN_OR_RETURN(ValidatedUpdate update, ImportRaw(engine, spec, submission.tensors[t], submission.weight, rng));
+    updates.push_back(std::move(update));
+  }
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
+  return aggregation.Add(submission.client_id, std::move(prepared));
+}
+
+template <typename T>
+Column<T> CopyColumn(const T* from, uint64_t count) {
+  Column<T> copy(from == nullptr ? 0 : count);
+  if (from != nullptr) std::memcpy(copy.data(), from, count * sizeof(T));
+  return copy;
+}
+
+// A result in "device" memory, as one of the host.
+Result ToHost(const DeviceResult& device) {
+  Result result;
+  result.layout = device.layout;
+  result.dtype = device.dtype;
+  result.has_values = device.has_values;
+  result.row_width = device.row_width;
+  result.num_rows = device.num_rows;
+  result.num_keys = device.num_keys;
+  if (device.key_bytes == sizeof(uint32_t)) {
+    result.keys = CopyColumn(static_cast<const uint32_t*>(device.d_keys), device.num_keys);
+  } else {
+    result.keys = CopyColumn(static_cast<const uint64_t*>(device.d_keys), device.num_keys);
+  }
+  result.values = CopyColumn(static_cast<const std::byte*>(device.d_values), device.num_keys * result.row_bytes());
+  result.counts = CopyColumn(device.d_counts, device.num_keys);
+  result.weights = CopyColumn(device.d_weights, device.num_keys);
+  result.fixed_point_shift = device.fixed_point_shift;
+  return result;
+}
+
+absl::StatusOr<std::vector<Result>> FinishOnDevice(Aggregation&& aggregation) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceResult> results, std::move(aggregation).FinishOnDevice());
+  std::vector<Result> copies;
+  for (const DeviceResult& result : results) copies.push_back(ToHost(result));
+  return copies;
+}
+
+// A round of which all submissions are on the device, or one half, and perhaps the results.
+Driven DriveImports(Engine& engine, const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions,
+                    bool all, bool finish_on_device, Rng& rng) {
+  Driven driven;
+  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(engine, specs);
+  for (const RawSubmission& submission : submissions) {
+    bool can_import = true;
+    for (size_t t = 0; t < specs.size(); ++t) can_import &= HasLength(specs[t], submission.tensors[t]);
+    driven.submissions.push_back(can_import && (all || rng.Coin())
+                                     ? SubmitFromDevice(engine, *aggregation, submission, rng)
+                                     : Submit(*aggregation, submission));
+  }
+  driven.results = finish_on_device ? FinishOnDevice(std::move(*aggregation)) : std::move(*aggregation).Finish();
+  return driven;
+}
+
+TEST_F(ImportTest, RandomCasesAndBudgets_EqualTheReference) {
+  const uint64_t first = TestSeed(90'000);
+  uint64_t num_without_room = 0;
+  for (uint64_t seed = first; seed < first + TestCases(400); ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
+    const Case c = RandomCase(seed);
+    Rng rng(seed);
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning = TinyTuning();
+    options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
+    options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
+    options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
+    options.cpu.num_threads = 1;
+    auto engine = std::make_unique<cuda::DeviceEngine>(
+        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = seed}, FaultPlan{}, &record), options);
+    const Verdict verdict = Judge(c.specs, c.submissions);
+    const bool finish_on_device = rng.Coin();
+    const Driven driven = DriveImports(*engine, c.specs, c.submissions, rng.Coin(), finish_on_device, rng);
+    // A small device cannot hold every result, and has no CPU to go over to.
+    if (finish_on_device && absl::IsResourceExhausted(driven.results.status())) {
+      ++num_without_room;
+    } else {
+      ASSERT_EQ(Disagreement(c.specs, driven, verdict), "") << Describe(c);
+    }
+    EXPECT_TRUE(engine->Probe().ok()) << engine->Probe();
+    engine.reset();
+    EXPECT_EQ(record.num_leaked, 0u);
+  }
+  EXPECT_LT(num_without_room, TestCases(400) / 2);
+}
+
+TensorSpec FloatSum() {
+  TensorSpec spec;
+  spec.name = "t";
+  spec.num_rows = 1000;
+  spec.row_width = 2;
+  return spec;
+}
+
+RawSubmission FloatSubmission(const TensorSpec& spec, std::string client_id, Rng& rng) {
+  RawTensor raw;
+  raw.keys = RandomKeys(rng, spec.num_rows, 300, KeyStyle::kUniform, KeyOrder::kShuffled);
+  raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kCancelling);
+  return {std::move(client_id), 1.0, {std::move(raw)}};
+}
+
+TEST_F(ImportTest, CopiesNothingFromOrToTheHost_AndKeepsTheArraysUntilTheyAreMerged) {
+  const std::vector<TensorSpec> specs = {FloatSum()};
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = 1}), {});
+  Rng rng(TestSeed(1));
+  std::vector<RawSubmission> submissions;
+  for (int i = 0; i < 5; ++i) submissions.push_back(FloatSubmission(specs[0], std::to_string(i), rng));
+  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(engine, specs);
+  for (const RawSubmission& submission : submissions) {
+    ASSERT_TRUE(SubmitFromDevice(engine, *aggregation, submission, rng).ok());
+  }
+  EXPECT_EQ(DeviceArrays::num_released, 0u);
+  EXPECT_LT(aggregation->memory_bytes(), 10'000u);  // in host memory
+  const auto results = std::move(*aggregation).Finish();
+  EXPECT_EQ(DeviceArrays::num_released, 5u);
+  EXPECT_EQ(engine.use().staged_bytes + engine.use().direct_bytes, 0u);
+  EXPECT_EQ(engine.use().num_fallbacks, 0u);
+  Driven driven{std::vector<absl::Status>(5), results};
+  EXPECT_EQ(Disagreement(specs, driven, Judge(specs, submissions)), "");
+}
+
+TEST_F(ImportTest, ErrorsAreThoseOfTheHost) {
+  TensorSpec spec = FloatSum();
+  spec.num_rows = 10;
+  spec.row_width = 1;
+  const std::vector<float> values = {1, 2, std::numeric_limits<float>::quiet_NaN()};
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  const std::vector<int64_t> negative = {1, -2};
+  const std::vector<uint32_t> beyond = {1, 10};
+  const std::vector<int32_t> good = {1, 2, 3};
+  TensorSpec dense = spec;
+  dense.layout = Layout::kDense;
+  struct Bad {
+    TensorSpec spec;
+    InputKeys keys;
+    const std::byte* values;
+    double weight;
+  };
+  const std::vector<Bad> bad = {{spec, absl::MakeConstSpan(negative), bytes, 1.0},
+                                {spec, absl::MakeConstSpan(beyond), bytes, 1.0},
+                                {spec, absl::MakeConstSpan(good), bytes, 1.0},
+                                {spec, absl::MakeConstSpan(good), nullptr, 1.0},
+                                {spec, KeyRun{8, 3}, bytes, 1.0},
+                                {spec, KeyRun{1, ~uint64_t{0}}, bytes, 1.0},
+                                {spec, absl::MakeConstSpan(good).first(2), bytes, -1.0},
+                                {dense, absl::MakeConstSpan(good).first(2), bytes, 1.0}};
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = 2}), {});
+  for (const Bad& b : bad) {
+    const absl::Status expected =
+        ValidatedUpdate::CreateWithCopiedKeys(b.spec, b.keys, b.values, nullptr, b.weight).status();
+    EXPECT_EQ(expected.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(engine.Import(b.spec, b.keys, b.values, nullptr, b.weight).status(), expected);
+  }
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+  EXPECT_EQ(CreateCpuEngine()->Import(spec, KeyRun{0, 2}, bytes, nullptr, 1.0).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+// Whatever call fails: the reference's bits, or an error that says that the arrays are on a device that failed.
+TEST_F(ImportTest, FaultsAtEveryCall_GiveTheReferencesBitsOrAnError) {
+  const std::vector<TensorSpec> specs = {FloatSum()};
+  const uint64_t seed = TestSeed(3);
+  Rng data_rng(seed);
+  std::vector<RawSubmission> submissions;
+  for (int i = 0; i < 4; ++i) submissions.push_back(FloatSubmission(specs[0], std::to_string(i), data_rng));
+  const Verdict verdict = Judge(specs, submissions);
+  for (const Fault fault : {Fault::kOutOfMemory, Fault::kOutOfMemoryNow, Fault::kSticky, Fault::kSilentThenSticky}) {
+    size_t num_errors = 0;
+    for (uint64_t at_call = 1;; ++at_call) {
+      const bool finish_on_device = at_call % 2 == 0 && fault != Fault::kOutOfMemory;
+      struct FaultyDevice::Record record;
+      cuda::DeviceEngineOptions options;
+      options.tuning = TinyTuning();
+      options.cpu.num_threads = 1;
+      auto engine = std::make_unique<cuda::DeviceEngine>(
+          std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = seed}, FaultPlan{fault, at_call},
+                                         &record),
+          options);
+      Rng rng(seed);
+      const Driven driven = DriveImports(*engine, specs, submissions, /*all=*/true, finish_on_device, rng);
+      engine.reset();
+      if (!record.faulted) break;
+      SCOPED_TRACE(absl::StrCat("fault ", static_cast<int>(fault), " at call ", at_call));
+      std::vector<absl::Status> all = driven.submissions;
+      all.push_back(driven.results.status());
+      bool failed = false;
+      for (const absl::Status& status : all) {
+        if (status.ok()) continue;
+        failed = true;
+        EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) << status;
+      }
+      if (failed) {
+        ++num_errors;
+      } else {
+        EXPECT_EQ(Disagreement(specs, driven, verdict), "");
+      }
+    }
+    // One failed allocation is made up for; arrays that can no longer be read are not.
+    EXPECT_EQ(num_errors > 0, fault != Fault::kOutOfMemory) << static_cast<int>(fault);
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
