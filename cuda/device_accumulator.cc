@@ -17,6 +17,7 @@
 #include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/result.h"
 
 namespace sparseagg::cuda {
@@ -217,6 +218,43 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   bases_.clear();
   RETURN_IF_ERROR(finished.failure);
   return std::move(finished.result);
+}
+
+absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder order) && {
+  RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
+  const auto failed = [this](const absl::Status& why) {
+    return absl::UnavailableError(
+        absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
+  };
+  if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
+  if (on_cpu_) {
+    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: the CPU holds the sums"));
+  }
+  FinishedOnDevice finished;
+  const absl::Status status = engine_.RunOnDevice([&](Session& session, int shrink) -> absl::Status {
+    const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
+    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
+    ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
+    for (const DeviceBuffer* column : {&finished.columns.d_keys, &finished.columns.d_values, &finished.columns.d_counts,
+                                       &finished.columns.d_weights}) {
+      session.Keep(column->bytes());
+    }
+    return absl::OkStatus();
+  });
+  if (absl::IsResourceExhausted(status)) return status;
+  if (!status.ok()) return failed(status);
+  pending_.clear();
+  bases_.clear();
+  RETURN_IF_ERROR(finished.failure);
+  DeviceResult result = FormOf(cpu::MakeSparse(spec_, 0));
+  result.layout = finished.layout;
+  result.num_keys = finished.num_keys;
+  result.d_keys = finished.columns.d_keys.get();
+  result.d_values = finished.columns.d_values.get();
+  result.d_counts = finished.columns.d_counts.as<uint32_t>();
+  result.d_weights = finished.columns.d_weights.as<double>();
+  result.owner = engine_.OwnColumns(std::move(finished.columns));
+  return result;
 }
 
 uint64_t DeviceAccumulator::num_submissions() const {

@@ -88,6 +88,7 @@ class DeviceAccumulator : public Accumulator {
   // sums before the end whose order matters. Elsewhere a merge as on arrival.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
+  absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder order) && override;
   uint64_t num_submissions() const override;
   size_t memory_bytes() const override;
   uint64_t FoldBytes(const PreparedUpdate* next) const override;

@@ -56,10 +56,7 @@ class DeviceEngine::ImportedArrays {
   ImportedArrays(const ImportedArrays&) = delete;
   ImportedArrays& operator=(const ImportedArrays&) = delete;
   ~ImportedArrays() {
-    engine_.Distrust(engine_.RunLocked([this](Session& session, int) {
-      d_keys_.Release();
-      return session.device().AwaitLane(Lane::kCopy);
-    }));
+    engine_.GiveBack({&d_keys_}, [](Device& device) { return device.AwaitLane(Lane::kCopy); });
   }
 
  private:
@@ -67,6 +64,47 @@ class DeviceEngine::ImportedArrays {
   DeviceBuffer d_keys_;
   const std::shared_ptr<const void> owner_;
 };
+
+// Columns of a result in device memory, which the caller has.
+class DeviceEngine::OwnedColumns {
+ public:
+  OwnedColumns(DeviceEngine& engine, ResultColumns columns) : engine_(engine), columns_(std::move(columns)) {}
+  OwnedColumns(const OwnedColumns&) = delete;
+  OwnedColumns& operator=(const OwnedColumns&) = delete;
+  ~OwnedColumns() {
+    engine_.GiveBack({&columns_.d_keys, &columns_.d_values, &columns_.d_counts, &columns_.d_weights},
+                     [](Device& device) { return device.AwaitAll(); });
+  }
+
+ private:
+  DeviceEngine& engine_;
+  ResultColumns columns_;
+};
+
+std::shared_ptr<const void> DeviceEngine::OwnColumns(ResultColumns columns) {
+  return std::make_shared<OwnedColumns>(*this, std::move(columns));
+}
+
+void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device)) {
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(device_mutex_);
+    const auto release = [&] {
+      for (DeviceBuffer* buffer : buffers) {
+        session_->StopKeeping(buffer->bytes());
+        buffer->Release();
+      }
+    };
+    const Operation work = [&](Session& session, int) {
+      absl::Status waited = wait(session.device());
+      release();
+      return waited;
+    };
+    status = RunOnce(*session_, work, /*shrink=*/0);
+    release();  // if the device could not be entered
+  }
+  Distrust(status);
+}
 
 std::optional<DeviceStream> DeviceEngine::device_stream() const {
   return DeviceStream{device_->ordinal(), device_->StreamHandle(Lane::kCopy)};
@@ -88,6 +126,7 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
     // An update is imported as a whole, so another attempt would need the same memory.
     if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
     ASSIGN_OR_RETURN(imported, std::move(found));
+    session.Keep(imported.d_keys.bytes());
     return absl::OkStatus();
   });
   if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);

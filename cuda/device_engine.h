@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "cuda/cuda_engine.h"
 #include "cuda/device/device.h"
+#include "cuda/merge/finisher.h"
 #include "cuda/transfer/session.h"
 #include "cuda/tuning.h"
 #include "host/cpu/cpu_engine.h"
@@ -98,14 +99,19 @@ class DeviceEngine : public Engine {
   // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
   // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
   absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update);
+  // Takes buffers of an operation over, which has called Session::Keep for their bytes. Returns: what gives them back,
+  // as of DeviceResult::owner.
+  std::shared_ptr<const void> OwnColumns(ResultColumns columns);
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
   friend class PreloadedArrays;
-  // Keys of Import, and what keeps the caller's arrays alive.
   class ImportedArrays;
+  class OwnedColumns;
+  // Gives back what was kept, once `wait` says that nobody reads it; after an error all the same.
+  void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
   absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
                                                  double weight);
   // Runs something that needs no new device memory. Requires: not device_mutex_.

@@ -253,6 +253,23 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
   return results;
 }
 
+absl::StatusOr<std::vector<DeviceResult>> Aggregation::FinishOnDevice() && {
+  const DefaultFloatEnvironment environment;
+  const std::vector<uint32_t> order = CanonicalOrder();
+  std::vector<DeviceResult> results;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (order.empty() && tensors_[t].layout == Layout::kDense) {
+      RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
+      results.push_back(FormOf(EmptyResult(tensors_[t])));
+    } else {
+      ASSIGN_OR_RETURN(DeviceResult result, std::move(*accumulators_[t]).FinishOnDevice(order));
+      results.push_back(std::move(result));
+    }
+    accumulators_[t].reset();
+  }
+  return results;
+}
+
 size_t Aggregation::memory_bytes() const {
   size_t bytes = 0;
   for (const auto& accumulator : accumulators_) {

@@ -110,6 +110,8 @@ class Aggregation {
   // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero; or
   // there are no submissions, and a tensor of dense layout has EmptyPolicy::kFail. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
+  // The same with the results in the memory of the engine's device. Errors: also those of Accumulator::FinishOnDevice.
+  absl::StatusOr<std::vector<DeviceResult>> FinishOnDevice() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }
   const std::vector<std::string>& client_ids() const { return client_ids_; }  // in order of Add

@@ -104,6 +104,14 @@ class Accumulator {
   // Both name tensor and key; min_contributors may hide the key. RESOURCE_EXHAUSTED: no memory. INTERNAL: a bad order.
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
 
+  // The same, with the result in device memory. There is no CPU to go over to.
+  // Errors: as of Finish. UNIMPLEMENTED: the engine has no device. UNAVAILABLE: the device has failed, now or before, or
+  // FoldPending has gone over to the CPU.
+  // RESOURCE_EXHAUSTED: also no device memory.
+  virtual absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder /*order*/) && {
+    return absl::UnimplementedError("the CPU engine has no results in device memory");
+  }
+
   virtual uint64_t num_submissions() const = 0;
   // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;

@@ -12,6 +12,19 @@ size_t Result::memory_bytes() const {
   return key_bytes + values.size() + counts.size() * sizeof(uint32_t) + weights.size() * sizeof(double);
 }
 
+DeviceResult FormOf(const Result& result) {
+  DeviceResult form;
+  form.layout = result.layout;
+  form.dtype = result.dtype;
+  form.has_values = result.has_values;
+  form.row_width = result.row_width;
+  form.num_rows = result.num_rows;
+  form.num_keys = result.num_keys;
+  form.key_bytes = std::holds_alternative<Column<uint32_t>>(result.keys) ? sizeof(uint32_t) : sizeof(uint64_t);
+  form.fixed_point_shift = result.fixed_point_shift;
+  return form;
+}
+
 Result EmptyResult(const TensorSpec& spec) {
   Result result;
   result.has_values = spec.aggregation.op != Op::kUnion;

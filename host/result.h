@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -46,6 +47,31 @@ struct Result {
   size_t row_bytes() const { return has_values ? SizeOf(dtype) * row_width : 0; }
   size_t memory_bytes() const;
 };
+
+// The same in the memory of an engine's device (Engine::device_stream). Complete: any stream may read it.
+struct DeviceResult {
+  Layout layout = Layout::kSparse;
+  DType dtype = DType::kFloat32;
+  bool has_values = true;
+  uint32_t row_width = 1;
+  uint64_t num_rows = 0;
+  uint64_t num_keys = 0;
+  uint32_t key_bytes = 4;  // of a key: 4 or 8
+
+  // Columns as in Result, in device memory; null where Result has an empty one.
+  const void* d_keys = nullptr;
+  const void* d_values = nullptr;
+  const uint32_t* d_counts = nullptr;
+  const double* d_weights = nullptr;
+  std::optional<int> fixed_point_shift;
+
+  // Keeps the columns; must not outlive the engine. Its release blocks until the device has done all work that this
+  // process has given it, since others may still read the columns.
+  std::shared_ptr<const void> owner;
+};
+
+// Returns: a result with the properties of `result`, and no columns.
+DeviceResult FormOf(const Result& result);
 
 // Returns: a sparse result without rows.
 Result EmptyResult(const TensorSpec& spec);

@@ -62,6 +62,7 @@ class WatchedDevice : public cuda::Device {
   absl::Status Wait(cuda::Lane lane, cuda::EventId event) override { return device_->Wait(lane, event); }
   absl::Status Await(cuda::EventId event) override { return device_->Await(event); }
   absl::Status AwaitLane(cuda::Lane lane) override { return device_->AwaitLane(lane); }
+  absl::Status AwaitAll() override { return device_->AwaitAll(); }
 
   uintptr_t StreamHandle(cuda::Lane lane) const override { return device_->StreamHandle(lane); }
   absl::Status Follow(uintptr_t stream, cuda::Lane lane) override { return device_->Follow(stream, lane); }

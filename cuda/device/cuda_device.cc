@@ -200,6 +200,11 @@ absl::Status CudaDevice::AwaitLane(Lane lane) {
   return Await(query, StreamOf(lane), "cudaStreamQuery");
 }
 
+absl::Status CudaDevice::AwaitAll() {
+  RETURN_IF_ERROR(hung_);
+  return CUDA_TO_STATUS(cudaDeviceSynchronize());
+}
+
 // Most waits take microseconds, so that polls come close upon each other at first.
 absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const char* what) {
   RETURN_IF_ERROR(hung_);

@@ -48,6 +48,7 @@ class CudaDevice : public Device {
   absl::Status Wait(Lane lane, EventId event) override;
   absl::Status Await(EventId event) override;
   absl::Status AwaitLane(Lane lane) override;
+  absl::Status AwaitAll() override;
   uintptr_t StreamHandle(Lane lane) const override { return reinterpret_cast<uintptr_t>(StreamOf(lane)); }
   absl::Status Follow(uintptr_t stream, Lane lane) override;
   absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;

@@ -79,6 +79,8 @@ class Device {
   // Blocks: until the event, or all work on the lane, has happened.
   virtual absl::Status Await(EventId event) = 0;
   virtual absl::Status AwaitLane(Lane lane) = 0;
+  // Blocks: until all work that this process has given the device has happened, on whatever stream.
+  virtual absl::Status AwaitAll() = 0;
 
   // Returns: the lane, as a stream of CUDA's runtime, which others who share the device may wait for or be waited for.
   virtual uintptr_t StreamHandle(Lane lane) const = 0;

@@ -177,6 +177,11 @@ absl::Status HostDevice::AwaitLane(Lane lane) {
   return absl::OkStatus();
 }
 
+absl::Status HostDevice::AwaitAll() {
+  for (const Lane lane : kLanes) RETURN_IF_ERROR(AwaitLane(lane));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<size_t> HostDevice::SortScratchBytes(const SortCall& call) { return size_t{call.count} / 8 + 1; }
 
 absl::StatusOr<int> HostDevice::Sort(const SortCall& call) {

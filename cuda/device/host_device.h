@@ -55,6 +55,7 @@ class HostDevice : public Device {
   absl::Status Wait(Lane lane, EventId event) override;
   absl::Status Await(EventId event) override;
   absl::Status AwaitLane(Lane lane) override;
+  absl::Status AwaitAll() override;
   uintptr_t StreamHandle(Lane lane) const override {
     return reinterpret_cast<uintptr_t>(&queues_[static_cast<size_t>(lane)]);
   }

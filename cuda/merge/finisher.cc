@@ -47,14 +47,6 @@ uint64_t FillBits(const TensorSpec& spec) {
   return IsModular(dtype) ? static_cast<uint64_t>(fill) : static_cast<uint64_t>(static_cast<int64_t>(fill));
 }
 
-// Result columns on the device; those that are not wanted are empty.
-struct DeviceColumns {
-  DeviceBuffer d_keys;
-  DeviceBuffer d_values;
-  DeviceBuffer d_counts;
-  DeviceBuffer d_weights;
-};
-
 class Finisher {
  public:
   Finisher(Session& session, const TensorSpec& spec, const TensorShape& shape, const FoldedRows& rows)
@@ -65,6 +57,19 @@ class Finisher {
     if (!finished_.failure.ok()) return std::move(finished_);
     ASSIGN_OR_RETURN(finished_.result, Assemble());
     return std::move(finished_);
+  }
+
+  absl::StatusOr<FinishedOnDevice> RunOnDevice() {
+    RETURN_IF_ERROR(Judge());
+    FinishedOnDevice finished;
+    finished.failure = finished_.failure;
+    if (!finished.failure.ok()) return finished;
+    const bool dense = IsDenseResult(spec_, placement_.count);
+    finished.layout = dense ? Layout::kDense : Layout::kSparse;
+    finished.num_keys = dense ? spec_.num_rows : placement_.count;
+    ASSIGN_OR_RETURN(finished.columns, dense ? LayOutDense() : LayOutSparse());
+    RETURN_IF_ERROR(device_.AwaitLane(Lane::kCompute));
+    return finished;
   }
 
   absl::Status AppendTo(Finished& finished, uint64_t& num_rows) {
@@ -172,13 +177,18 @@ class Finisher {
   // Sends the rows to those of the result from `first` on.
   absl::Status SendSparse(Result& result, uint64_t first) {
     if (placement_.count == 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(placement_.count));
-    ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
-    RETURN_IF_ERROR(Write(columns));
+    ASSIGN_OR_RETURN(ResultColumns columns, LayOutSparse());
     return SendColumns(columns, result, first);
   }
 
-  absl::Status SendColumns(DeviceColumns& columns, Result& result, uint64_t first) {
+  absl::StatusOr<ResultColumns> LayOutSparse() {
+    ASSIGN_OR_RETURN(ResultColumns columns, AllocateColumns(placement_.count));
+    ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
+    RETURN_IF_ERROR(Write(columns));
+    return columns;
+  }
+
+  absl::Status SendColumns(ResultColumns& columns, Result& result, uint64_t first) {
     RETURN_IF_ERROR(session_.JoinCompute());
     RETURN_IF_ERROR(std::visit([&](auto& keys) { return Send(keys, first, columns.d_keys); }, result.keys));
     RETURN_IF_ERROR(Send(result.values, first * result.row_bytes(), columns.d_values));
@@ -193,9 +203,9 @@ class Finisher {
     return session_.results().Send(to.data() + first, from.get(), from.bytes());
   }
 
-  absl::StatusOr<Result> AssembleDense() {
+  absl::StatusOr<ResultColumns> LayOutDense() {
     placement_.dense = true;
-    ASSIGN_OR_RETURN(DeviceColumns columns, AllocateColumns(spec_.num_rows));
+    ASSIGN_OR_RETURN(ResultColumns columns, AllocateColumns(spec_.num_rows));
     if (columns.d_values.get() != nullptr) {  // a union has none, and its `fill` need not fit an integer
       FillValues fill;
       fill.d_values = columns.d_values.get();
@@ -208,6 +218,11 @@ class Finisher {
       if (column->bytes() > 0) RETURN_IF_ERROR(device_.Fill(column->get(), 0, column->bytes(), Lane::kCompute));
     }
     RETURN_IF_ERROR(Write(columns));
+    return columns;
+  }
+
+  absl::StatusOr<Result> AssembleDense() {
+    ASSIGN_OR_RETURN(ResultColumns columns, LayOutDense());
     Result result = cpu::MakeSparse(spec_, 0);
     result.layout = Layout::kDense;
     result.num_keys = spec_.num_rows;
@@ -221,11 +236,11 @@ class Finisher {
   }
 
   // A dense result has `num_rows` rows, which may be any 64-bit number, so sizes saturate.
-  absl::StatusOr<DeviceColumns> AllocateColumns(uint64_t num_rows) {
+  absl::StatusOr<ResultColumns> AllocateColumns(uint64_t num_rows) {
     const auto allocate = [&](uint64_t row_bytes) {
       return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));
     };
-    DeviceColumns columns;
+    ResultColumns columns;
     ASSIGN_OR_RETURN(columns.d_values, allocate(uint64_t{shape_.columns} * BytesOf(rows_.type)));
     if (ReturnsCounts(spec_)) {
       ASSIGN_OR_RETURN(columns.d_counts, allocate(sizeof(uint32_t)));
@@ -236,7 +251,7 @@ class Finisher {
     return columns;
   }
 
-  absl::Status Write(const DeviceColumns& columns) {
+  absl::Status Write(const ResultColumns& columns) {
     WriteResult write;
     write.rows = rows_;
     write.placement = placement_;
@@ -262,6 +277,11 @@ class Finisher {
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows) {
   return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).Run();
+}
+
+absl::StatusOr<FinishedOnDevice> FinishRowsOnDevice(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                                    double total_weight, const DeviceRows& rows) {
+  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).RunOnDevice();
 }
 
 absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,

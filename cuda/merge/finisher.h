@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/device/device_memory.h"
 #include "cuda/merge/rows.h"
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
@@ -20,15 +21,36 @@ struct Finished {
   Result result;
 };
 
+// Columns of a result on the device; those that are not wanted are empty.
+struct ResultColumns {
+  DeviceBuffer d_keys;
+  DeviceBuffer d_values;
+  DeviceBuffer d_counts;
+  DeviceBuffer d_weights;
+};
+
+// The same as Finished, in device memory.
+struct FinishedOnDevice {
+  absl::Status failure;
+  Layout layout = Layout::kSparse;
+  uint64_t num_keys = 0;
+  ResultColumns columns;
+};
+
 // Divides, rounds and drops rows on the device, chooses the layout, and copies the result to host memory. A dense
 // result that does not fit into device memory is laid out on the host. `total_weight` is the divisor of MEAN. Errors:
 // of the device only. Blocks: until the result is in host memory.
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows);
 
-// The same for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough. Sends them to
-// their place and adds their number to `num_rows`. Sets the failure instead if there is one. Requires: the spec asks
-// for a sparse result, which stays where it is until ResultRing::Drain.
+// The same with the result in device memory. Errors: also RESOURCE_EXHAUSTED for a dense result that does not fit.
+// Blocks: until the result is there.
+absl::StatusOr<FinishedOnDevice> FinishRowsOnDevice(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                                    double total_weight, const DeviceRows& rows);
+
+// The same as FinishRows for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough.
+// Sends them to their place and adds their number to `num_rows`. Sets the failure instead if there is one. Requires:
+// the spec asks for a sparse result, which stays where it is until ResultRing::Drain.
 absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
                         const DeviceRows& rows, Finished& finished, uint64_t& num_rows);
 

@@ -21,7 +21,8 @@ namespace sparseagg::cuda {
 
 // One for each device, used by one operation after another under DeviceEngine's device lock; or one for a single
 // operation on a HostDevice. Not thread-safe. An operation releases what it has allocated when it
-// ends, successful or not. Copies made by SendAhead outlive it, until Forget or until device memory runs out.
+// ends, successful or not, but for what it keeps (Keep). Copies made by SendAhead outlive it, until Forget or until
+// device memory runs out.
 class Session {
  public:
   // `num_threads`: that copy within host memory; 0: one per core.
@@ -38,8 +39,11 @@ class Session {
   DeviceMemory& memory() { return memory_; }
   HostThreads& threads() { return threads_; }
   ResidentArrays& resident() { return resident_; }
-  // Device memory for an operation: what the copies of arrays leave.
-  size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes(); }
+  // Device memory for an operation: what the copies of arrays, and what callers keep, leave.
+  size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes() - kept_bytes_; }
+  // Counts allocations of this session that outlive their operation, and that they are released.
+  void Keep(size_t bytes) { kept_bytes_ += bytes; }
+  void StopKeeping(size_t bytes) { kept_bytes_ -= bytes; }
   StagingRing& staging() { return staging_; }
   ResultRing& results() { return results_; }
   const Tuning& tuning() const { return tuning_; }
@@ -100,6 +104,7 @@ class Session {
   HostThreads threads_;
   DeviceMemory memory_;
   ResidentArrays resident_;
+  size_t kept_bytes_ = 0;
   bool is_sending_ahead_ = false;  // copies sent ahead may be under way
   StagingRing staging_;
   ResultRing results_;

@@ -257,7 +257,8 @@ absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
   return true;
 }
 
-absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
+template <typename Results, typename Merge>
+Results LocalRound::FinishWith(const Merge& merge) {
   std::unique_lock alive(life_);
   RETURN_IF_ERROR(CheckOpen());
   if (num_submissions_ < limits_.min_submissions) {
@@ -265,15 +266,25 @@ absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
         absl::StrCat("there are ", num_submissions_, " submissions, below min_submissions ", limits_.min_submissions));
   }
   Times times;
-  absl::StatusOr<std::vector<Result>> results;
+  Results results;
   {
     Stopwatch watch(times.finish);
     const std::unique_ptr<Aggregation> aggregation = std::move(aggregation_);
-    results = std::move(*aggregation).Finish();
+    results = merge(std::move(*aggregation));
   }
   std::lock_guard lock(mu_);
   times_.finish = times.finish;
   return results;
+}
+
+absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
+  return FinishWith<absl::StatusOr<std::vector<Result>>>(
+      [](Aggregation&& aggregation) { return std::move(aggregation).Finish(); });
+}
+
+absl::StatusOr<std::vector<DeviceResult>> LocalRound::FinishOnDevice() {
+  return FinishWith<absl::StatusOr<std::vector<DeviceResult>>>(
+      [](Aggregation&& aggregation) { return std::move(aggregation).FinishOnDevice(); });
 }
 
 bool LocalRound::IsFinite(const Result& result) const {

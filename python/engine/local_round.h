@@ -110,6 +110,10 @@ class LocalRound {
   // Blocks: until Add calls have returned and everything is merged.
   absl::StatusOr<std::vector<Result>> Finish();
 
+  // The same, with the results in the device's memory; they must not outlive the runtime. Errors: also those of
+  // Accumulator::FinishOnDevice; the round is spent.
+  absl::StatusOr<std::vector<DeviceResult>> FinishOnDevice();
+
   // Returns: whether no value of `result` is NaN or ±Inf. Cost: one parallel pass.
   bool IsFinite(const Result& result) const;
 
@@ -118,6 +122,7 @@ class LocalRound {
   uint64_t batch_bytes() const { return batch_bytes_; }
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
+  const LocalRuntime& runtime() const { return runtime_; }
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
   // As of Engine: where Add reads arrays in device memory, and what it reads after.
   std::optional<DeviceStream> device_stream() const;
@@ -144,6 +149,9 @@ class LocalRound {
       : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), runtime_(runtime) {}
 
   absl::Status CheckOpen() const;
+  // Finish and FinishOnDevice: `merge` makes the results of the spent aggregation.
+  template <typename Results, typename Merge>
+  Results FinishWith(const Merge& merge);
   absl::Status AddBatch(absl::Span<Submission> batch);
   Prepared Prepare(const Submission& submission) const;
   absl::Status PrepareInto(const Submission& submission, Prepared& out) const;

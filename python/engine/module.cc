@@ -20,6 +20,7 @@
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "python/engine/device_arrays.h"
+#include "python/engine/device_outputs.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
@@ -128,6 +129,18 @@ class Aggregator {
     return out;
   }
 
+  // The same, with the results in the device's memory. Errors: also those of LocalRound::FinishOnDevice.
+  py::list FinishOnDevice() {
+    const absl::StatusOr<std::vector<DeviceResult>> results = WithoutGil([&] { return round_->FinishOnDevice(); });
+    Released::OfProcess().Drop();
+    ThrowIfError(results.status());
+    py::list out;
+    for (const DeviceResult& result : *results) {
+      out.append(ToPython(result, round_->device_stream()->device, round_->runtime()));
+    }
+    return out;
+  }
+
   // Its getters may block; see Waiting.
   const LocalRound& round() const { return *round_; }
 
@@ -179,6 +192,7 @@ void Define(py::module_& module) {
       py::arg("path"));
   module.def("release_memory", &ReleaseFreedColumns);
   DefineDeviceArray(module);
+  DefineDeviceColumn(module);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        uint64_t min_submissions, int threads, uint64_t memory_limit, bool device) {
@@ -196,6 +210,7 @@ void Define(py::module_& module) {
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
+      .def("finish_on_device", &Aggregator::FinishOnDevice)
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
       .def_property_readonly("device_stream", &Aggregator::Stream)
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))

@@ -70,6 +70,9 @@ _is_valid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+_rename = ctypes.pythonapi.PyCapsule_SetName
+_rename.restype = ctypes.c_int
+_rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 @dataclasses.dataclass
@@ -267,3 +270,21 @@ class InterfaceArray:
             "version": 3,
             "stream": self._stream,
         }
+
+
+def taken(array: Any, *, version: tuple[int, int] | None = (1, 0)) -> np.ndarray:
+    """Returns a copy of an array that is lent by DLPack, after giving it back. 16-bit floats of bfloat16 are uint16."""
+    options = {} if version is None else {"max_version": version}
+    capsule = array.__dlpack__(stream=1, **options)
+    name = b"dltensor" if version is None else b"dltensor_versioned"
+    managed = (_Managed if version is None else _Versioned).from_address(_pointer_of(id(capsule), name))
+    assert _rename(capsule, b"used_" + name) == 0
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    dtype = np.dtype(f"{'iufcu'[tensor.dtype.code]}{tensor.dtype.bits // 8}")
+    size = int(np.prod(shape)) * dtype.itemsize
+    contents = ctypes.string_at(tensor.data, size) if size else b""
+    copy = np.frombuffer(contents, dtype).reshape(shape)
+    assert tuple(tensor.strides[d] * dtype.itemsize for d in range(tensor.ndim)) == copy.strides or not size
+    managed.deleter(ctypes.addressof(managed))
+    return copy

@@ -105,6 +105,9 @@ class FaultyDevice : public cuda::Device {
   absl::Status Follow(uintptr_t stream, cuda::Lane lane) override {
     return Do([&] { return device_->Follow(stream, lane); });
   }
+  absl::Status AwaitAll() override {
+    return Tell([&] { return device_->AwaitAll(); });
+  }
   absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
     if (absl::Status status = Count(); !status.ok()) return status;
     return device_->SortScratchBytes(call);

@@ -28,6 +28,35 @@ class DeviceArray:
     @property
     def is_contiguous(self) -> bool: ...
 
+class DeviceColumn:
+    """An array of a result in CUDA memory, which it lends by DLPack and by the CUDA Array Interface."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+class RawDeviceResult(TypedDict):
+    layout: str
+    dtype: str
+    keys: DeviceColumn | None
+    values: DeviceColumn | None
+    counts: DeviceColumn
+    weights: DeviceColumn
+    fixed_point_shift: int | None
+    plan: str
+
 Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | None, DeviceArray | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
 
@@ -58,6 +87,7 @@ class Aggregator:
     def merge(self, other: Aggregator) -> None: ...
     def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...
+    def finish_on_device(self) -> list[RawDeviceResult]: ...
     @property
     def engine(self) -> str: ...
     @property

@@ -165,6 +165,8 @@ def test_cli_as_a_command_knows_its_version():
     [
         ("CMakeLists.txt", r"^project\(sparseagg VERSION (\S+)"),
         ("python/pyproject.toml", r'^version = "(.*)"'),
+        ("python/pyproject.toml", r'"sparseagg-cuda13==(.*?)"'),
+        ("python/cuda/src/sparseagg_cuda13/__init__.py", r'^__version__ = "(.*)"'),
         ("deploy/helm/sparseagg/Chart.yaml", r"^version: (.*)"),
         ("deploy/helm/sparseagg/Chart.yaml", r"^appVersion: (.*)"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import numpy as np
@@ -40,6 +41,20 @@ def test_server_merges_with_the_plugin_and_has_the_bits_of_the_cpu_engine(start_
                 one, other = here[tensor.name], there[tensor.name]
                 assert one.keys.tobytes() == other.keys.tobytes()
                 assert one.values is other.values is None or one.values.tobytes() == other.values.tobytes()
+    assert server.stop() == 0
+
+
+def test_server_of_the_wheel_finds_the_plugin_of_the_other_wheel(tmp_path, start_server, monkeypatch):
+    library = plugin("test_plugin")
+    program = tmp_path / "sparseagg" / "bin" / "sparseagg-server"
+    program.parent.mkdir(parents=True)
+    shutil.copy2(server_binary(), program)
+    (tmp_path / "sparseagg_cuda13").mkdir()
+    (tmp_path / "sparseagg_cuda13" / "libsparseagg_cuda.so").symlink_to(library)
+    monkeypatch.setenv("SPARSEAGG_SERVER", str(program))
+    server = start_server()
+    with sa.Client(server.address) as client:
+        assert client.server_info().engine == "cuda"
     assert server.stop() == 0
 
 

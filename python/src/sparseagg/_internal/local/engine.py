@@ -16,6 +16,7 @@ from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
 from sparseagg._internal.local.placement import placed
+from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -28,10 +29,10 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
-from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Piece, RawResult
+    from sparseagg._engine import Piece, RawDeviceResult, RawResult
 
 __all__ = ["Aggregator", "aggregate", "release_memory", "tensor_result"]
 
@@ -260,6 +261,23 @@ class Aggregator:
         assert result is not None
         return result
 
+    def finish_on_device(self) -> dict[str, DeviceTensorResult]:
+        """Merges on the GPU, and returns the results by name, with their arrays in its memory. The aggregator is spent.
+
+        The bits are those of ``finish``. There is no CPU to go over to: the aggregator is spent after an error, too.
+
+        Raises:
+            FailedPreconditionError, OutOfRangeError: as of ``finish``; FailedPreconditionError also without
+                ``device="cuda"``.
+            ResourceExhaustedError: the results, or the updates, do not fit the GPU's memory.
+            UnavailableError: the GPU has failed, or the memory limit has made the CPU fold updates.
+        """
+        if self._engine.device_stream is None:
+            raise FailedPreconditionError('results on a GPU need Aggregator(spec, device="cuda")')
+        with extension.errors():
+            raw = self._engine.finish_on_device()
+        return {tensor.name: device_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
+
     def _finish(self, finite: Sequence[int]) -> Result | None:
         """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
         try:
@@ -363,22 +381,30 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
     """Returns a tensor's result as the extension gives it; its arrays are views of the engine's memory."""
+    columns = _columns(spec, tensor, raw)
+    if raw["values"] is not None and raw["dtype"] == "bfloat16":
+        columns["values"] = bfloat16.float_from_bits(raw["values"])
+    return TensorResult(**columns)
+
+
+def device_result(spec: RoundSpec, tensor: TensorSpec, raw: RawDeviceResult) -> DeviceTensorResult:
+    """The same for a result in the memory of a GPU."""
+    return DeviceTensorResult(**_columns(spec, tensor, raw))
+
+
+def _columns(spec: RoundSpec, tensor: TensorSpec, raw: RawResult | RawDeviceResult) -> dict[str, Any]:
     how = spec.aggregation_of(tensor)
-    values = raw["values"]
-    if values is not None and raw["dtype"] == "bfloat16":
-        values = bfloat16.float_from_bits(values)
-    columns: dict[str, Any] = {
+    return {
         "keys": raw["keys"],
         "name": tensor.name,
         "layout": raw["layout"],
         "dtype": raw["dtype"],
         "num_rows": tensor.num_rows,
         "row_width": tensor.row_width,
-        "values": values,
+        "values": raw["values"],
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
         "shape": tensor.shape,
     }
-    return TensorResult(**columns)
