@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "python/engine/device_arrays.h"
+
 namespace sparseagg::python {
 namespace {
 
@@ -255,7 +257,9 @@ void InputReader::ReadConverted(const py::object& converted, Builder& builder) c
   if (!weight.is_none()) builder.submission.weight = weight.cast<double>();
   for (const py::handle piece : pieces) {
     const auto [tensor, keys, values, num_keys] = piece.cast<std::tuple<size_t, py::object, py::object, uint64_t>>();
-    if (keys.is_none()) {
+    if (py::isinstance<DeviceArray>(keys) || py::isinstance<DeviceArray>(values)) {
+      ReadDevicePiece(tensor, keys, values, num_keys, builder);
+    } else if (keys.is_none()) {
       const auto array = AsPlain(values.ptr());
       if (tensor >= tensors_.size() || !array.has_value() || !HasWireType(tensors_[tensor], *array) ||
           static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].row_width) {
@@ -267,6 +271,29 @@ void InputReader::ReadConverted(const py::object& converted, Builder& builder) c
       throw py::type_error("convert: not arrays in wire form");
     }
   }
+}
+
+void InputReader::ReadDevicePiece(size_t tensor, const py::object& keys, const py::object& values, uint64_t num_keys,
+                                  Builder& builder) const {
+  const auto check = [](bool is_right) {
+    if (!is_right) throw py::type_error("convert: not arrays of a device in the engine's form");
+  };
+  check(tensor < tensors_.size());
+  InputTensor input{tensor, KeyRun{0, num_keys}, nullptr, /*on_device=*/true};
+  if (!keys.is_none()) {
+    const auto& array = keys.cast<const DeviceArray&>();
+    const std::optional<InputKeys> read = array.AsKeys();
+    check(read.has_value() && array.size() == num_keys);
+    input.keys = *read;
+    builder.HoldKeys(keys.ptr());
+  }
+  if (!values.is_none()) {
+    const auto& array = values.cast<const DeviceArray&>();
+    check(array.HasValuesOf(tensors_[tensor]) && array.size() == num_keys * tensors_[tensor].row_width);
+    input.values = array.data();
+    builder.Hold(values.ptr());
+  }
+  builder.submission.tensors.push_back(input);
 }
 
 }  // namespace sparseagg::python

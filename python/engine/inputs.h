@@ -38,7 +38,7 @@ class Released {
 // Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits) are
 // borrowed, and referenced until the engine releases them. All other updates go through `convert`, a callable of the
 // Python package: (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys), weight | None). It
-// returns arrays in wire form, or raises.
+// returns arrays in wire form, or raises. Keys and values may also both be DeviceArrays, of Aggregator.borrow.
 class InputReader {
  public:
   explicit InputReader(absl::Span<const TensorSpec> tensors);
@@ -56,6 +56,9 @@ class InputReader {
   bool ReadFast(PyObject* update, bool pairs, Builder& builder) const;
   bool ReadTensor(size_t tensor, PyObject* value, Builder& builder) const;
   void ReadConverted(const pybind11::object& converted, Builder& builder) const;
+  // Reads a piece of which keys or values are a DeviceArray, and the other one is, too, or None.
+  void ReadDevicePiece(size_t tensor, const pybind11::object& keys, const pybind11::object& values, uint64_t num_keys,
+                       Builder& builder) const;
 
   absl::Span<const TensorSpec> tensors_;
   pybind11::dict index_;  // name -> index

@@ -48,8 +48,9 @@ uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
 }
 
-absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
+absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight) {
+  if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
   return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight);
 }
 
@@ -169,7 +170,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
@@ -256,7 +257,8 @@ absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
   return true;
 }
 
-absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
+template <typename Results, typename Merge>
+Results LocalRound::FinishWith(const Merge& merge) {
   std::unique_lock alive(life_);
   RETURN_IF_ERROR(CheckOpen());
   if (num_submissions_ < limits_.min_submissions) {
@@ -264,15 +266,25 @@ absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
         absl::StrCat("there are ", num_submissions_, " submissions, below min_submissions ", limits_.min_submissions));
   }
   Times times;
-  absl::StatusOr<std::vector<Result>> results;
+  Results results;
   {
     Stopwatch watch(times.finish);
     const std::unique_ptr<Aggregation> aggregation = std::move(aggregation_);
-    results = std::move(*aggregation).Finish();
+    results = merge(std::move(*aggregation));
   }
   std::lock_guard lock(mu_);
   times_.finish = times.finish;
   return results;
+}
+
+absl::StatusOr<std::vector<Result>> LocalRound::Finish() {
+  return FinishWith<absl::StatusOr<std::vector<Result>>>(
+      [](Aggregation&& aggregation) { return std::move(aggregation).Finish(); });
+}
+
+absl::StatusOr<std::vector<DeviceResult>> LocalRound::FinishOnDevice() {
+  return FinishWith<absl::StatusOr<std::vector<DeviceResult>>>(
+      [](Aggregation&& aggregation) { return std::move(aggregation).FinishOnDevice(); });
 }
 
 bool LocalRound::IsFinite(const Result& result) const {
@@ -295,6 +307,13 @@ bool LocalRound::IsFinite(const Result& result) const {
 }
 
 std::string LocalRound::engine_name() const { return runtime_.Describe(); }
+
+std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine.device_stream(); }
+
+absl::Status LocalRound::FollowStream(uintptr_t stream) const {
+  if (runtime_.is_lost) return CudaLostInFork();
+  return runtime_.engine.FollowStream(stream);
+}
 
 uint64_t LocalRound::num_submissions() const {
   std::lock_guard lock(mu_);

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
+#include "host/engine.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -27,6 +28,7 @@ struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
   const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
+  bool on_device = false;             // keys (unless they are a run) and values are in device memory
 };
 
 struct Submission {
@@ -108,6 +110,10 @@ class LocalRound {
   // Blocks: until Add calls have returned and everything is merged.
   absl::StatusOr<std::vector<Result>> Finish();
 
+  // The same, with the results in the device's memory; they must not outlive the runtime. Errors: also those of
+  // Accumulator::FinishOnDevice; the round is spent.
+  absl::StatusOr<std::vector<DeviceResult>> FinishOnDevice();
+
   // Returns: whether no value of `result` is NaN or ±Inf. Cost: one parallel pass.
   bool IsFinite(const Result& result) const;
 
@@ -116,7 +122,11 @@ class LocalRound {
   uint64_t batch_bytes() const { return batch_bytes_; }
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
+  const LocalRuntime& runtime() const { return runtime_; }
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
+  // As of Engine: where Add reads arrays in device memory, and what it reads after.
+  std::optional<DeviceStream> device_stream() const;
+  absl::Status FollowStream(uintptr_t stream) const;
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;
   uint64_t num_tuples() const;
@@ -139,6 +149,9 @@ class LocalRound {
       : tensors_(std::move(tensors)), limits_(limits), batch_bytes_(batch_bytes), runtime_(runtime) {}
 
   absl::Status CheckOpen() const;
+  // Finish and FinishOnDevice: `merge` makes the results of the spent aggregation.
+  template <typename Results, typename Merge>
+  Results FinishWith(const Merge& merge);
   absl::Status AddBatch(absl::Span<Submission> batch);
   Prepared Prepare(const Submission& submission) const;
   absl::Status PrepareInto(const Submission& submission, Prepared& out) const;

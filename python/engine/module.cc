@@ -6,7 +6,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,8 @@
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
+#include "python/engine/device_arrays.h"
+#include "python/engine/device_outputs.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
@@ -82,6 +86,17 @@ class Aggregator {
     Add(std::move(batch));
   }
 
+  // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
+  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const { return DeviceArray::Borrow(array, *round_); }
+
+  // Returns: the number of the CUDA device whose arrays Borrow takes, and the stream that reads them, as a number.
+  // nullopt: it takes none.
+  std::optional<std::pair<int, uintptr_t>> Stream() const {
+    const std::optional<DeviceStream> stream = round_->device_stream();
+    if (!stream.has_value()) return std::nullopt;
+    return std::make_pair(stream->device, stream->stream);
+  }
+
   // Moves the submissions of `other` here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
     const absl::Status status = WithoutGil([&] { return round_->MergeFrom(*other.round_); });
@@ -111,6 +126,18 @@ class Aggregator {
     if (!is_finite) return py::none();
     py::list out;
     for (Result& result : *results) out.append(ToPython(std::make_shared<const Result>(std::move(result))));
+    return out;
+  }
+
+  // The same, with the results in the device's memory. Errors: also those of LocalRound::FinishOnDevice.
+  py::list FinishOnDevice() {
+    const absl::StatusOr<std::vector<DeviceResult>> results = WithoutGil([&] { return round_->FinishOnDevice(); });
+    Released::OfProcess().Drop();
+    ThrowIfError(results.status());
+    py::list out;
+    for (const DeviceResult& result : *results) {
+      out.append(ToPython(result, round_->device_stream()->device, round_->runtime()));
+    }
     return out;
   }
 
@@ -164,6 +191,8 @@ void Define(py::module_& module) {
       "load_cuda", [](const std::string& path) { return ValueOrThrow(WithoutGil([&] { return LoadCuda(path); })); },
       py::arg("path"));
   module.def("release_memory", &ReleaseFreedColumns);
+  DefineDeviceArray(module);
+  DefineDeviceColumn(module);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        uint64_t min_submissions, int threads, uint64_t memory_limit, bool device) {
@@ -177,10 +206,13 @@ void Define(py::module_& module) {
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("borrow", &Aggregator::Borrow, py::arg("array"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
+      .def("finish_on_device", &Aggregator::FinishOnDevice)
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
+      .def_property_readonly("device_stream", &Aggregator::Stream)
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

@@ -18,8 +18,9 @@ tensor.
 Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
 clients lease a ``Task`` each and do it with ``worker``. A ``PublishedModel`` brings clients up to date.
 
-Without rounds: ``aggregate`` and ``Aggregator`` merge in this process. ``release_memory`` returns the memory that they
-keep for the next merge. ``TopK`` chooses the largest parts of a dense update.
+Without rounds: ``aggregate`` and ``Aggregator`` merge in this process, on the CPU or on a GPU, in whose memory a result
+can stay, as a ``DeviceTensorResult`` for each tensor. ``release_memory`` returns the memory that they keep for the next
+merge. ``TopK`` chooses the largest parts of a dense update.
 
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
 ``sparseagg.nvflare``, ``sparseagg.openfl`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has
@@ -36,6 +37,7 @@ from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.engine import Aggregator, aggregate, release_memory
 from sparseagg._internal.local.server import Server
+from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import (
     BatchReceipt,
     Refusal,
@@ -59,6 +61,7 @@ __all__ = [
     "BatchReceipt",
     "Client",
     "DTypeLike",
+    "DeviceTensorResult",
     "InvalidArgumentError",
     "NewTask",
     "Outcome",

@@ -18,7 +18,46 @@ class RawResult(TypedDict):
     fixed_point_shift: int | None
     plan: str
 
-Piece = tuple[int, Array | None, Array | None, int]
+class DeviceArray:
+    """An array in the memory of the engine's device, borrowed from its library."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def is_contiguous(self) -> bool: ...
+
+class DeviceColumn:
+    """An array of a result in CUDA memory, which it lends by DLPack and by the CUDA Array Interface."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+class RawDeviceResult(TypedDict):
+    layout: str
+    dtype: str
+    keys: DeviceColumn | None
+    values: DeviceColumn | None
+    counts: DeviceColumn
+    weights: DeviceColumn
+    fixed_point_shift: int | None
+    plan: str
+
+Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | None, DeviceArray | None, int]
 Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
 
 def describe() -> str: ...
@@ -42,11 +81,18 @@ class Aggregator:
     ) -> None: ...
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
+    def borrow(self, array: Any) -> DeviceArray:
+        """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
+
     def merge(self, other: Aggregator) -> None: ...
     def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...
+    def finish_on_device(self) -> list[RawDeviceResult]: ...
     @property
     def engine(self) -> str: ...
+    @property
+    def device_stream(self) -> tuple[int, int] | None:
+        """The CUDA device whose memory the engine reads, and its stream; None if it reads only host memory."""
     @property
     def num_submissions(self) -> int: ...
     @property

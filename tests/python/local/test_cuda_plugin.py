@@ -15,11 +15,6 @@ from random_rounds import error_of, random_pools, random_spec, random_update, we
 from sparseagg._internal.local import cuda_plugin
 
 
-@pytest.fixture
-def on_host(monkeypatch):
-    monkeypatch.setenv("SPARSEAGG_CUDA_PLUGIN", plugin("test_plugin"))
-
-
 def merged(spec: sa.RoundSpec, updates: dict[str, tuple[dict, float]], device: str) -> list:
     result = sa.aggregate(updates, spec, device=device)
     columns = [(r.keys, r.values, r.counts, r.weights) for r in (result[tensor.name] for tensor in spec.tensors)]

@@ -10,9 +10,9 @@ import pathlib
 import re
 
 from sparseagg._internal.base import extension
-from sparseagg.errors import EngineMissingError, InvalidArgumentError, UnavailableError
+from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 
-__all__ = ["CURE", "driver", "find", "load", "uses_gpu"]
+__all__ = ["CURE", "driver", "find", "load", "uses_gpu", "works"]
 
 _VARIABLE = "SPARSEAGG_CUDA_PLUGIN"
 _MODULE = "sparseagg_cuda13"
@@ -52,6 +52,15 @@ def load() -> str:
             return str(module.load_cuda(path))
     except UnavailableError as error:
         raise UnavailableError(f"{error} (device='cuda' needs {CURE})") from None
+
+
+def works() -> bool:
+    """Returns whether the engine is there and works. Loads it."""
+    try:
+        load()
+    except SparseaggError:
+        return False
+    return True
 
 
 def driver() -> str | None:

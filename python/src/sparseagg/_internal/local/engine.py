@@ -13,7 +13,10 @@ from sparseagg._internal.base import bfloat16, extension
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
+from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
+from sparseagg._internal.local.placement import placed
+from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -26,10 +29,10 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
-from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Piece, RawResult
+    from sparseagg._engine import Piece, RawDeviceResult, RawResult
 
 __all__ = ["Aggregator", "aggregate", "release_memory", "tensor_result"]
 
@@ -65,7 +68,9 @@ def aggregate(
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
             for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
             that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
-        device: as of ``Aggregator``. No trace in the result.
+        device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
+            a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
+            the result.
 
     Raises:
         EngineMissingError, UnavailableError: as of ``Aggregator``.
@@ -73,7 +78,9 @@ def aggregate(
         FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
-    if isinstance(updates, (list, Mapping)):  # which can be read twice
+    if device is None and cuda_plugin.find() is not None:
+        updates, device = placed(checked_updates(updates))
+    if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
         # a second merge checks every value beforehand, and names the first bad one.
         summed, unscanned = left_to_sums(spec)
@@ -254,6 +261,23 @@ class Aggregator:
         assert result is not None
         return result
 
+    def finish_on_device(self) -> dict[str, DeviceTensorResult]:
+        """Merges on the GPU, and returns the results by name, with their arrays in its memory. The aggregator is spent.
+
+        The bits are those of ``finish``. There is no CPU to go over to: the aggregator is spent after an error, too.
+
+        Raises:
+            FailedPreconditionError, OutOfRangeError: as of ``finish``; FailedPreconditionError also without
+                ``device="cuda"``.
+            ResourceExhaustedError: the results, or the updates, do not fit the GPU's memory.
+            UnavailableError: the GPU has failed, or the memory limit has made the CPU fold updates.
+        """
+        if self._engine.device_stream is None:
+            raise FailedPreconditionError('results on a GPU need Aggregator(spec, device="cuda")')
+        with extension.errors():
+            raw = self._engine.finish_on_device()
+        return {tensor.name: device_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
+
     def _finish(self, finite: Sequence[int]) -> Result | None:
         """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
         try:
@@ -291,9 +315,13 @@ class Aggregator:
         copy = isinstance(update, _Copied)
         update = update.update if copy else update
         copy = copy or is_module(update)
-        return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        if self._engine.device_stream is None:
+            return [self._piece(data.copied() if copy else data) for data in engine_data(self.spec, update)]
+        return [self._piece(data) for data in device_engine_data(self.spec, update, self._engine, copy=copy)]
 
-    def _piece(self, data: TensorData) -> Piece:
+    def _piece(self, data: TensorData | DeviceData) -> Piece:
+        if isinstance(data, DeviceData):
+            return self._index[data.spec.name], data.keys, data.values, data.num_keys
         keys, values = (
             None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )
@@ -353,22 +381,30 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
     """Returns a tensor's result as the extension gives it; its arrays are views of the engine's memory."""
+    columns = _columns(spec, tensor, raw)
+    if raw["values"] is not None and raw["dtype"] == "bfloat16":
+        columns["values"] = bfloat16.float_from_bits(raw["values"])
+    return TensorResult(**columns)
+
+
+def device_result(spec: RoundSpec, tensor: TensorSpec, raw: RawDeviceResult) -> DeviceTensorResult:
+    """The same for a result in the memory of a GPU."""
+    return DeviceTensorResult(**_columns(spec, tensor, raw))
+
+
+def _columns(spec: RoundSpec, tensor: TensorSpec, raw: RawResult | RawDeviceResult) -> dict[str, Any]:
     how = spec.aggregation_of(tensor)
-    values = raw["values"]
-    if values is not None and raw["dtype"] == "bfloat16":
-        values = bfloat16.float_from_bits(values)
-    columns: dict[str, Any] = {
+    return {
         "keys": raw["keys"],
         "name": tensor.name,
         "layout": raw["layout"],
         "dtype": raw["dtype"],
         "num_rows": tensor.num_rows,
         "row_width": tensor.row_width,
-        "values": values,
+        "values": raw["values"],
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,
         "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
         "shape": tensor.shape,
     }
-    return TensorResult(**columns)

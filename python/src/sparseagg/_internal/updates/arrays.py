@@ -14,6 +14,7 @@ import numpy as np
 
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.types import Update
+from sparseagg._internal.foreign.device_arrays import READ_ON_GPU, cuda_device
 from sparseagg._internal.foreign.numpy_arrays import to_numpy
 from sparseagg._internal.foreign.parts import Array, Entries, Keyed
 from sparseagg._internal.foreign.sparse_arrays import read_parts
@@ -22,14 +23,20 @@ from sparseagg._internal.spec.options import outside_key_space
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.tied import every_name
 from sparseagg._internal.updates.wire_values import first_true, wire_values
-from sparseagg.errors import InvalidArgumentError
+from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = [
     "Array",
     "TensorData",
+    "check_dense_shape",
+    "check_key_shape",
+    "check_sparse_shape",
     "engine_data",
+    "engine_tensor_data",
+    "given_tensors",
     "is_module",
     "kind_of",
+    "readable",
     "tensor_data",
     "to_numpy",
     "update_data",
@@ -87,13 +94,22 @@ def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
 
     The engine checks keys, and brings them to the wire's type, in the pass that copies them.
     """
+    return [engine_tensor_data(tensor, given) for tensor, given in given_tensors(spec, update)]
+
+
+def given_tensors(spec: RoundSpec, update: Any) -> list[tuple[TensorSpec, Any]]:
+    """Returns the tensors of an update as they are given, in the order of the spec.
+
+    Raises:
+        InvalidArgumentError: the round has no such tensor.
+    """
     if is_module(update):
         update = _gradients(spec, update)
     elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
         update = _named(spec, update)
     for name in update:
         spec.tensor(name)
-    return [_engine_tensor_data(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
+    return [(tensor, update[tensor.name]) for tensor in spec.tensors if tensor.name in update]
 
 
 def _gradients(spec: RoundSpec, module: Any) -> dict[str, Any]:
@@ -125,23 +141,27 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
 @default_float_environment()
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
-    return _with_wire_keys(_engine_tensor_data(spec, tensor))
+    return _with_wire_keys(engine_tensor_data(spec, tensor))
 
 
-def _engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
-    with _readable(spec, tensor):
+def engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+    """Converts one tensor as ``engine_data`` does."""
+    with readable(spec, tensor):
         return _tensor_data(spec, tensor)
 
 
 @contextlib.contextmanager
-def _readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
+def readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
     """Turns any error of reading ``thing`` into an ``InvalidArgumentError`` that names tensor, part and type."""
     try:
         yield
-    except (InvalidArgumentError, MemoryError):
+    except (SparseaggError, MemoryError):
         raise
     except Exception as error:  # any kind of error that the thing's library raises
-        raise InvalidArgumentError(f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}") from error
+        cure = "" if cuda_device(thing) is None else READ_ON_GPU
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}{cure}"
+        ) from error
 
 
 def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -151,9 +171,9 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
         if len(tensor) != 2:
             raise InvalidArgumentError(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
         keys, rows = tensor
-        with _readable(spec, keys, "keys of "):
+        with readable(spec, keys, "keys of "):
             keys = _key_array(keys)
-        with _readable(spec, rows, "rows of "):
+        with readable(spec, rows, "rows of "):
             if rows is not None:
                 rows = read_columns(rows) if is_table(rows) else to_numpy(rows)
         return _from_rows(spec, keys, rows)
@@ -184,15 +204,21 @@ def _from_dense(spec: TensorSpec, tensor: Any) -> TensorData:
             f"tensor {spec.name!r}: a list is a dense array; keys and rows are a tuple (keys, rows)"
         )
     values = to_numpy(tensor)
-    if values.size != spec.num_rows * spec.row_width or spec.num_rows == 0:
+    check_dense_shape(spec, values.shape)
+    rows = values.reshape(spec.num_rows, spec.row_width)
+    return TensorData(spec, None, wire_values(spec, None, rows, spec.num_rows), spec.num_rows)
+
+
+def check_dense_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raises ``InvalidArgumentError`` if a dense array of this shape is not the whole tensor."""
+    size = math.prod(shape)
+    if size != spec.num_rows * spec.row_width or spec.num_rows == 0:
         raise InvalidArgumentError(
-            f"tensor {spec.name!r}: a dense array of shape {values.shape} has {values.size} values, but num_rows "
+            f"tensor {spec.name!r}: a dense array of shape {shape} has {size} values, but num_rows "
             f"{spec.num_rows} × row_width {spec.row_width} needs {spec.num_rows * spec.row_width}; "
             "give (keys, rows) for a part"
         )
-    _check_axes(spec, "dense", values.shape)
-    rows = values.reshape(spec.num_rows, spec.row_width)
-    return TensorData(spec, None, wire_values(spec, None, rows, spec.num_rows), spec.num_rows)
+    _check_axes(spec, "dense", shape)
 
 
 def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
@@ -226,10 +252,8 @@ def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
     shape = tuple(int(size) for size in entries.shape)
     if len(coordinates) == 1 and spec.num_rows == 0:
         return _from_rows(spec, coordinates[0], values)
+    check_sparse_shape(spec, len(coordinates), shape)
     sparse_shape, row_width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
-    if math.prod(shape) != spec.num_rows * spec.row_width or math.prod(sparse_shape) >= 1 << 63:
-        raise _refuse_shape(spec, shape)
-    _check_axes(spec, "sparse", shape)
     try:
         flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
     except ValueError as error:
@@ -243,6 +267,16 @@ def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
     if row_width == 1:
         return _from_values(spec, flat, values)
     raise _refuse_shape(spec, shape)
+
+
+def check_sparse_shape(spec: TensorSpec, num_axes: int, shape: tuple[int, ...]) -> None:
+    """Raises ``InvalidArgumentError`` if a sparse array of this shape is not the tensor's.
+
+    ``num_axes``: how many of the first axes are sparse.
+    """
+    if math.prod(shape) != spec.num_rows * spec.row_width or math.prod(shape[:num_axes]) >= 1 << 63:
+        raise _refuse_shape(spec, shape)
+    _check_axes(spec, "sparse", shape)
 
 
 def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgumentError:
@@ -298,13 +332,18 @@ def _differs(array: Array) -> Array:
 
 def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
     """Returns the keys as contiguous integers of 32 or 64 bits in the machine's byte order, copied if they are not."""
-    if keys.ndim != 1:
-        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {keys.shape}")
+    check_key_shape(spec, keys.shape)
     if keys.size == 0:
         return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
         raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
     return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
+
+
+def check_key_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raises ``InvalidArgumentError`` if keys of this shape are on several axes, or on none."""
+    if len(shape) != 1:
+        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {shape}")
 
 
 def _with_wire_keys(data: TensorData) -> TensorData:

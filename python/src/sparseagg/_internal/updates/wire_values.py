@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sparseagg._internal.foreign.parts import Array
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["first_true", "misfit", "wire_values"]
+__all__ = ["check_row_shape", "first_true", "misfit", "wire_values"]
 
 
 def first_true(mask: Array) -> int:
@@ -31,11 +32,7 @@ def wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: i
     Raises:
         InvalidArgumentError: the size is wrong, or a value does not fit the dtype.
     """
-    if values.size != num_keys * spec.row_width or (values.ndim > 1 and len(values) != num_keys):
-        raise InvalidArgumentError(
-            f"tensor {spec.name!r}: values of shape {values.shape} do not go with {num_keys} keys of "
-            f"row_width {spec.row_width}"
-        )
+    check_row_shape(spec, values.shape, num_keys)
     if values.size == 0:
         converted = np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
     elif spec.dtype == "bfloat16":
@@ -46,6 +43,15 @@ def wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: i
         converted = _to_integer(spec, keys, values)
     wire = converted.dtype.newbyteorder("<")
     return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.row_width)
+
+
+def check_row_shape(spec: TensorSpec, shape: tuple[int, ...], num_keys: int) -> None:
+    """Raises ``InvalidArgumentError`` if values of this shape are not a row for each key."""
+    if math.prod(shape) != num_keys * spec.row_width or (len(shape) > 1 and shape[0] != num_keys):
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: values of shape {shape} do not go with {num_keys} keys of row_width "
+            f"{spec.row_width}"
+        )
 
 
 def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:

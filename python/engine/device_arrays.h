@@ -1,0 +1,61 @@
+// Arrays in CUDA memory that other Python libraries lend.
+#ifndef SPARSEAGG_PYTHON_ENGINE_DEVICE_ARRAYS_H_
+#define SPARSEAGG_PYTHON_ENGINE_DEVICE_ARRAYS_H_
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/engine.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
+#include "python/engine/local_round.h"
+
+namespace sparseagg::python {
+
+// One array in CUDA memory, borrowed from its library: the Python class _engine.DeviceArray. Immutable. Its destruction
+// gives the array back, so it needs the GIL, as all Python objects do.
+class DeviceArray {
+ public:
+  // Borrows an array by DLPack, or by version 2 or 3 of the CUDA Array Interface if its library has no DLPack. Reads of
+  // the round's device_stream() come after the writes that the library has queued so far.
+  // Requires: the GIL, which is released while the round's engine is busy. Runs Python code of the library.
+  // Errors: exceptions of the library. ValueError: the array is on another device, is described in a version that is
+  // not known, or its engine reads only host memory. StatusException: the device has failed.
+  static std::unique_ptr<DeviceArray> Borrow(const pybind11::object& array, const LocalRound& round);
+
+  virtual ~DeviceArray() = default;
+
+  const std::byte* data() const { return data_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  // Returns: as NumPy names it, "bfloat16" included; otherwise a name that no tensor has.
+  const std::string& dtype() const { return dtype_; }
+  // Whether rows follow one another, and values in them, without gaps.
+  bool is_contiguous() const { return is_contiguous_; }
+  uint64_t size() const;  // number of entries
+
+  // Return: nullopt or false if the array is not in the form that the engine reads.
+  std::optional<InputKeys> AsKeys() const;
+  bool HasValuesOf(const TensorSpec& spec) const;
+
+ protected:
+  DeviceArray() = default;
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  const std::byte* data_ = nullptr;
+  std::vector<int64_t> shape_;
+  std::string dtype_;
+  bool is_contiguous_ = true;
+};
+
+void DefineDeviceArray(pybind11::module_& module);
+
+}  // namespace sparseagg::python
+
+#endif  // SPARSEAGG_PYTHON_ENGINE_DEVICE_ARRAYS_H_
