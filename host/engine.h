@@ -129,7 +129,8 @@ struct DeviceStream {
   uintptr_t stream = 0;
 };
 
-// A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators.
+// A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A new
+// function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
 //
 //   const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 8});
 //   RETURN_IF_ERROR(engine->Probe());

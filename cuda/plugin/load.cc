@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cuda/plugin/guarded.h"
 #include "cuda/plugin/plugin.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
@@ -57,7 +58,17 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, 
                                                        FallbackReport on_fallback, DeviceWork work) {
   ASSIGN_OR_RETURN(const std::string found, FindPlugin(path));
   ASSIGN_OR_RETURN(const PluginEntry entry, OpenPlugin(found));
-  const PluginRequest request{cpu, std::move(on_fallback), work, internal::ColumnStore(), cpu::CurrentSimdTarget()};
+  // Exceptions stay on their side; a report is lost where there is no memory for it.
+  FallbackReport report;
+  if (on_fallback) {
+    report = [told = std::move(on_fallback)](const absl::Status& reason) {
+      static_cast<void>(Guarded([&] {
+        told(reason);
+        return absl::OkStatus();
+      }));
+    };
+  }
+  const PluginRequest request{cpu, std::move(report), work, internal::ColumnStore(), cpu::CurrentSimdTarget()};
   PluginAnswer answer;
   if (const char* identity = entry(kPluginIdentity, &request, &answer); std::strcmp(identity, kPluginIdentity) != 0) {
     return absl::UnavailableError(absl::StrCat("the CUDA plug-in ", found, " is of sparseagg ", identity,

@@ -2,8 +2,11 @@
 #include "cuda/plugin/plugin.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "cuda/plugin/guarded.h"
+#include "cuda/plugin/guarded_engine.h"
 #include "host/base/column.h"
 #include "host/cpu/simd/kernels.h"
 
@@ -19,6 +22,10 @@ extern "C" __attribute__((visibility("default"))) const char* sparseagg_cuda_plu
     return cpu::ForceSimdTarget(asked.simd_target);
   }();
   static_cast<void>(prepared);
-  *static_cast<cuda::PluginAnswer*>(answer) = cuda::CreateCudaEngine(asked.cpu, asked.on_fallback, asked.work);
+  *static_cast<cuda::PluginAnswer*>(answer) = cuda::Guarded([&]() -> cuda::PluginAnswer {
+    cuda::PluginAnswer engine = cuda::CreateCudaEngine(asked.cpu, asked.on_fallback, asked.work);
+    if (!engine.ok()) return engine;
+    return cuda::GuardEngine(*std::move(engine));
+  });
   return cuda::kPluginIdentity;
 }

@@ -6,9 +6,8 @@
 // - both use the memory allocator of the same C library;
 // - columns of both come from the program's column store, because a column that one of them makes is often freed by the
 //   other (host/base/column.h);
+// - no exception passes between them (guarded_engine.h);
 // - the library is never unloaded.
-// In a build whose C++ library is linked statically, std::bad_alloc may pass from one copy of it to the other. The
-// handler then finds it by its name; only the counts behind std::uncaught_exceptions() differ afterwards.
 #ifndef SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_
 #define SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_
 
@@ -26,7 +25,7 @@ namespace sparseagg::cuda {
 // The arguments of CreateCudaEngine, and what the library takes over from the program.
 struct PluginRequest {
   CpuEngineOptions cpu;
-  FallbackReport on_fallback;
+  FallbackReport on_fallback;  // throws nothing
   DeviceWork work = DeviceWork::kAll;
   void* column_store = nullptr;  // internal::ColumnStore()
   std::string simd_target;       // cpu::CurrentSimdTarget()

@@ -12,6 +12,7 @@
 
 namespace sparseagg::python {
 
+// An engine, and the threads that prepare updates for it. All runtimes on the device share one engine.
 struct LocalRuntime {
   LocalRuntime(Engine& its_engine, bool is_device, int threads)
       : engine(its_engine), device(is_device), arena(threads > 0 ? threads : tbb::task_arena::automatic) {

@@ -220,7 +220,7 @@ class Aggregator:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
 
         Raises:
-            InvalidArgumentError: the tensors differ. AlreadyExistsError: a client has a submission in both.
+            InvalidArgumentError: tensors or devices differ. AlreadyExistsError: a client has a submission in both.
             ResourceExhaustedError, FailedPreconditionError: together they are too many, or beyond the ``memory_limit``,
             or one of the two had to sum up some of its own to stay within it. Both aggregators stay as they were,
             unless the process has run out of memory ("out of memory: ..."): then they cannot be used any more.

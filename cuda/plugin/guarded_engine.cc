@@ -1,0 +1,87 @@
+#include "cuda/plugin/guarded_engine.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cuda/plugin/guarded.h"
+
+namespace sparseagg::cuda {
+namespace {
+
+class GuardedAccumulator final : public Accumulator {
+ public:
+  explicit GuardedAccumulator(std::unique_ptr<Accumulator> inner) : inner_(std::move(inner)) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    return Guarded([&] { return inner_->Prepare(std::move(update)); });
+  }
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    return Guarded([&] { return inner_->Add(std::move(update)); });
+  }
+  absl::Status MergeFrom(Accumulator&& other) override {
+    return Guarded([&] { return inner_->MergeFrom(std::move(*static_cast<GuardedAccumulator&>(other).inner_)); });
+  }
+  absl::Status FoldPending(SubmissionOrder order) override {
+    return Guarded([&] { return inner_->FoldPending(order); });
+  }
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    return Guarded([&] { return std::move(*inner_).Finish(order); });
+  }
+  absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder order) && override {
+    return Guarded([&] { return std::move(*inner_).FinishOnDevice(order); });
+  }
+
+  // Allocate nothing.
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return inner_->PrepareBytes(update); }
+  bool KeepsAll() const override { return inner_->KeepsAll(); }
+  void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
+  uint64_t num_submissions() const override { return inner_->num_submissions(); }
+  size_t memory_bytes() const override { return inner_->memory_bytes(); }
+  uint64_t FoldBytes(const PreparedUpdate* next) const override { return inner_->FoldBytes(next); }
+  uint64_t FinishBytes(const PreparedUpdate* next) const override { return inner_->FinishBytes(next); }
+
+ private:
+  const std::unique_ptr<Accumulator> inner_;
+};
+
+class GuardedEngine final : public Engine {
+ public:
+  explicit GuardedEngine(std::unique_ptr<Engine> inner) : inner_(std::move(inner)) {}
+
+  absl::string_view name() const override { return inner_->name(); }
+  std::string description() const override {
+    const auto text = Guarded([&] { return absl::StatusOr<std::string>(inner_->description()); });
+    return text.ok() ? *text : std::string();
+  }
+  absl::Status Probe() const override {
+    return Guarded([&] { return inner_->Probe(); });
+  }
+  absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
+    return Guarded([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {
+      absl::StatusOr<std::unique_ptr<Accumulator>> inner = inner_->CreateAccumulator(spec);
+      if (!inner.ok()) return inner;
+      return std::make_unique<GuardedAccumulator>(*std::move(inner));
+    });
+  }
+  std::optional<DeviceStream> device_stream() const override { return inner_->device_stream(); }
+  absl::Status FollowStream(uintptr_t stream) override {
+    return Guarded([&] { return inner_->FollowStream(stream); });
+  }
+  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
+                                         std::shared_ptr<const void> owner, double weight) override {
+    return Guarded([&] { return inner_->Import(spec, keys, values, std::move(owner), weight); });
+  }
+
+ private:
+  const std::unique_ptr<Engine> inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> GuardEngine(std::unique_ptr<Engine> engine) {
+  return std::make_unique<GuardedEngine>(std::move(engine));
+}
+
+}  // namespace sparseagg::cuda
