@@ -165,9 +165,10 @@ class Engine {
   // `keys`: spans of device memory, or a run; not used after the call. `values`: as of UpdateColumns, in device memory.
   // `owner` keeps the values alive; it is released on any thread once the device has read them. Requires: whoever
   // writes the arrays has done so in the order of device_stream(), and does not change the values before the update is
-  // merged or destroyed. Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no
-  // device memory. UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed. Blocks: until
-  // the device has checked the update.
+  // merged or destroyed.
+  // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no device memory.
+  // UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed.
+  // Blocks: until the device has checked the update.
   virtual absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& /*spec*/, const InputKeys& /*keys*/,
                                                  const std::byte* /*values*/, std::shared_ptr<const void> /*owner*/,
                                                  double /*weight*/) {
