@@ -144,6 +144,37 @@ def check_errors(checks: Checks, move: Move) -> None:
                 raise AssertionError(got)
 
 
+def check_results(checks: Checks, move: Move, read: Move) -> None:
+    """Compares results that stay on the device, which `read` brings to the host, with the CPU engine's."""
+    for dtype, options in (
+        ("float32", {"op": "mean", "return_counts": True}),
+        ("float16", {"result_layout": "dense"}),
+        ("float64", {"weighting": "by_weight", "return_weights": True}),
+        ("int64", {"op": "max"}),
+    ):
+        with checks.named(f"results of {dtype} that stay on the device"):
+            rng = np.random.default_rng(8)
+            for row_width in (1, 3):
+                tensor = sa.TensorSpec("v", dtype, num_rows=100_000, row_width=row_width)
+                spec = sa.RoundSpec([tensor], **options)
+                weight = 2.0 if "weighting" in options else None
+                here, there = sa.Aggregator(spec), sa.Aggregator(spec, device="cuda")
+                for i in range(4):
+                    keys, rows = random_tuples(rng, tensor, 20_000)
+                    here.add(f"{i}", (keys, rows), weight)
+                    there.add(f"{i}", (move(keys), move(rows)), weight)
+                expected, actual = here.finish()["v"], there.finish_on_device()["v"]
+                for name in ("keys", "values", "counts", "weights"):
+                    column, wanted = getattr(actual, name), getattr(expected, name)
+                    if column is None:  # a dense result has all keys
+                        if wanted is not None and name != "keys":
+                            raise AssertionError(f"no {name}")
+                        continue
+                    got = read(column)
+                    if (got.dtype, got.shape, got.tobytes()) != (wanted.dtype, wanted.shape, wanted.tobytes()):
+                        raise AssertionError(f"{name} of row_width {row_width} differ: {got} and {wanted}")
+
+
 def vector(num_rows: int, **options: Any) -> sa.RoundSpec:
     return sa.RoundSpec([sa.TensorSpec("v", options.pop("dtype", "float32"), num_rows=num_rows, **options)])
 
@@ -165,6 +196,7 @@ def check_torch(checks: Checks) -> None:
     check_random(checks, move)
     check_many(checks, move)
     check_errors(checks, move)
+    check_results(checks, move, lambda column: torch.from_dlpack(column).cpu().numpy())
     rng = np.random.default_rng(11)
     spec = vector(1 << 20)
     host = [random_tuples(rng, spec.tensors[0], 100_000) for _ in range(3)]
@@ -193,6 +225,28 @@ def check_torch(checks: Checks) -> None:
         if {"v": columns(aggregator.finish()["v"])} != outcome(host, spec, "cpu"):
             raise AssertionError("other bits")
         del rubbish
+
+    with checks.named("results as tensors, sparse and dense, whose memory is given back"):
+        for layout in ("sparse", "dense"):
+            shape = (1000, 20, 3)
+            like = sa.RoundSpec([sa.TensorSpec("v", "bfloat16", shape=shape)], result_layout=layout)
+            dense = torch.zeros(20_000, 3).to(torch.bfloat16)
+            keys = torch.randperm(20_000)[:500]
+            dense[keys] = torch.randn(500, 3).to(torch.bfloat16)
+            aggregator = sa.Aggregator(like, device="cuda")
+            aggregator.add("a", {"v": (keys.cuda(), dense[keys].cuda())})
+            tensor = aggregator.finish_on_device()["v"].to_torch()
+            if tensor.is_sparse != (layout == "sparse") or tuple(tensor.shape) != shape:
+                raise AssertionError(tensor)
+            if not torch.equal(tensor.to_dense().cpu().reshape(20_000, 3), dense):
+                raise AssertionError(layout)
+        free, _ = torch.cuda.mem_get_info()
+        for _ in range(40):  # of 80 MB each
+            aggregator = sa.Aggregator(vector(20_000_000), device="cuda")
+            aggregator.add("a", torch.ones(20_000_000, device="cuda"))
+            torch.from_dlpack(aggregator.finish_on_device()["v"].values).sum().item()
+        if free - torch.cuda.mem_get_info()[0] > 1 << 30:
+            raise AssertionError(f"{free - torch.cuda.mem_get_info()[0]} bytes are gone")
 
     with checks.named("arrays that a side stream writes late"):
         stream = torch.cuda.Stream()
@@ -258,6 +312,7 @@ def check_cupy(checks: Checks) -> None:
     check_random(checks, cupy.asarray)
     check_many(checks, cupy.asarray)
     check_errors(checks, cupy.asarray)
+    check_results(checks, cupy.asarray, lambda column: cupy.asnumpy(cupy.from_dlpack(column)))
 
     with checks.named("arrays that a side stream writes late"):
         keys, rows = random_tuples(np.random.default_rng(12), vector(1 << 20).tensors[0], 100_000)
@@ -297,6 +352,7 @@ def check_jax(checks: Checks) -> None:
     check_random(checks, move)
     check_many(checks, move)
     check_errors(checks, move)
+    check_results(checks, move, lambda column: np.asarray(jax.dlpack.from_dlpack(column)))
 
     with checks.named("arrays that are still being computed"):
         keys, rows = random_tuples(np.random.default_rng(13), vector(1 << 20).tensors[0], 100_000)
@@ -326,6 +382,7 @@ def check_numba(checks: Checks) -> None:
     check_random(checks, cuda.to_device)
     check_many(checks, cuda.to_device)
     check_errors(checks, cuda.to_device)
+    check_results(checks, cuda.to_device, lambda column: cuda.as_cuda_array(column).copy_to_host())
 
     @cuda.jit
     def late(source: Any, target: Any, turns: int) -> None:
@@ -382,8 +439,14 @@ def times_of(torch: Any, host: list[Any], spec: sa.RoundSpec) -> dict[str, float
     def copied() -> Any:
         return sa.aggregate([(keys.cpu().numpy(), rows.cpu().numpy()) for keys, rows in device], spec, device="cpu")
 
+    def kept() -> Any:
+        aggregator = sa.Aggregator(spec, device="cuda")
+        aggregator.add_all(device)
+        return aggregator.finish_on_device()
+
     ways = {
-        "sparseagg, device arrays": lambda: sa.aggregate(device, spec, device="cuda"),
+        "sparseagg, device arrays, result on the device": kept,
+        "sparseagg, device arrays, result on the host": lambda: sa.aggregate(device, spec, device="cuda"),
         "sparseagg, host arrays to the CUDA engine": lambda: sa.aggregate(host, spec, device="cuda"),
         "torch coalesce, result on the device": coalesced,
         "torch coalesce, result on the host": lambda: coalesced().cpu(),
