@@ -162,9 +162,10 @@ class Engine {
   // Validates one update whose arrays are in device memory, for the accumulators of this engine: ValidatedUpdate has
   // on_device(). Copies the keys on the device, in the tensor's key type, and borrows the values where they lie; so
   // nothing is copied to the host, unless the update is refused or the device gives up.
-  // `keys`: spans of device memory, or a run. `values`: as of UpdateColumns, in device memory. `owner` keeps both
-  // alive; it is released on any thread once the device has read them. Requires: whoever writes the arrays has done so
-  // in the order of device_stream(), and does not change the values before the update is merged or destroyed.
+  // `keys`: spans of device memory, or a run; not used after the call. `values`: as of UpdateColumns, in device memory.
+  // `owner` keeps the values alive; it is released on any thread once the device has read them. Requires: whoever
+  // writes the arrays has done so in the order of device_stream(), and does not change the values before the update is
+  // merged or destroyed.
   // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no device memory.
   // UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed.
   // Blocks: until the device has checked the update.

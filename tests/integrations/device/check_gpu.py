@@ -4,7 +4,8 @@
 
 Needs sparseagg with its CUDA engine (SPARSEAGG_CUDA_PLUGIN names the library of a build), and takes about a minute.
 Each library has a process of its own, in which it meets no other one's memory pool, and whose crash is one failure.
-Prints a line for each check. Exit status: 1 if one failed. What is not installed is skipped, by name.
+Prints a line for each check. Exit status: 1 if one failed. What is not installed is skipped, by name: torch,
+cupy-cuda13x, jax[cuda13], numba-cuda[cu13].
 """
 
 from __future__ import annotations

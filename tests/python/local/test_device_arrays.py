@@ -208,6 +208,18 @@ def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> 
     assert engine_of(sa.aggregate([(KEYS, ROWS), ([1, 2], [3.0, 4.0]), [0.0] * 10], one())) == "cpu"
 
 
+def test_results_on_a_device_are_updates_of_the_next_merge(library: Library) -> None:
+    halves = []
+    for _ in range(2):
+        aggregator = sa.Aggregator(one(), device="cuda")
+        aggregator.add("a", (library.array(KEYS), library.array(ROWS)))
+        halves.append(aggregator.finish_on_device()["v"])
+    result = sa.aggregate([(half.keys, half.values) for half in halves], one())
+    assert engine_of(result) == "cuda"
+    assert result["v"].keys.tolist() == [2, 5, 9]
+    assert result["v"].values.tolist() == [4, 18, 8]
+
+
 def test_without_the_plugin_torch_is_copied_and_others_are_refused_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, library: Library
 ) -> None:
