@@ -126,7 +126,11 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
     // An update is imported as a whole, so another attempt would need the same memory.
     if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
     ASSIGN_OR_RETURN(imported, std::move(found));
-    session.Keep(imported.d_keys.bytes());
+    if (imported.refused) {
+      imported.d_keys.Release();  // while device_mutex_ is held, which guards the device's memory
+    } else {
+      session.Keep(imported.d_keys.bytes());
+    }
     return absl::OkStatus();
   });
   if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);
