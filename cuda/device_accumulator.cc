@@ -231,12 +231,13 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
     return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: the CPU holds the sums"));
   }
   FinishedOnDevice finished;
+  const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
   const absl::Status status = engine_.RunOnDevice([&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
     ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
-    for (const DeviceBuffer* column : {&finished.columns.d_keys, &finished.columns.d_values, &finished.columns.d_counts,
-                                       &finished.columns.d_weights}) {
+    *columns = std::move(finished.columns);
+    for (const DeviceBuffer* column : {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
       session.Keep(column->bytes());
     }
     return absl::OkStatus();
@@ -249,11 +250,11 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   DeviceResult result = FormOf(cpu::MakeSparse(spec_, 0));
   result.layout = finished.layout;
   result.num_keys = finished.num_keys;
-  result.d_keys = finished.columns.d_keys.get();
-  result.d_values = finished.columns.d_values.get();
-  result.d_counts = finished.columns.d_counts.as<uint32_t>();
-  result.d_weights = finished.columns.d_weights.as<double>();
-  result.owner = engine_.OwnColumns(std::move(finished.columns));
+  result.d_keys = columns->d_keys.get();
+  result.d_values = columns->d_values.get();
+  result.d_counts = columns->d_counts.as<uint32_t>();
+  result.d_weights = columns->d_weights.as<double>();
+  result.owner = columns;
   return result;
 }
 

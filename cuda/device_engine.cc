@@ -51,38 +51,40 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
 // Awaits what reads the arrays before it gives them back, since their owner may write to them at once.
 class DeviceEngine::ImportedArrays {
  public:
-  ImportedArrays(DeviceEngine& engine, DeviceBuffer d_keys, std::shared_ptr<const void> owner)
-      : engine_(engine), d_keys_(std::move(d_keys)), owner_(std::move(owner)) {}
+  ImportedArrays(DeviceEngine& engine, std::shared_ptr<const void> owner) : engine_(engine), owner_(std::move(owner)) {}
   ImportedArrays(const ImportedArrays&) = delete;
   ImportedArrays& operator=(const ImportedArrays&) = delete;
   ~ImportedArrays() {
-    engine_.GiveBack({&d_keys_}, [](Device& device) { return device.AwaitLane(Lane::kCopy); });
+    engine_.GiveBack({&d_keys}, [](Device& device) { return device.AwaitLane(Lane::kCopy); });
   }
+
+  DeviceBuffer d_keys;  // set within an operation, which keeps them
 
  private:
   DeviceEngine& engine_;
-  DeviceBuffer d_keys_;
   const std::shared_ptr<const void> owner_;
 };
 
 // Columns of a result in device memory, which the caller has.
 class DeviceEngine::OwnedColumns {
  public:
-  OwnedColumns(DeviceEngine& engine, ResultColumns columns) : engine_(engine), columns_(std::move(columns)) {}
+  explicit OwnedColumns(DeviceEngine& engine) : engine_(engine) {}
   OwnedColumns(const OwnedColumns&) = delete;
   OwnedColumns& operator=(const OwnedColumns&) = delete;
   ~OwnedColumns() {
-    engine_.GiveBack({&columns_.d_keys, &columns_.d_values, &columns_.d_counts, &columns_.d_weights},
+    engine_.GiveBack({&columns.d_keys, &columns.d_values, &columns.d_counts, &columns.d_weights},
                      [](Device& device) { return device.AwaitAll(); });
   }
 
+  ResultColumns columns;
+
  private:
   DeviceEngine& engine_;
-  ResultColumns columns_;
 };
 
-std::shared_ptr<const void> DeviceEngine::OwnColumns(ResultColumns columns) {
-  return std::make_shared<OwnedColumns>(*this, std::move(columns));
+std::shared_ptr<ResultColumns> DeviceEngine::NewColumns() {
+  const auto owned = std::make_shared<OwnedColumns>(*this);
+  return {owned, &owned->columns};
 }
 
 void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device)) {
@@ -121,16 +123,15 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
   const TensorShape shape(spec);
   ImportedKeys imported;
+  // Before the operation, so that its buffer is never freed without device_mutex_, whatever fails.
+  auto arrays = std::make_shared<ImportedArrays>(*this, std::move(owner));
   const absl::Status status = RunOnDevice([&](Session& session, int) -> absl::Status {
     absl::StatusOr<ImportedKeys> found = ImportColumns(session, spec, shape, keys, values);
     // An update is imported as a whole, so another attempt would need the same memory.
     if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
     ASSIGN_OR_RETURN(imported, std::move(found));
-    if (imported.refused) {
-      imported.d_keys.Release();  // while device_mutex_ is held, which guards the device's memory
-    } else {
-      session.Keep(imported.d_keys.bytes());
-    }
+    arrays->d_keys = std::move(imported.d_keys);
+    session.Keep(arrays->d_keys.bytes());
     return absl::OkStatus();
   });
   if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);
@@ -149,12 +150,12 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
   if (const auto* run = std::get_if<KeyRun>(&keys)) {
     columns.keys = *run;
   } else if (shape.key_bytes == sizeof(uint32_t)) {
-    columns.keys = absl::MakeConstSpan(imported.d_keys.as<uint32_t>(), count);
+    columns.keys = absl::MakeConstSpan(arrays->d_keys.as<uint32_t>(), count);
   } else {
-    columns.keys = absl::MakeConstSpan(imported.d_keys.as<uint64_t>(), count);
+    columns.keys = absl::MakeConstSpan(arrays->d_keys.as<uint64_t>(), count);
   }
   columns.values = spec.aggregation.op == Op::kUnion ? nullptr : values;
-  columns.owner = std::make_shared<ImportedArrays>(*this, std::move(imported.d_keys), std::move(owner));
+  columns.owner = std::move(arrays);
   return ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, weight), imported.sorted, imported.unique);
 }
 

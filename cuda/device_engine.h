@@ -99,9 +99,9 @@ class DeviceEngine : public Engine {
   // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
   // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
   absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update);
-  // Takes buffers of an operation over, which has called Session::Keep for their bytes. Returns: what gives them back,
-  // as of DeviceResult::owner.
-  std::shared_ptr<const void> OwnColumns(ResultColumns columns);
+  // Returns: no columns yet. An operation sets them, and calls Session::Keep for their bytes. Their release is that of
+  // DeviceResult::owner.
+  std::shared_ptr<ResultColumns> NewColumns();
   // Ends the use of the device, because its answer contradicted the host's.
   void Distrust(const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }

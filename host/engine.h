@@ -105,9 +105,8 @@ class Accumulator {
   virtual absl::StatusOr<Result> Finish(SubmissionOrder order) && = 0;
 
   // The same, with the result in device memory. There is no CPU to go over to.
-  // Errors: as of Finish. UNIMPLEMENTED: the engine has no device. UNAVAILABLE: the device has failed, now or before, or
-  // FoldPending has gone over to the CPU.
-  // RESOURCE_EXHAUSTED: also no device memory.
+  // Errors: as of Finish. UNIMPLEMENTED: the engine has no device. UNAVAILABLE: the device has failed, now or before,
+  // or FoldPending has gone over to the CPU. RESOURCE_EXHAUSTED: also no device memory.
   virtual absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder /*order*/) && {
     return absl::UnimplementedError("the CPU engine has no results in device memory");
   }
@@ -129,8 +128,8 @@ struct DeviceStream {
   uintptr_t stream = 0;
 };
 
-// A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A new
-// function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
+// A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A
+// new function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
 //
 //   const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 8});
 //   RETURN_IF_ERROR(engine->Probe());
@@ -169,11 +168,13 @@ class Engine {
   // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no device memory.
   // UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed.
   // Blocks: until the device has checked the update.
+  // NOLINTBEGIN(performance-unnecessary-value-param): engines with a device keep the owner
   virtual absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& /*spec*/, const InputKeys& /*keys*/,
                                                  const std::byte* /*values*/, std::shared_ptr<const void> /*owner*/,
                                                  double /*weight*/) {
     return absl::UnimplementedError("the CPU engine reads only arrays in host memory");
   }
+  // NOLINTEND(performance-unnecessary-value-param)
 };
 
 }  // namespace sparseagg

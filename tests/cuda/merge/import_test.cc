@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -273,6 +276,33 @@ TEST_F(ImportTest, ErrorsAreThoseOfTheHost) {
   EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
   EXPECT_EQ(CreateCpuEngine()->Import(spec, KeyRun{0, 2}, bytes, nullptr, 1.0).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(ImportTest, SeveralThreadsAtOnce) {
+  TensorSpec spec = FloatSum();
+  spec.row_width = 1;
+  const std::vector<float> values(100, 1.0f);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  std::vector<int64_t> good(100);
+  std::iota(good.begin(), good.end(), int64_t{0});
+  std::vector<int64_t> bad = good;
+  bad.back() = -1;
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  std::atomic<int> num_wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const bool is_good = (t + i) % 2 == 0;
+        const auto update =
+            engine.Import(spec, absl::MakeConstSpan(is_good ? good : bad), bytes, /*owner=*/nullptr, 1.0);
+        if (update.ok() != is_good || (is_good && !update->unique())) ++num_wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_wrong, 0);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
 }
 
 // Whatever call fails: the reference's bits, or an error that says that the arrays are on a device that failed.
