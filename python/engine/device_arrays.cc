@@ -98,7 +98,8 @@ class InterfaceArray : public DeviceArray {
     shape_ = fields["shape"].cast<std::vector<int64_t>>();
     const auto type = fields["typestr"].cast<std::string>();
     dtype_ = NameOf(type);
-    data_ = reinterpret_cast<const std::byte*>(fields["data"].cast<std::pair<uintptr_t, bool>>().first);
+    const auto address = fields["data"].cast<std::pair<uintptr_t, bool>>().first;
+    data_ = reinterpret_cast<const std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): it comes so
     if (fields.contains("strides") && !fields["strides"].is_none()) {
       const auto strides = fields["strides"].cast<std::vector<int64_t>>();
       if (strides.size() != shape_.size()) throw NotReadable("it has other numbers of strides than of axes");

@@ -22,15 +22,15 @@ namespace py = pybind11;
 class Owner {
  public:
   Owner(std::shared_ptr<const void> columns, const LocalRuntime& runtime)
-      : columns_(std::move(columns)), runtime_(runtime) {}
+      : columns_(std::make_unique<std::shared_ptr<const void>>(std::move(columns))), runtime_(runtime) {}
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
   ~Owner() {
-    if (runtime_.is_lost) new std::shared_ptr<const void>(std::move(columns_));
+    if (runtime_.is_lost) static_cast<void>(columns_.release());
   }
 
  private:
-  std::shared_ptr<const void> columns_;
+  std::unique_ptr<std::shared_ptr<const void>> columns_;
   const LocalRuntime& runtime_;
 };
 

@@ -21,7 +21,7 @@ from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload
-from sparseagg._internal.local.engine import tensor_result
+from sparseagg._internal.local.engine_results import tensor_result
 from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.local.memory_columns import part_of
 from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission

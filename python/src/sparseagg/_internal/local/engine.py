@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16, extension
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
+from sparseagg._internal.local.engine_results import device_result, tensor_result
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
 from sparseagg._internal.local.placement import placed
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -32,9 +33,9 @@ from sparseagg._internal.updates.contributors import (
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Piece, RawDeviceResult, RawResult
+    from sparseagg._engine import Piece
 
-__all__ = ["Aggregator", "aggregate", "release_memory", "tensor_result"]
+__all__ = ["Aggregator", "aggregate", "release_memory"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -377,34 +378,3 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
             batch = []
     if batch:
         yield batch
-
-
-def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
-    """Returns a tensor's result as the extension gives it; its arrays are views of the engine's memory."""
-    columns = _columns(spec, tensor, raw)
-    if raw["values"] is not None and raw["dtype"] == "bfloat16":
-        columns["values"] = bfloat16.float_from_bits(raw["values"])
-    return TensorResult(**columns)
-
-
-def device_result(spec: RoundSpec, tensor: TensorSpec, raw: RawDeviceResult) -> DeviceTensorResult:
-    """The same for a result in the memory of a GPU."""
-    return DeviceTensorResult(**_columns(spec, tensor, raw))
-
-
-def _columns(spec: RoundSpec, tensor: TensorSpec, raw: RawResult | RawDeviceResult) -> dict[str, Any]:
-    how = spec.aggregation_of(tensor)
-    return {
-        "keys": raw["keys"],
-        "name": tensor.name,
-        "layout": raw["layout"],
-        "dtype": raw["dtype"],
-        "num_rows": tensor.num_rows,
-        "row_width": tensor.row_width,
-        "values": raw["values"],
-        "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
-        "weights": raw["weights"] if how.return_weights else None,
-        "fixed_point_shift": raw["fixed_point_shift"],
-        "fill": how.fill,
-        "shape": tensor.shape,
-    }
