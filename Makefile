@@ -11,9 +11,10 @@ SERVER := build/dev/service/sparseagg-server
 SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
 WHEELS_ARGS ?=
-# Tests of Python run on as many processes as there are cores; `PYTEST_ARGS='-n 0 -s'` shows what they print.
+# Tests of Python run on half as many processes again as there are cores, since they wait for servers and browsers;
+# `PYTEST_ARGS='-n 0 -s'` shows what they print.
 PYTEST_ARGS ?=
-PYTEST := $(BIN)/python -m pytest -n $(or $(JOBS),auto)
+PYTEST := $(BIN)/python -m pytest -n $(or $(JOBS),$(shell echo $$((($$(nproc) * 3 + 1) / 2))))
 
 # Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
 ifdef JOBS
