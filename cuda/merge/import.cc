@@ -39,7 +39,7 @@ absl::StatusOr<ImportedKeys> ImportColumns(Session& session, const TensorSpec& s
   const uint64_t count = NumKeys(keys);
   if (imported.refused || count == 0) return imported;
   Device& device = session.device();
-  ASSIGN_OR_RETURN(const DeviceBuffer d_findings, session.memory().Allocate(sizeof(ImportFindings), Lane::kCopy));
+  ASSIGN_OR_RETURN(DeviceBuffer d_findings, session.memory().Allocate(sizeof(ImportFindings), Lane::kCopy));
   RETURN_IF_ERROR(device.Fill(d_findings.get(), 0, d_findings.bytes(), Lane::kCopy));
   if (!std::holds_alternative<KeyRun>(keys)) {
     ASSIGN_OR_RETURN(imported.d_keys, session.memory().Allocate(count * shape.key_bytes, Lane::kCopy));
@@ -67,6 +67,7 @@ absl::StatusOr<ImportedKeys> ImportColumns(Session& session, const TensorSpec& s
     RETURN_IF_ERROR(device.LaunchOn(call, Lane::kCopy));
   }
   RETURN_IF_ERROR(session.JoinCopies());
+  d_findings.HandTo(Lane::kCompute);
   ImportFindings findings;
   RETURN_IF_ERROR(session.CopyOut(&findings, d_findings.get(), sizeof(findings)));
   imported.refused = findings.bad_key != 0 || findings.bad_value != 0;
