@@ -6,9 +6,8 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-import sparseagg as sa
 from cuda_plugins import plugin
-from fake_device import Library
+from fake_device import Library, drop_released
 
 
 @pytest.fixture
@@ -24,8 +23,3 @@ def library(on_host: None) -> Iterator[Library]:
     drop_released()
     gc.collect()  # tracebacks of expected errors hold arrays
     assert library.all_are_back, library.returned
-
-
-def drop_released() -> None:
-    """Gives back what the engine has released on threads of its own; the next call of any aggregator would."""
-    sa.Aggregator(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1)]))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import sparseagg as sa
-from conftest import drop_released
-from fake_device import InterfaceArray, Library, TorchTensor
+from fake_device import InterfaceArray, Library, TorchTensor, drop_released
 from test_device_arrays import KEYS, ROWS
 from test_engine import columns, floats, one
 
