@@ -20,12 +20,12 @@
 #include "cuda/cuda_engine.h"
 #include "cuda/plugin/load.h"
 #include "host/base/column.h"
+#include "host/base/to_status.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "service/admission/heap_trimmer.h"
 #include "service/base/log.h"
 #include "service/base/owners_file.h"
-#include "service/base/to_status.h"
 #include "service/base/try_thread.h"
 #include "service/grpc/grpc_options.h"
 #include "service/net/dev_certificates.h"
@@ -219,7 +219,7 @@ int main(int argc, char** argv) {
     return leave->code;
   }
   int code = 1;
-  const absl::Status status = sparseagg::service::ToStatus([&] {
+  const absl::Status status = sparseagg::ToStatus([&] {
     code = sparseagg::service::Run(std::get<sparseagg::service::Options>(parsed));
     return absl::OkStatus();
   });

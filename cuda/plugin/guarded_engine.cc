@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cuda/plugin/guarded.h"
+#include "host/base/to_status.h"
 
 namespace sparseagg::cuda {
 namespace {
@@ -15,22 +15,23 @@ class GuardedAccumulator final : public Accumulator {
   explicit GuardedAccumulator(std::unique_ptr<Accumulator> inner) : inner_(std::move(inner)) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
-    return Guarded([&] { return inner_->Prepare(std::move(update)); });
+    return sparseagg::ToStatus([&] { return inner_->Prepare(std::move(update)); });
   }
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
-    return Guarded([&] { return inner_->Add(std::move(update)); });
+    return sparseagg::ToStatus([&] { return inner_->Add(std::move(update)); });
   }
   absl::Status MergeFrom(Accumulator&& other) override {
-    return Guarded([&] { return inner_->MergeFrom(std::move(*static_cast<GuardedAccumulator&>(other).inner_)); });
+    return sparseagg::ToStatus(
+        [&] { return inner_->MergeFrom(std::move(*static_cast<GuardedAccumulator&>(other).inner_)); });
   }
   absl::Status FoldPending(SubmissionOrder order) override {
-    return Guarded([&] { return inner_->FoldPending(order); });
+    return sparseagg::ToStatus([&] { return inner_->FoldPending(order); });
   }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
-    return Guarded([&] { return std::move(*inner_).Finish(order); });
+    return sparseagg::ToStatus([&] { return std::move(*inner_).Finish(order); });
   }
   absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder order) && override {
-    return Guarded([&] { return std::move(*inner_).FinishOnDevice(order); });
+    return sparseagg::ToStatus([&] { return std::move(*inner_).FinishOnDevice(order); });
   }
 
   // Allocate nothing.
@@ -52,14 +53,14 @@ class GuardedEngine final : public Engine {
 
   absl::string_view name() const override { return inner_->name(); }
   std::string description() const override {
-    const auto text = Guarded([&] { return absl::StatusOr<std::string>(inner_->description()); });
+    const auto text = sparseagg::ToStatus([&] { return absl::StatusOr<std::string>(inner_->description()); });
     return text.ok() ? *text : std::string();
   }
   absl::Status Probe() const override {
-    return Guarded([&] { return inner_->Probe(); });
+    return sparseagg::ToStatus([&] { return inner_->Probe(); });
   }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
-    return Guarded([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {
+    return sparseagg::ToStatus([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {
       absl::StatusOr<std::unique_ptr<Accumulator>> inner = inner_->CreateAccumulator(spec);
       if (!inner.ok()) return inner;
       return std::make_unique<GuardedAccumulator>(*std::move(inner));
@@ -67,11 +68,11 @@ class GuardedEngine final : public Engine {
   }
   std::optional<DeviceStream> device_stream() const override { return inner_->device_stream(); }
   absl::Status FollowStream(uintptr_t stream) override {
-    return Guarded([&] { return inner_->FollowStream(stream); });
+    return sparseagg::ToStatus([&] { return inner_->FollowStream(stream); });
   }
   absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
                                          std::shared_ptr<const void> owner, double weight) override {
-    return Guarded([&] { return inner_->Import(spec, keys, values, std::move(owner), weight); });
+    return sparseagg::ToStatus([&] { return inner_->Import(spec, keys, values, std::move(owner), weight); });
   }
 
  private:

@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cuda/plugin/guarded.h"
 #include "cuda/plugin/plugin.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "host/cpu/simd/kernels.h"
 
 namespace sparseagg::cuda {
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, 
   FallbackReport report;
   if (on_fallback) {
     report = [told = std::move(on_fallback)](const absl::Status& reason) {
-      static_cast<void>(Guarded([&] {
+      static_cast<void>(sparseagg::ToStatus([&] {
         told(reason);
         return absl::OkStatus();
       }));

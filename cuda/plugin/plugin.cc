@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cuda/plugin/guarded.h"
 #include "cuda/plugin/guarded_engine.h"
 #include "host/base/column.h"
+#include "host/base/to_status.h"
 #include "host/cpu/simd/kernels.h"
 
 extern "C" __attribute__((visibility("default"))) const char* sparseagg_cuda_plugin(const char* identity,
@@ -22,7 +22,7 @@ extern "C" __attribute__((visibility("default"))) const char* sparseagg_cuda_plu
     return cpu::ForceSimdTarget(asked.simd_target);
   }();
   static_cast<void>(prepared);
-  *static_cast<cuda::PluginAnswer*>(answer) = cuda::Guarded([&]() -> cuda::PluginAnswer {
+  *static_cast<cuda::PluginAnswer*>(answer) = sparseagg::ToStatus([&]() -> cuda::PluginAnswer {
     cuda::PluginAnswer engine = cuda::CreateCudaEngine(asked.cpu, asked.on_fallback, asked.work);
     if (!engine.ok()) return engine;
     return cuda::GuardEngine(*std::move(engine));

@@ -18,13 +18,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/outputs.h"
 #include "python/engine/round_host.h"
 #include "python/engine/specs.h"
-#include "service/base/to_status.h"
 #include "service/rounds/round_name.h"
 #include "service/rounds/submission_batch.h"
 
@@ -41,7 +41,7 @@ constexpr size_t kAll = std::numeric_limits<int>::max();  // entries of a list
 // WithoutGil for a function that returns a Status or StatusOr. Throws: StatusException.
 template <typename Function>
 auto Call(const Function& function) {
-  const auto answer = WithoutGil([&] { return service::ToStatus(function); });
+  const auto answer = WithoutGil([&] { return ToStatus(function); });
   if constexpr (std::is_same_v<decltype(function()), absl::Status>) {
     ThrowIfError(answer);
   } else {

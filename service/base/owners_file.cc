@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "host/base/to_status.h"
 #include "service/base/log.h"
-#include "service/base/to_status.h"
 
 namespace sparseagg::service {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 #include "service/codec/parse.h"
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/grpc_web.h"

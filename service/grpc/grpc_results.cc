@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "service/admission/memory_shares.h"
-#include "service/base/to_status.h"
 #include "service/codec/parse.h"
 #include "service/grpc/call_errors.h"
 #include "service/grpc/call_reactor.h"

@@ -1,7 +1,7 @@
 // The calls PutChunk and SubmitBatch.
 #include <utility>
 
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 #include "service/grpc/call_errors.h"
 #include "service/grpc/grpc_service.h"
 #include "service/grpc/reading_reactor.h"

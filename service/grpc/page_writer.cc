@@ -1,7 +1,7 @@
 #include "service/grpc/page_writer.h"
 
+#include "host/base/to_status.h"
 #include "service/admission/memory_shares.h"
-#include "service/base/to_status.h"
 #include "service/codec/serialize.h"
 #include "sparseagg/v1/aggregation.pb.h"
 

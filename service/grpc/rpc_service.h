@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "host/base/to_status.h"
 #include "service/auth/authorize.h"
-#include "service/base/to_status.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/call_errors.h"
 #include "service/handlers/methods.h"

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/base/fail_point.h"
 #include "service/base/retry_later.h"
-#include "service/base/to_status.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/serialize.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 
 namespace sparseagg::service {
 namespace {

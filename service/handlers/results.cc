@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 #include "service/codec/page_format.h"
 #include "service/codec/parse.h"
 #include "service/codec/serialize.h"

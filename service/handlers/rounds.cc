@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "host/spec/ids.h"
-#include "service/base/to_status.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
-#include "service/base/to_status.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"

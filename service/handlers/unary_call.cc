@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 #include "service/handlers/call_errors.h"
 
 namespace sparseagg::service {

@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "service/base/retry_later.h"
-#include "service/base/to_status.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"

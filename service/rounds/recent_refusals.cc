@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "host/base/to_status.h"
 #include "service/base/short_text.h"
-#include "service/base/to_status.h"
 
 namespace sparseagg::service {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
-#include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {

@@ -5,7 +5,7 @@
 
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "service/base/to_status.h"
+#include "host/base/to_status.h"
 
 namespace sparseagg::service {
 namespace {

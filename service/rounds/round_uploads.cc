@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "service/base/log.h"
 #include "service/base/retry_later.h"
 #include "service/base/short_text.h"
-#include "service/base/to_status.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {

@@ -64,6 +64,16 @@ def weight_for(spec: sa.RoundSpec, weight: float) -> float:
     return weight if is_weighted(spec.tensors, spec.weighting) else 1.0
 
 
+def random_updates(
+    rng: np.random.Generator, spec: sa.RoundSpec, pools: Any, num_clients: int, least_weight: int = 0
+) -> dict[str, tuple[Any, float]]:
+    """Returns an update, with a weight below 8, of each client."""
+    return {
+        f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(least_weight, 8))))
+        for i in range(num_clients)
+    }
+
+
 def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> np.ndarray:
     if dtype.startswith(("int", "uint")):
         values = rng.integers(-50, 50, shape)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from cuda_plugins import plugin
-from random_rounds import error_of, random_pools, random_spec, random_update, weight_for
+from random_rounds import error_of, random_pools, random_spec, random_updates
 from sparseagg._internal.local import cuda_plugin
 
 
@@ -26,10 +26,7 @@ def test_random_round_has_the_bits_of_the_cpu_engine(on_host, seed):
     rng = np.random.default_rng(seed)
     spec = random_spec(rng)
     pools = random_pools(rng, spec)
-    updates = {
-        f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(1, 8))))
-        for i in range(rng.integers(1, 12))
-    }
+    updates = random_updates(rng, spec, pools, rng.integers(1, 12), least_weight=1)
     error = error_of(lambda: merged(spec, updates, "cpu"))
     assert error_of(lambda: merged(spec, updates, "cuda")) == error
     if error is None:

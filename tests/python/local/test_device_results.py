@@ -14,7 +14,7 @@ import pytest
 import sparseagg as sa
 from cuda_plugins import plugin
 from fake_device import taken
-from random_rounds import random_pools, random_spec, random_update, weight_for
+from random_rounds import random_pools, random_spec, random_updates
 from sparseagg._internal.local import cuda_plugin
 from test_engine import floats, one
 
@@ -57,10 +57,7 @@ def test_results_on_the_device_have_the_bits_of_the_cpu(seed: int) -> None:
     spec = random_spec(rng)
     print(spec)
     pools = random_pools(rng, spec)
-    updates = {
-        f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(0, 8))))
-        for i in range(rng.integers(0, 12))
-    }
+    updates = random_updates(rng, spec, pools, rng.integers(0, 12))
     on_host, on_device = merged(updates, spec)
     if isinstance(on_host, tuple):
         assert on_device == on_host

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from cuda_plugins import plugin
-from random_rounds import random_pools, random_spec, random_update, weight_for
+from random_rounds import random_pools, random_spec, random_updates
 from real_server import server_binary
 
 
@@ -26,10 +26,7 @@ def test_server_merges_with_the_plugin_and_has_the_bits_of_the_cpu_engine(start_
             rng = np.random.default_rng(seed)
             spec = random_spec(rng)
             pools = random_pools(rng, spec)
-            updates = {
-                f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(1, 8))))
-                for i in range(rng.integers(1, 6))
-            }
+            updates = random_updates(rng, spec, pools, rng.integers(1, 6), least_weight=1)
             try:
                 here = sa.aggregate(updates, spec)
             except sa.SparseaggError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import os
 import pathlib
@@ -27,9 +28,11 @@ def find() -> str | None:
 
     Does not import the package, and does not look whether the file can be loaded.
     """
-    named = os.environ.get(_VARIABLE)
-    if named:
-        return named
+    return os.environ.get(_VARIABLE) or _installed()
+
+
+@functools.cache  # every merge asks, and a search takes as long as a small merge
+def _installed() -> str | None:
     spec = importlib.util.find_spec(_MODULE)
     folders = spec.submodule_search_locations if spec is not None else None
     return str(pathlib.Path(next(iter(folders)), _FILE)) if folders else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from sparseagg._internal.spec.shapes import key_axes
-from sparseagg.errors import FailedPreconditionError
+from sparseagg._internal.results import forms as result_forms
+from sparseagg._internal.spec.shapes import shape_of_rows
 
 if TYPE_CHECKING:
     from sparseagg._engine import DeviceColumn
@@ -46,8 +46,8 @@ class DeviceTensorResult:
     shape: tuple[int, ...] | None
 
     def __post_init__(self) -> None:
-        if self.shape is None and self.num_rows:
-            object.__setattr__(self, "shape", (self.num_rows, self.row_width)[: 1 if self.row_width == 1 else 2])
+        if self.shape is None:
+            object.__setattr__(self, "shape", shape_of_rows(self.num_rows, self.row_width))
 
     def __len__(self) -> int:
         return self.num_rows if self.keys is None else self.keys.shape[0]
@@ -64,24 +64,4 @@ class DeviceTensorResult:
         Raises:
             FailedPreconditionError: there are no values (union), or num_rows is 0 or does not fit int64.
         """
-        import torch
-
-        if self.values is None:
-            raise FailedPreconditionError(f"tensor {self.name!r} is a union, which has keys and counts but no values")
-        if self.shape is None or self.num_rows >= 1 << 63:
-            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows {self.num_rows} has no torch shape")
-        values = torch.from_dlpack(self.values)
-        if self.keys is None:
-            return values.reshape(self.shape)
-        shape, axes = self.shape, key_axes(self.shape, self.num_rows)
-        if not axes:  # no first axes of the shape make the keys
-            shape, axes = (self.num_rows, self.row_width), 1
-        keys = torch.from_dlpack(self.keys).to(torch.int64)
-        coordinates = []
-        for length in reversed(shape[1:axes]):
-            coordinates.append(keys % length)
-            keys = keys // length
-        indices = torch.stack([keys, *reversed(coordinates)])
-        rows = values.reshape(len(self), *shape[axes:])
-        # Keys are unique and ascending, and so are coordinates.
-        return torch.sparse_coo_tensor(indices, rows, shape, is_coalesced=True)
+        return result_forms.device_to_torch(self)

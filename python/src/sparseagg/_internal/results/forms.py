@@ -12,9 +12,10 @@ from sparseagg._internal.updates.arrays import Array
 from sparseagg.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
+    from sparseagg._internal.results.device_result import DeviceTensorResult
     from sparseagg._internal.results.result import TensorResult
 
-__all__ = ["empty_array", "to_arrow", "to_jax", "to_pandas", "to_scipy", "to_tf", "to_torch"]
+__all__ = ["device_to_torch", "empty_array", "to_arrow", "to_jax", "to_pandas", "to_scipy", "to_tf", "to_torch"]
 
 
 def to_scipy(result: TensorResult) -> Any:
@@ -40,6 +41,24 @@ def to_torch(result: TensorResult) -> Any:
     indices = torch.from_numpy(coordinates)
     # Keys are unique and ascending, and so are coordinates: coalesce only says so.
     return torch.sparse_coo_tensor(indices, _torch_array(torch, result, rows), shape).coalesce()
+
+
+def device_to_torch(result: DeviceTensorResult) -> Any:
+    """See ``DeviceTensorResult.to_torch``."""
+    import torch
+
+    shape, num_axes = _array_axes(result, "torch shape")
+    values = torch.from_dlpack(result.values)
+    if result.keys is None:
+        return values.reshape(result.shape)
+    keys = torch.from_dlpack(result.keys).to(torch.int64)
+    coordinates = []
+    for length in reversed(shape[1:num_axes]):
+        coordinates.append(keys % length)
+        keys = keys // length
+    indices = torch.stack([keys, *reversed(coordinates)])
+    # Keys are unique and ascending, and so are coordinates.
+    return torch.sparse_coo_tensor(indices, values.reshape(len(result), *shape[num_axes:]), shape, is_coalesced=True)
 
 
 def to_tf(result: TensorResult) -> Any:
@@ -123,31 +142,40 @@ def empty_array(result: TensorResult, shape: tuple[int, ...], dtype: np.dtype[An
 
 def _rows(result: TensorResult, bounded: str = "") -> Array:
     """Returns the values; ``FailedPreconditionError`` for a union, and where ``bounded`` needs num_rows."""
+    _check_rows(result, bounded)
+    assert result.values is not None
+    return result.values
+
+
+def _check_rows(result: TensorResult | DeviceTensorResult, bounded: str) -> None:
     if result.values is None:
         raise FailedPreconditionError(f"tensor {result.name!r} is a union, which has keys and counts but no values")
     if bounded and result.num_rows == 0:
         raise FailedPreconditionError(f"tensor {result.name!r} of num_rows 0 has no {bounded}")
-    return result.values
 
 
 def _coordinates(result: TensorResult, what: str) -> tuple[Array, Array, tuple[int, ...]]:
-    """Returns the rows, the coordinates of the keys, int64 of shape (axes of keys, n), and the shape of the array.
+    """Returns the rows, the coordinates of the keys, int64 of shape (axes of keys, n), and the shape of the array."""
+    shape, num_axes = _array_axes(result, what)
+    rows = _rows(result).reshape(len(result), *shape[num_axes:])
+    if num_axes == 1:
+        return rows, result.indices.reshape(1, -1), shape
+    return rows, np.stack(np.unravel_index(result.indices, shape[:num_axes])), shape
 
-    Where no first axes of the tensor's shape make the keys, the array is one of (num_rows, row_width).
+
+def _array_axes(result: TensorResult | DeviceTensorResult, what: str) -> tuple[tuple[int, ...], int]:
+    """Returns the shape of the array, and how many of its first axes make the keys.
+
+    Where none of the tensor's shape do, the array is one of (num_rows, row_width).
     """
-    values = _rows(result, what)
+    _check_rows(result, what)
     if result.num_rows >= 1 << 63:
         raise FailedPreconditionError(
             f"tensor {result.name!r} of num_rows {result.num_rows}, which does not fit int64, has no {what}"
         )
     shape = result.shape or (1,)
     num_axes = key_axes(shape, result.num_rows)
-    if num_axes is None or num_axes == 0:
-        shape, num_axes = (result.num_rows, result.row_width), 1
-    rows = values.reshape(len(result), *shape[num_axes:])
-    if num_axes == 1:
-        return rows, result.indices.reshape(1, -1), shape
-    return rows, np.stack(np.unravel_index(result.indices, shape[:num_axes])), shape
+    return (shape, num_axes) if num_axes else ((result.num_rows, result.row_width), 1)
 
 
 def _torch_array(torch: Any, result: TensorResult, values: Array) -> Any:

@@ -16,6 +16,7 @@ from sparseagg._internal.results.add_rows import Addition
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.spec.of_model import model_arrays
 from sparseagg._internal.spec.round_spec import key_bytes
+from sparseagg._internal.spec.shapes import shape_of_rows
 from sparseagg._internal.spec.tied import overlapping_arrays, tied_arrays
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
@@ -60,10 +61,8 @@ class TensorResult:
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.shape is None and self.num_rows:
-            object.__setattr__(
-                self, "shape", (self.num_rows,) if self.row_width == 1 else (self.num_rows, self.row_width)
-            )
+        if self.shape is None:
+            object.__setattr__(self, "shape", shape_of_rows(self.num_rows, self.row_width))
         if self.keys is None:  # all keys: __getattr__ makes them
             object.__delattr__(self, "keys")
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparseagg._internal.base.arguments import shown
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["MOST_AXES", "checked_shape", "is_like", "key_axes", "sizes_of"]
+__all__ = ["MOST_AXES", "checked_shape", "is_like", "key_axes", "shape_of_rows", "sizes_of"]
 
 # As NumPy 1 and the server allow.
 MOST_AXES = 32
@@ -71,6 +71,13 @@ def key_axes(shape: Sequence[int], num_rows: int) -> int | None:
     """Returns how many first axes make the keys, one if there is a choice; None if no number of axes does."""
     counts = (*range(1, len(shape) + 1), 0)
     return next((num_axes for num_axes in counts if math.prod(shape[:num_axes]) == num_rows), None)
+
+
+def shape_of_rows(num_rows: int, row_width: int) -> tuple[int, ...] | None:
+    """Returns the shape of all rows as an array; None if num_rows is 0, which sets no limit."""
+    if num_rows == 0:
+        return None
+    return (num_rows,) if row_width == 1 else (num_rows, row_width)
 
 
 def is_like(shape: Sequence[int], other: Sequence[int]) -> bool:

@@ -1,6 +1,6 @@
 // The conversion of exceptions to statuses.
-#ifndef SPARSEAGG_SERVICE_BASE_TO_STATUS_H_
-#define SPARSEAGG_SERVICE_BASE_TO_STATUS_H_
+#ifndef SPARSEAGG_HOST_BASE_TO_STATUS_H_
+#define SPARSEAGG_HOST_BASE_TO_STATUS_H_
 
 #include <exception>
 #include <new>
@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace sparseagg::service {
+namespace sparseagg {
 
 // Calls `function`, which returns a Status or StatusOr and may throw.
 // Returns: the result of `function`.
@@ -31,6 +31,6 @@ auto ToStatus(const Function& function) -> decltype(function()) {
   }
 }
 
-}  // namespace sparseagg::service
+}  // namespace sparseagg
 
-#endif  // SPARSEAGG_SERVICE_BASE_TO_STATUS_H_
+#endif  // SPARSEAGG_HOST_BASE_TO_STATUS_H_
