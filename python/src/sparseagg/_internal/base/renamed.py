@@ -52,6 +52,8 @@ def _refusing(function: Callable[..., Any], names: dict[str, str]) -> Callable[.
     """Returns the function, with an error for former names of its arguments."""
 
     def check(given: dict[str, Any]) -> None:
+        if names.keys().isdisjoint(given):
+            return
         for name in names.keys() & given.keys():
             raise TypeError(_message(name, names))
 

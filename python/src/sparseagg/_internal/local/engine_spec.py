@@ -26,9 +26,11 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
         return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
 
     telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
+    if len(telling) == len(spec.tensors) and not any(tensor.on_nonfinite for tensor in spec.tensors):
+        return telling, spec.with_options(on_nonfinite="propagate")
     tensors = list(spec.tensors)
     for index in telling:
-        tensors[index] = dataclasses.replace(tensors[index], on_nonfinite="propagate")
+        tensors[index] = tensors[index].with_options(on_nonfinite="propagate")
     return telling, dataclasses.replace(spec, tensors=tuple(tensors))
 
 

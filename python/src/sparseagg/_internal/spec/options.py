@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -13,7 +14,7 @@ from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 __all__ = [
     "DTYPES",
@@ -49,6 +50,7 @@ _ENUMS = {
     if field.enum_type is not None
 }
 _SCALARS = [field.name for field in _FIELDS if field.enum_type is None]
+_NAMES = [*_ENUMS, *_SCALARS]
 
 
 def dtype_name(dtype: DTypeLike) -> str:
@@ -78,18 +80,22 @@ def outside_key_space(num_rows: int) -> str:
 
 def words_of(field: str) -> list[str]:
     """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
+    return list(_numbers_of(field))
+
+
+@functools.cache
+def _numbers_of(field: str) -> dict[str, int]:
     enum, prefix = _ENUMS[field]
-    return [name[len(prefix) :].lower() for name, number in enum.items() if number]
+    return {name[len(prefix) :].lower(): number for name, number in enum.items() if number}
 
 
 def _enum_value(field: str, value: str | None) -> int:
     if value is None:
         return 0
-    known = words_of(field)
-    if value not in known:
-        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(known)}")
-    enum, prefix = _ENUMS[field]
-    return int(enum.Value(prefix + value.upper()))
+    number = _numbers_of(field).get(value) if isinstance(value, str) else None
+    if number is None:
+        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(words_of(field))}")
+    return number
 
 
 def enum_name(enum: Any, prefix: str, number: int) -> str:
@@ -197,14 +203,18 @@ class Options:
         """Raises ``InvalidArgumentError`` for an unknown word, unless ``enum_name`` made it of an unknown number."""
         for field, (_, prefix) in _ENUMS.items():
             value = getattr(self, field)
+            if value is None or (isinstance(value, str) and value in _numbers_of(field)):
+                continue
             if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
                 _enum_value(field, value)
 
     def _options_to_proto(self) -> pb.AggregationSpec:
         proto = pb.AggregationSpec()
-        for field in _ENUMS:
-            setattr(proto, field, _enum_value(field, getattr(self, field)))
-        set_fields(proto, self, _SCALARS)
+        for field, value in self.given_options.items():
+            if field in _ENUMS:
+                setattr(proto, field, _enum_value(field, value))
+            else:
+                set_fields(proto, self, [field])
         return proto
 
     def _shown(self, always: dict[str, Any]) -> str:
@@ -216,9 +226,18 @@ class Options:
         shown = {**always, **given}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
-    def _options(self) -> dict[str, Any]:
-        names = [*_ENUMS, *_SCALARS]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    @functools.cached_property
+    def given_options(self) -> dict[str, Any]:
+        """The options that are set. Rounds may have thousands of tensors, whose options are read several times."""
+        mine = vars(self)
+        return {name: mine[name] for name in _NAMES if mine[name] is not None}
+
+    def with_options(self, **options: Any) -> Self:
+        """Returns a copy that has these options, which are right: they are not checked."""
+        made = object.__new__(type(self))  # without what is cached
+        made._set(**{each.name: getattr(self, each.name) for each in dataclasses.fields(self)})
+        made._set(**options)
+        return made
 
 
 def options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:

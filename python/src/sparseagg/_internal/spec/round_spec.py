@@ -298,8 +298,16 @@ class RoundSpec(Options):
 
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
-        defaults = {"result_layout": tensor.layout}
-        return Aggregation(**{**defaults, **self._options(), **tensor._options()})
+        if tensor.given_options:
+            return Aggregation(**{"result_layout": tensor.layout, **self.given_options, **tensor.given_options})
+        return self._by_layout[tensor.layout]
+
+    @functools.cached_property
+    def _by_layout(self) -> dict[str, Aggregation]:
+        """How tensors without options are aggregated: one object for all, since there may be thousands of them."""
+        return {
+            layout: Aggregation(**{"result_layout": layout, **self.given_options}) for layout in ("sparse", "dense")
+        }
 
     def to_proto(self) -> pb.RoundSpec:
         """Returns the message. Fields of None stay unset.
