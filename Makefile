@@ -218,9 +218,11 @@ bench-service-quick: bench-service-build ## the same on a tenth of the clients, 
 	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
 
 .PHONY: bench-round
-bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, by stage, into bench/results (10 minutes)
+bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, beside Flower and NVFlare, into bench/results
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	$(BIN)/python bench/round/round_bench.py --server $(SERVER) --out bench/results/round.json $(BENCH_ARGS)
+	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
+	$(BIN)/python bench/round/round_bench.py --server $(SERVER) --out bench/results/round.json \
+	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/round/plot.py bench/results/round.json --out bench/results/round.png
 
 .PHONY: bench-service-build

@@ -1,8 +1,11 @@
 """Measures whole rounds as a coordinator in Python sees them, by stage, and beside what people write first.
 
-    round_bench.py --out FILE.json [--server PATH] [--case NAME] [--quick]
+    round_bench.py --out FILE.json [--server PATH] [--python NAME=PATH] [--case NAME] [--quick]
 
-Each contestant has a process of its own (contestant.py says what is timed and checked), and they take turns.
+Each contestant has a process of its own (contestant.py says what is timed and checked), and they take turns. Flower and
+NVFlare run in the interpreters named for them ("flower", "nvflare"), and are left out without one. A contestant that
+takes over a minute a round has one turn. One whose round would take over ten, at the most clients a second that it has
+done, is left out.
 """
 
 from __future__ import annotations
@@ -19,17 +22,30 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import json_lines
+from updates import CASES
 
 CONTESTANT = pathlib.Path(__file__).with_name("contestant.py")
-NAMES = ("sparseagg server", "sparseagg memory", "numpy pickles")
-CASES = ("10 clients", "1000 clients", "100,000 clients", "dense 1 GB")
+# The contestants, each with the interpreter that it needs.
+NAMES = {
+    "sparseagg, server": "",
+    "sparseagg, in memory": "",
+    "NumPy, pickles": "",
+    "NVFlare's cells": "nvflare",
+    "Flower's SuperLink": "flower",
+}
 STAGES = ("create", "submit", "merge", "read")
 TURNS = 3
+SLOW_S = 60
+LONGEST_S = 600
 
 
 def run(name: str, case: str, options: argparse.Namespace) -> dict[str, Any]:
     """One run of some rounds; ``{"absent": reason}`` if it fails."""
-    command = [sys.executable, str(CONTESTANT), name, case, "--repetitions", "1" if options.quick else "2"]
+    needed = NAMES[name]
+    if needed and needed not in options.pythons:
+        return {"absent": f"--python {needed}=PATH is not given"}
+    python = options.pythons.get(needed, sys.executable)
+    command = [python, str(CONTESTANT), name, case, "--repetitions", "1"]
     if options.server is not None:
         command += ["--server", str(options.server)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -39,12 +55,17 @@ def run(name: str, case: str, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def measure(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(case: str, options: argparse.Namespace, earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All contestants on one case, in turns."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
+    for name, those in runs.items():
+        rates = [line["clients"] / line["total"] for line in earlier if line["name"] == name and "total" in line]
+        if rates and CASES[case][0] / max(rates) > LONGEST_S:
+            those.append({"absent": f"at {max(rates):.0f} clients a second, the most it did, this takes too long"})
     for _ in range(1 if options.quick else TURNS):
-        for name in NAMES:
-            runs[name].append(run(name, case, options))
+        for name, those in runs.items():
+            if not any("absent" in each or each["rounds"][0]["total"] > SLOW_S for each in those):
+                those.append(run(name, case, options))
     lines = []
     for name, those in runs.items():
         absent = next((each["absent"] for each in those if "absent" in each), None)
@@ -53,12 +74,18 @@ def measure(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             lines.append({"case": case, "name": name, "absent": absent})
             continue
         rounds = [each for those_rounds in those for each in those_rounds["rounds"]]
-        line = {"case": case, "name": name, "bytes": those[0]["bytes"]}
+        line = {
+            "case": case,
+            "name": name,
+            "clients": CASES[case][0],
+            "bytes": those[0]["bytes"],
+            "num_rounds": len(rounds),
+        }
         for stage in (*STAGES, "total", "cpu"):
             line[stage] = statistics.median(each[stage] for each in rounds)
         line["fastest"] = min(each["total"] for each in rounds)
         line["slowest"] = max(each["total"] for each in rounds)
-        for peak in ("client_peak_bytes", "server_peak_bytes"):
+        for peak in ("coordinator_peak_bytes", "server_peak_bytes"):
             line[peak] = max(each[peak] for each in those)
         shown = "  ".join(f"{stage} {line[stage]:7.3f}" for stage in (*STAGES, "total", "cpu"))
         print(f"{case:16} {name:18} {shown}", file=sys.stderr, flush=True)
@@ -71,11 +98,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--server", type=pathlib.Path)
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--case", action="append", choices=CASES, help="some cases only")
     parser.add_argument("--quick", action="store_true", help="a small case; no figures to quote")
     options = parser.parse_args()
-    cases = ["quick"] if options.quick else options.case or CASES
-    lines = [line for case in cases for line in measure(case, options)]
+    options.pythons = dict(each.split("=", 1) for each in options.python)
+    cases = ["quick"] if options.quick else options.case or [name for name in CASES if name != "quick"]
+    lines: list[dict[str, Any]] = []
+    for case in cases:
+        lines += measure(case, options, lines)
     head = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cores": os.cpu_count(),
