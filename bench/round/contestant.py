@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("name")
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--server", type=pathlib.Path)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=3, help="0: one round, without another to warm up")
     options = parser.parse_args()
     updates = Updates(options.case)
     expected = updates.expected()
@@ -131,7 +131,7 @@ def main() -> int:
         cpu = sum(cpu_seconds(pid) for pid in pids) - used
         check(found, expected, contestant.is_exact)
         del found
-        if repetition > 0:  # the first one is warm-up
+        if repetition > 0 or options.repetitions == 0:  # the first one is warm-up, unless it is all
             rounds.append({**stages.seconds, "total": sum(stages.seconds.values()), "cpu": cpu})
     coordinator = getattr(contestant, "coordinator_pid", None)
     own = peak_bytes("self") - before if coordinator is None else peak_bytes(coordinator)

@@ -21,6 +21,8 @@ struct Flags {
   std::string keys = "plain";
   std::string values = "float32";
   bool against_plain = false;
+  uint64_t split = 0;
+  uint64_t batch = 0;
   uint64_t chunk_bytes = uint64_t{512} << 10;
   int streams = 4;
   int connections = 0;

@@ -12,6 +12,7 @@
 #include "bench/common/workloads.h"
 #include "service/grpc/grpc_options.h"
 #include "service/version.h"
+#include "tools/loadgen/batches.h"
 #include "tools/loadgen/flags.h"
 #include "tools/loadgen/ingest.h"
 #include "tools/loadgen/report.h"
@@ -26,6 +27,7 @@ constexpr uint64_t kSeed = 1;
 
 Workload Prepare(const Flags& flags) {
   Workload workload = MakeWorkload(flags.workload, kSeed, flags.divide_clients);
+  if (flags.split > 0) SplitClients(workload, flags.split);
   if (flags.numerics == "fixed_point") {
     AggregationSpec& aggregation = workload.spec.aggregation;
     aggregation.numerics = Numerics::kFixedPoint;
@@ -73,6 +75,7 @@ std::string MeasureSoak(const Flags& flags, Plan& plan) {
 
 std::string MeasureWhat(const Flags& flags, Plan& plan, Connections& server) {
   if (flags.soak) return MeasureSoak(flags, plan);
+  if (flags.batch > 0) return MeasureBatches(flags, plan, server);
   return flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureIngestAndSinks(flags, plan, server);
 }
 
@@ -114,6 +117,9 @@ int main(int argc, char** argv) {
   app.add_option("--divide-clients", flags.divide_clients, "divide the number of clients by this")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--split", flags.split,
+                 "make several clients of each one, with so many tuples each; not for workload H")
+      ->check(CLI::PositiveNumber);
   app.add_option("--numerics", flags.numerics, "canonical or fixed_point")
       ->check(CLI::IsMember({"canonical", "fixed_point"}))
       ->capture_default_str();
@@ -156,6 +162,13 @@ int main(int argc, char** argv) {
       "--soak", flags.soak,
       "run rounds with good clients among bad ones: of the connections (default 200) a quarter each is good, stalls, "
       "disappears in mid-stream, and sends garbage; --rate limits the good submissions per second (default 20)");
+  app.add_option("--batch", flags.batch,
+                 "clients in one call: measures submissions in batches, with plain keys and values")
+      ->check(CLI::Range(1, 16384))
+      ->excludes(rate)
+      ->excludes(whole_rounds)
+      ->excludes(soak)
+      ->excludes(against_plain);
   app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory to sample");
   app.add_option("--repetitions", flags.repetitions, "timed runs; the report has their medians")
       ->check(CLI::PositiveNumber)

@@ -33,7 +33,7 @@ class Connections {
 
   // Returns: connection i mod size().
   grpc::GenericStub& stub(size_t i) { return stubs_[i % stubs_.size()]; }
-  const std::shared_ptr<grpc::Channel>& channel() const { return channels_[0]; }
+  const std::shared_ptr<grpc::Channel>& channel(size_t i = 0) const { return channels_[i % channels_.size()]; }
   size_t size() const { return channels_.size(); }
 
  private:

@@ -108,6 +108,22 @@ void RoundValuesToFloat16(Workload& workload) {
   }
 }
 
+void SplitClients(Workload& workload, uint64_t tuples) {
+  std::vector<ClientArrays> parts;
+  const auto part_of = [tuples](const auto& column, size_t begin, size_t width) {
+    const auto at = [&](size_t tuple) { return column.begin() + std::min(tuple * width, column.size()); };
+    return std::decay_t<decltype(column)>(at(begin), at(begin + tuples));
+  };
+  for (const ClientArrays& client : workload.clients) {
+    const size_t count = std::max(client.narrow_keys.size(), client.wide_keys.size());
+    for (size_t begin = 0; begin < count; begin += tuples) {
+      parts.push_back({part_of(client.narrow_keys, begin, 1), part_of(client.wide_keys, begin, 1),
+                       part_of(client.values, begin, workload.spec.row_width), client.weight});
+    }
+  }
+  workload.clients = std::move(parts);
+}
+
 Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form) {
   const TensorSpec& spec = workload.spec;
   Traffic traffic;

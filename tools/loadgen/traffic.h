@@ -37,6 +37,9 @@ struct WireForm {
 // Errors: std::invalid_argument if a value is beyond the range of float16.
 void RoundValuesToFloat16(Workload& workload);
 
+// Makes several clients of each one, with `tuples` tuples each, or fewer.
+void SplitClients(Workload& workload, uint64_t tuples);
+
 // Encodes the updates in chunks of about `chunk_bytes` encoded keys and values, and at least one tuple.
 // Errors: std::invalid_argument if `form` cannot represent the keys or values exactly.
 Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form = {});
