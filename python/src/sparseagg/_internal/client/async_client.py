@@ -26,7 +26,7 @@ from sparseagg._internal.client.requests import create_request, result_format, r
 from sparseagg._internal.client.retry import RetryPolicy, checked_retry
 from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
-from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server import Server, local_server
 from sparseagg._internal.results.info import RoundInfo, ServerInfo
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
@@ -94,7 +94,7 @@ class Client(TaskCalls):
         if address == _LOCAL:
             _refuse(address, tls=tls)
             tls = False  # whatever the environment says of other servers
-            self._server = Server().start()
+            self._server = local_server().start()
             address = self._server.address
         try:
             endpoint = Endpoint(
