@@ -8,8 +8,8 @@ points (service/base/fail_point.h), in turn, and else at a random time. It start
 clients go on.
 
 In a round, clients submit their updates concurrently, in streams, in calls of one chunk each, and in batches of many
-clients. Some submit again, and some withdraw. Then the coordinator closes the round, during which the server is killed, too, and reads the result
-twice, with a kill between. The cycle checks that
+clients. Some submit again, and some withdraw. Then the coordinator closes the round, during which the server is killed,
+too, and reads the result twice, with a kill between. The cycle checks that
 
 - every acknowledged submission is in the result once, and no withdrawn one;
 - a submission without an acknowledgement is in the result once or not at all, never in part;

@@ -38,8 +38,11 @@ class RoundCycle(Cycle):
     def run(self) -> tuple[frozenset[str], str]:
         """Returns who is in the result, and its hash."""
         self.start()
-        threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._submitted_alone]
-        threads += [threading.Thread(target=self._submit_batch, args=(batch,), daemon=True) for batch in self._batches]
+        threads = [
+            threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._submitted_alone
+        ]
+        for batch in self._batches:
+            threads.append(threading.Thread(target=self._submit_batch, args=(batch,), daemon=True))
         coordinator = threading.Thread(target=self._create, daemon=True)
         coordinator.start()
         for thread in threads:

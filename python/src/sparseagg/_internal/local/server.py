@@ -27,9 +27,7 @@ from sparseagg.errors import (
     UnavailableError,
 )
 
-__all__ = ["Server", "local_server"]
-
-_UNIX = "unix:"
+__all__ = ["Server"]
 
 # grpc.health.v1: HealthCheckResponse{status = SERVING}
 _HEALTH = "/grpc.health.v1.Health/Check"
@@ -101,10 +99,10 @@ class Server:
     ) -> None:
         number = checked_integer("port must be a number from 0 to 65535", port, 0, 65535)
         name = checked_text("host", host)
-        if name == _UNIX and (number != 0 or tls is not None):
-            raise InvalidArgumentError(f'host="{_UNIX}" goes neither with port nor with tls')
         self._grpc_address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
-        self._has_socket = name == _UNIX
+        self._has_socket = name == "unix:"
+        if self._has_socket and (number != 0 or tls is not None):
+            raise InvalidArgumentError('host="unix:" goes neither with port nor with tls')
         self._data_dir = _checked_path("data_dir", data_dir)
         self._program = _checked_path("program", program)
         self._shared = bool(shared)
@@ -267,13 +265,10 @@ class Server:
             flags += ["--data-dir", str(directory.rounds)]
         try:
             directory.clear(log)
-            address = directory.socket_address() if self._has_socket else self._grpc_address
+            listen = directory.socket_address() if self._has_socket else self._grpc_address
+            command = [program, "--grpc-address", listen, *flags]
             process = subprocess.Popen(
-                [program, "--grpc-address", address, *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         except BaseException:
             directory.close_log(log)
@@ -334,14 +329,6 @@ class Server:
         if self._process is not None:
             self._process.poll()  # no child of this process, so that the object does not warn of a running child
         self._directory = self._process = None
-
-
-def local_server() -> Server:
-    """Returns the server of a client of ":local:".
-
-    It listens at a Unix socket; at a free port of the loopback, if the path of temporary files is none for a socket.
-    """
-    return Server(host=_UNIX if ServerDirectory.temporary_fits_socket() else "127.0.0.1")
 
 
 def _checked_path(what: str, path: Any) -> str | None:

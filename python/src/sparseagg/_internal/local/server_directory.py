@@ -140,8 +140,8 @@ class ServerDirectory:
         socket = self.path / _SOCKET
         if not _fits_socket(self.path):
             raise InvalidArgumentError(
-                f"no Unix socket can have the path {socket}, which must have at most {_MAX_SOCKET_PATH} bytes and plain "
-                'characters: use a directory with a shorter path, or host="127.0.0.1"'
+                f"no Unix socket can have the path {socket}: it must have at most {_MAX_SOCKET_PATH} bytes, and plain "
+                'characters; use a directory with a shorter path, or host="127.0.0.1"'
             )
         return f"unix:{socket}"
 
