@@ -58,14 +58,14 @@ void ReleaseFreedColumns();
 
 // How a column that holds elements gets more capacity.
 enum class Growth {
-  kAhead,  // to at least twice its capacity, by copying: amortised O(1) for each element
-  kExact,  // to the size that is asked for; large columns grow without holding old and new memory together
+  kAhead,  // to at least twice its capacity: amortised O(1) for each element
+  kExact,  // to the size that is asked for
 };
 
 // A contiguous array that owns its memory. Unlike std::vector, it does not initialise new elements: resize() leaves
 // them undefined, and untouched pages cost nothing. So a column may be made as long as it could become and then be cut
 // to its true size. Large columns come from huge pages, since page faults on small pages cost a merge almost half its
-// speed.
+// speed. They grow without holding old and new memory together.
 //
 // Functions throw std::bad_alloc, and then the column is unchanged. Not thread-safe.
 template <typename T>
@@ -113,16 +113,17 @@ class Column {
   // Extends the capacity to `size` elements or more. Does nothing if the capacity is enough.
   void reserve(size_t size, Growth growth = Growth::kExact) {
     if (size <= capacity_) return;
-    Extends(growth) ? Extend(size) : Grow(CapacityFor(size, growth));
+    const size_t capacity = CapacityFor(size, growth);
+    IsMapped() ? Extend(capacity) : Grow(capacity);
   }
   // Returns: bytes that reserve temporarily needs in addition to those of the capacity. Saturates.
   uint64_t ReserveBytes(uint64_t size, Growth growth) const {
     if (size <= capacity_) return 0;
-    return SaturatingMultiply(CapacityFor(size, growth) - (Extends(growth) ? capacity_ : 0), sizeof(T));
+    return SaturatingMultiply(CapacityFor(size, growth) - (IsMapped() ? capacity_ : 0), sizeof(T));
   }
   void clear() { size_ = 0; }
   void push_back(T value) {
-    if (size_ == capacity_) Grow(std::max<size_t>(size_ + 1, 2 * capacity_));
+    if (size_ == capacity_) reserve(size_ + 1, Growth::kAhead);
     data_[size_++] = value;
   }
   void Append(const T* values, size_t count) {
@@ -149,10 +150,8 @@ class Column {
   size_t CapacityFor(size_t size, Growth growth) const {
     return growth == Growth::kExact || size_ == 0 ? size : std::max(size, 2 * capacity_);
   }
-  // Whether reserve moves pages (Extend) rather than copies elements (Grow).
-  bool Extends(Growth growth) const {
-    return growth == Growth::kExact && internal::IsMappedColumn(capacity_ * sizeof(T));
-  }
+  // Whether the column grows by moving pages, rather than by copying to fresh ones, which would be cleared first.
+  bool IsMapped() const { return internal::IsMappedColumn(capacity_ * sizeof(T)); }
   void Extend(size_t capacity) {
     data_ = static_cast<T*>(internal::ExtendColumn(data_, BytesOf(capacity)));
     capacity_ = capacity;

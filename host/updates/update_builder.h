@@ -66,7 +66,8 @@ class UpdateBuilder {
   // Returns: XXH3-128 of the decoded content: keys, in their order and in the tensor's key type, and kept values. The
   // weight, the declarations and the tensor's name are not part of it.
   // Deterministic: the same for every chunking and packing of the same content.
-  // Cost: one pass over the keys if they are a run; else O(1), because Append has hashed keys and values.
+  // Cost: O(1), because Append has hashed keys and values; one pass over the keys of a run that the thread has not
+  // hashed before.
   ContentHash HashContent() const;
 
   // Returns: bytes that Finish temporarily needs in addition to memory_bytes(): 0, or a copy of the keys to sort, if
@@ -128,7 +129,7 @@ class UpdateBuilder {
   };
   absl::InlinedVector<ChunkBegin, 2> chunk_begins_;  // of chunks that have keys
   internal::KeyOrder order_;
-  ContentHasher key_hash_;  // of stored keys; those of run_ are hashed by HashKeys
+  ContentHasher key_hash_;  // of stored keys
   ContentHasher value_hash_;
   bool declared_sorted_ = false;
   bool declared_unique_ = false;

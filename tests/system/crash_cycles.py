@@ -7,9 +7,9 @@ Cycles are a round and a batch of tasks in turn. The server is killed in every o
 points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same directory, and the
 clients go on.
 
-In a round, clients submit their updates concurrently, in streams and in calls of one chunk each. Some submit again, and
-some withdraw. Then the coordinator closes the round, during which the server is killed, too, and reads the result
-twice, with a kill between. The cycle checks that
+In a round, clients submit their updates concurrently, in streams, in calls of one chunk each, and in batches of many
+clients. Some submit again, and some withdraw. Then the coordinator closes the round, during which the server is killed,
+too, and reads the result twice, with a kill between. The cycle checks that
 
 - every acknowledged submission is in the result once, and no withdrawn one;
 - a submission without an acknowledgement is in the result once or not at all, never in part;
@@ -56,7 +56,7 @@ from crash.round_cycle import RoundCycle
 from crash.server import Server
 from crash.task_cycle import TaskCycle
 from crash.torn_files import TornFiles
-from crash.updates import make_client
+from crash.updates import make_batch, make_client
 from crash.volume import Volume
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -83,10 +83,11 @@ def run(options: argparse.Namespace) -> int:
             own = points_of[0 if is_round else 1]
             point = own[number // 4 % len(own)] if number // 2 % 2 == 0 else ""
             clients = [make_client(index, seed) for index in range(options.clients)]
+            batches = [make_batch(index, seed) for index in range(options.batches)]
             cycle: RoundCycle | TaskCycle
             if is_round:
                 kind_of_round = LossyRoundCycle if is_lossy else RoundCycle
-                cycle = kind_of_round(server, number, rng, point, clients)
+                cycle = kind_of_round(server, number, rng, point, clients, batches)
             else:
                 cycle = TaskCycle(server, number, rng, point)
             try:
@@ -144,7 +145,8 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=100)
-    parser.add_argument("--clients", type=int, default=8, help="in a round")
+    parser.add_argument("--clients", type=int, default=8, help="in a round, each by itself")
+    parser.add_argument("--batches", type=int, default=2, help="in a round, of 60 clients each")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--durability", choices=["sync", "async"], default="sync")
     parser.add_argument(

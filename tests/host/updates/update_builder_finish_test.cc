@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -173,6 +174,20 @@ TEST(UpdateBuilder, HashContent_OfLongUpdates_DoesNotDependOnChunks) {
   const auto hash = HashOfContent(spec, slices);
   EXPECT_EQ(HashOfContent(spec, {Implicit(0, 1000, values)}), hash);
   EXPECT_EQ(HashOfContent(spec, {U32(keys, values)}), hash);
+}
+
+TEST(UpdateBuilder, HashContent_OfLongRuns_IsThatOfTheirKeys) {
+  for (const uint64_t num_rows : {uint64_t{20'000}, uint64_t{0}}) {
+    const TensorSpec spec = Spec(num_rows);
+    // Some of them again, since hashes of runs are kept.
+    for (const auto& [first, count] : {std::pair{0, 9000}, {0, 9000}, {1, 9000}, {0, 9001}, {0, 9000}, {1, 9000}}) {
+      std::vector<uint64_t> keys(count);
+      std::iota(keys.begin(), keys.end(), first);
+      const std::vector<double> values(count, 1.0);
+      EXPECT_EQ(HashOfContent(spec, {Implicit(first, count, values)}), HashOfContent(spec, {U32(keys, values)}))
+          << first << " " << count << " " << num_rows;
+    }
+  }
 }
 
 TEST(UpdateBuilder, HashContent_DependsOnKeysValuesAndOrder) {

@@ -11,7 +11,7 @@ import sparseagg as sa
 
 from crash.failure import Failure
 from crash.round_cycle import RoundCycle
-from crash.updates import SPEC, Client, digest, digest_of, expected
+from crash.updates import SPEC, Client, arrays_of, digest, digest_of, expected
 
 ATTEMPTS = 20
 T = TypeVar("T")
@@ -42,6 +42,23 @@ class LossyRoundCycle(RoundCycle):
                     who.error = error
             except Exception as error:
                 who.error = error
+                return
+
+    def _submit_batch(self, batch: list[Client]) -> None:
+        ids, weights = [who.id for who in batch], [who.weight for who in batch]
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.connected(batch[0].chunk_bytes) as client:
+                    rnd = client.create_round(SPEC, round_id=self._id)
+                    receipt = rnd.submit_batch(ids, {"v": arrays_of(batch)}, weights)
+                    for error in receipt.refused.values():
+                        raise error
+                    return
+            except (sa.errors.NotFoundError, sa.errors.FailedPreconditionError) as error:  # the round is lost
+                if attempt == ATTEMPTS - 1:
+                    batch[0].error = error
+            except Exception as error:
+                batch[0].error = error
                 return
 
     def _finish(self) -> tuple[frozenset[str], str]:

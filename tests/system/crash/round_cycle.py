@@ -13,22 +13,36 @@ from crash.cycle import Cycle
 from crash.fail_points import is_at_restart
 from crash.failure import Failure
 from crash.server import Server
-from crash.updates import SPEC, Client, digest, digest_of, expected
+from crash.updates import SPEC, Client, arrays_of, digest, digest_of, expected
 
 
 class RoundCycle(Cycle):
     """One round, from its creation to its deletion."""
 
-    def __init__(self, server: Server, number: int, rng: random.Random, point: str, clients: list[Client]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        number: int,
+        rng: random.Random,
+        point: str,
+        clients: list[Client],
+        batches: list[list[Client]],
+    ) -> None:
         # The deletion comes after the kill between the two reads.
         super().__init__(server, rng, point, is_at_restart(point) or point.endswith("_delete"))
         self._id = f"round-{number}"
-        self._clients = clients
+        self._submitted_alone = clients
+        self._batches = batches
+        self._clients = [*clients, *(client for batch in batches for client in batch)]
 
     def run(self) -> tuple[frozenset[str], str]:
         """Returns who is in the result, and its hash."""
         self.start()
-        threads = [threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._clients]
+        threads = [
+            threading.Thread(target=self._submit, args=(client,), daemon=True) for client in self._submitted_alone
+        ]
+        for batch in self._batches:
+            threads.append(threading.Thread(target=self._submit_batch, args=(batch,), daemon=True))
         coordinator = threading.Thread(target=self._create, daemon=True)
         coordinator.start()
         for thread in threads:
@@ -69,6 +83,28 @@ class RoundCycle(Cycle):
         with contextlib.suppress(sa.errors.AlreadyExistsError):
             rnd.submit(who.id, {"v": (who.keys, who.rows + 1)}, weight=who.weight, resumable=who.resumable)
             raise Failure("other content of an acknowledged client counted")
+
+    def _submit_batch(self, batch: list[Client]) -> None:
+        try:
+            with self.connected(batch[0].chunk_bytes) as client:
+                rnd = client.create_round(SPEC, round_id=self._id)
+                ids, weights = [who.id for who in batch], [who.weight for who in batch]
+                offsets, keys, rows = arrays_of(batch)
+                receipt = rnd.submit_batch(ids, {"v": (offsets, keys, rows)}, weights)
+                if receipt.refused or receipt.num_submissions != len(batch):
+                    raise Failure(f"of a batch of {len(batch)}, {receipt} counts")
+                for who in batch:
+                    who.is_acknowledged = True
+                if not batch[0].repeats:
+                    return
+                again = rnd.submit_batch(ids, {"v": (offsets, keys, rows)}, weights)
+                if again.num_duplicates != len(batch):
+                    raise Failure(f"submitted again, a batch of {len(batch)} has {again.num_duplicates} duplicates")
+                other = rnd.submit_batch(ids, {"v": (offsets, keys, rows)}, [weight + 1 for weight in weights])
+                if other.refused.keys() != set(ids):
+                    raise Failure("other content of acknowledged clients of a batch counted")
+        except Exception as error:
+            batch[0].error = error
 
     def _finish(self) -> tuple[frozenset[str], str]:
         """Closes, reads, kills, reads again, and deletes."""

@@ -10,6 +10,8 @@ import sparseagg as sa
 
 NUM_ROWS = 20_000
 WIDTH = 3
+BATCH_CLIENTS = 60
+BATCH_CHUNK_BYTES = 2000
 SPEC = sa.RoundSpec(
     tensors=[sa.TensorSpec("v", dtype="float32", num_rows=NUM_ROWS, row_width=WIDTH)],
     op="sum",
@@ -52,6 +54,30 @@ def make_client(index: int, content_seed: int) -> Client:
         withdraws=index % 8 == 3,
         repeats=index % 4 == 0,
     )
+
+
+def make_batch(index: int, content_seed: int) -> list[Client]:
+    """Clients whose small updates one process submits together, in several messages."""
+    rng = np.random.default_rng([content_seed, index, BATCH_CLIENTS])
+    return [
+        Client(
+            id=f"batch-{index}-{number:03}",
+            keys=np.sort(rng.choice(NUM_ROWS, num_keys, replace=False)),
+            rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
+            weight=float(rng.integers(1, 5)),
+            resumable=False,
+            chunk_bytes=BATCH_CHUNK_BYTES,
+            withdraws=False,
+            repeats=index % 2 == 0,
+        )
+        for number, num_keys in enumerate(rng.integers(0, 12, BATCH_CLIENTS))
+    ]
+
+
+def arrays_of(batch: list[Client]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The update of ``Round.submit_batch``: offsets, keys and rows."""
+    offsets = np.cumsum([0, *(len(client.keys) for client in batch)])
+    return offsets, np.concatenate([c.keys for c in batch]), np.concatenate([c.rows for c in batch])
 
 
 def expected(clients: list[Client]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

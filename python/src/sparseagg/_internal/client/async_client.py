@@ -27,6 +27,7 @@ from sparseagg._internal.client.retry import RetryPolicy, checked_retry
 from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
 from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server_directory import ServerDirectory
 from sparseagg._internal.results.info import RoundInfo, ServerInfo
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
@@ -94,7 +95,8 @@ class Client(TaskCalls):
         if address == _LOCAL:
             _refuse(address, tls=tls)
             tls = False  # whatever the environment says of other servers
-            self._server = Server().start()
+            # The folder of temporary files may have a path that is too long for a socket.
+            self._server = Server(host="unix:" if ServerDirectory.temporary_fits_socket() else "127.0.0.1").start()
             address = self._server.address
         try:
             endpoint = Endpoint(

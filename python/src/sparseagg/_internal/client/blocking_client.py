@@ -48,7 +48,8 @@ class Client:
         address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
             alone has, and which end with it; token, tls, tenant and options are refused, and timeout, retry,
             chunk_bytes and connections have no effect. Or ":local:": the client starts a server on this machine and
-            stops it with ``close``, at the latest with this process; ``address`` is the server's.
+            stops it with ``close``, at the latest with this process; ``address`` is the server's, a Unix socket that
+            this user alone can connect to.
         token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
             expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
@@ -64,8 +65,9 @@ class Client:
         retry: when to repeat calls; None for the default, ``RetryPolicy(attempts=1)`` for never. By default, a client
             that has not reached its server before raises ``UnavailableError`` at once where nothing listens at the
             address. With a policy, it waits for the server to start, as it waits for one that restarts.
-        chunk_bytes: about how many bytes one message has; None for 1 MiB. The server's limit applies in any case.
-        connections: number of TCP connections at most. The client opens another one when it sends an update or reads a
+        chunk_bytes: about how many bytes one message has; None for 2 MiB to a server on this machine, and for 1 MiB to
+            others. The server's limit applies in any case.
+        connections: number of connections at most. The client opens another one when it sends an update or reads a
             result while all open ones do so, too.
         options: gRPC channel options, such as ("grpc.enable_http_proxy", 0). By default, gRPC uses the proxy that
             ``http_proxy`` names, except for the loopback and for hosts that ``no_proxy`` lists.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
-from sparseagg._internal.base.credentials import Headers, channel_credentials
+from sparseagg._internal.base.credentials import Headers, channel_credentials, is_local
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.client.channel import channel_options, checked_connections
 from sparseagg._internal.client.channel_pool import ChannelPool
@@ -80,7 +80,7 @@ class Connection:
         self.retry = endpoint.retry or RetryPolicy()
         self.deadline: float | None = None
         self.has_reached = False
-        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes)
+        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes, is_local(endpoint.address))
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
         address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
         self._headers = Headers(endpoint.token, endpoint.tenant, address, of_tls is None, endpoint.insecure_token)

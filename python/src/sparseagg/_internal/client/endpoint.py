@@ -29,7 +29,7 @@ class Endpoint:
     """The address and the other arguments of a client. Its pickle makes an equal client, also in another process.
 
     Attributes:
-        address: "host:port", also of the server that a client of ":local:" has started; or ":memory:".
+        address: "host:port" or "unix:path", also of the server that a client of ":local:" has started; or ":memory:".
         public_address: the address in handles; None: ``address``.
 
     The other attributes are the arguments of ``sparseagg.Client``.

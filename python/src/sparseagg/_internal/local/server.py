@@ -60,7 +60,8 @@ class Server:
             the log.
         port: to listen on; 0: any free port.
         host: address to listen on. Others than the loopback's need ``tls`` with ca or ``tokens_file``, or the option
-            ``--insecure``.
+            ``--insecure``. "unix:": a Unix socket in the server's directory, which other users must not be allowed to
+            enter, and whose path must be short; not with ``port`` or ``tls``.
         shared: uses the server that other processes of this user share on this machine, or starts it with these
             arguments. The server stops when the last of these processes stops it or ends. Its directory is
             ``data_dir``, by default one of the user in XDG_RUNTIME_DIR or the folder of temporary files.
@@ -99,6 +100,9 @@ class Server:
         number = checked_integer("port must be a number from 0 to 65535", port, 0, 65535)
         name = checked_text("host", host)
         self._grpc_address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+        self._has_socket = name == "unix:"
+        if self._has_socket and (number != 0 or tls is not None):
+            raise InvalidArgumentError('host="unix:" goes neither with port nor with tls')
         self._data_dir = _checked_path("data_dir", data_dir)
         self._program = _checked_path("program", program)
         self._shared = bool(shared)
@@ -117,7 +121,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The server's address, "host:port". ``FailedPreconditionError`` before ``start`` and after ``stop``."""
+        """The server's address, "host:port" or "unix:path"; ``FailedPreconditionError`` without a running server."""
         address = self._address
         if address is None:
             raise FailedPreconditionError("the server has no address, for it is not running: start() it")
@@ -136,7 +140,8 @@ class Server:
             UnavailableError: the server ends instead. The message has the end of its log.
             DeadlineExceededError: it does not listen within ``start_timeout``.
             FailedPreconditionError: another server, which is not shared, uses ``data_dir``.
-            PermissionDeniedError: other users may enter the directory of a shared server.
+            PermissionDeniedError: other users may enter the directory of a shared server, or of one with a Unix socket.
+            InvalidArgumentError: the directory's path is too long for a Unix socket.
             OSError: the directory cannot be made, or the program cannot be run.
         """
         with self._lock:
@@ -251,7 +256,7 @@ class Server:
 
     def _launch(self, directory: ServerDirectory, program: str, log: int, deadline: float) -> None:
         """Starts the server. Requires: this process holds the directory, and ``log`` is from ``claim_log``."""
-        flags = ["--grpc-address", self._grpc_address, "--owners-file", str(directory.owners), *self._options]
+        flags = ["--owners-file", str(directory.owners), *self._options]
         given = {option.split("=")[0] for option in self._options}
         for optional in ("--metrics-address", "--http-address"):
             if optional not in given:
@@ -260,8 +265,10 @@ class Server:
             flags += ["--data-dir", str(directory.rounds)]
         try:
             directory.clear(log)
+            listen = directory.socket_address() if self._has_socket else self._grpc_address
+            command = [program, "--grpc-address", listen, *flags]
             process = subprocess.Popen(
-                [program, *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         except BaseException:
             directory.close_log(log)

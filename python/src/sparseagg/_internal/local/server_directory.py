@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from sparseagg.errors import DeadlineExceededError, PermissionDeniedError, SparseaggError
+from sparseagg.errors import DeadlineExceededError, InvalidArgumentError, PermissionDeniedError, SparseaggError
 
 if sys.platform != "win32":  # where the client runs, but no server
     import fcntl
@@ -29,6 +29,12 @@ _POLL_S = 0.01
 _LISTENING = re.compile(rb"^listening grpc=(\S+).*\n", re.MULTILINE)
 _LAST_LINES = 20
 _LAST_BYTES = 8192
+_PREFIX = "sparseagg-"
+_SOCKET = "socket"
+# Bytes of a Unix socket's path, without the zero byte at its end.
+_MAX_SOCKET_PATH = 107
+# Characters of a path that stand for themselves in gRPC's addresses, which are URIs.
+_PLAIN_PATH = re.compile(rb"[\w./+~-]+")
 
 
 def until(deadline: float, look: Callable[[], _T | None]) -> _T | None:
@@ -78,6 +84,8 @@ class ServerDirectory:
     - ``server.log``: the server's standard output and standard error. The server inherits the descriptor with a flock,
       so that the flock lasts exactly as long as the server.
     - ``address``, ``pid``: of the server.
+    - ``socket``: where the server listens, if it is asked for a Unix socket. The server removes it at its end, and
+      replaces one that a killed server has left.
     - ``rounds``: the server's ``--data-dir``, if the directory is not temporary.
 
     Thread-safe, but for ``hold`` and ``release`` of one object.
@@ -94,6 +102,11 @@ class ServerDirectory:
         self._temporary = temporary
         self._held = False
 
+    @staticmethod
+    def temporary_fits_socket() -> bool:
+        """Returns whether a server in a temporary directory can listen at a Unix socket there."""
+        return _fits_socket(pathlib.Path(os.path.realpath(tempfile.gettempdir())) / f"{_PREFIX}12345678")
+
     @classmethod
     def make(cls, path: str | None, *, shared: bool) -> ServerDirectory:
         """Makes the directory where it is not there.
@@ -107,7 +120,7 @@ class ServerDirectory:
             OSError: the directory cannot be made.
         """
         if path is None and not shared:
-            return cls(pathlib.Path(tempfile.mkdtemp(prefix="sparseagg-")), temporary=True)
+            return cls(pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX)), temporary=True)
         folder = _path_of_user() if path is None else pathlib.Path(path)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -115,6 +128,22 @@ class ServerDirectory:
         if shared:
             _check_private(folder)
         return cls(folder)
+
+    def socket_address(self) -> str:
+        """Returns the address of the directory's Unix socket, which only this user can connect to.
+
+        Raises:
+            InvalidArgumentError: the path is too long, or has characters that addresses do not take.
+            PermissionDeniedError: the directory belongs to another user, or other users may enter it.
+        """
+        _check_private(self.path)
+        socket = self.path / _SOCKET
+        if not _fits_socket(self.path):
+            raise InvalidArgumentError(
+                f"no Unix socket can have the path {socket}: it must have at most {_MAX_SOCKET_PATH} bytes, and plain "
+                'characters; use a directory with a shorter path, or host="127.0.0.1"'
+            )
+        return f"unix:{socket}"
 
     @contextlib.contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:
@@ -239,10 +268,15 @@ class ServerDirectory:
             self._pid.unlink(missing_ok=True)
 
 
+def _fits_socket(directory: pathlib.Path) -> bool:
+    path = os.fsencode(directory / _SOCKET)
+    return len(path) <= _MAX_SOCKET_PATH and _PLAIN_PATH.fullmatch(path) is not None
+
+
 def _path_of_user() -> pathlib.Path:
     """Returns the directory of the server that the user's processes share."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return pathlib.Path(runtime if os.path.isdir(runtime) else tempfile.gettempdir(), f"sparseagg-{os.geteuid()}")
+    return pathlib.Path(runtime if os.path.isdir(runtime) else tempfile.gettempdir(), f"{_PREFIX}{os.geteuid()}")
 
 
 def _check_private(folder: pathlib.Path) -> None:

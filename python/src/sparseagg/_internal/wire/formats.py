@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 DEFAULT_CHUNK_BYTES = 1 << 20
+_LOCAL_CHUNK_BYTES = 2 << 20  # on one machine, where a chunk that is sent again costs little
 _CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
 ENCODINGS = ("auto", "plain")
 # Not "implicit", whose keys servers count as no bytes: delta_bitpacked takes only one byte for 128 consecutive keys.
@@ -108,10 +109,13 @@ class WireFormat:
 PLAIN = WireFormat()
 
 
-def checked_chunk_bytes(chunk_bytes: Any) -> int:
-    """Returns the bytes of slices in one message that a caller asks for; the default for None."""
+def checked_chunk_bytes(chunk_bytes: Any, is_local: bool = False) -> int:
+    """Returns the bytes of slices in one message that a caller asks for; the default for None.
+
+    ``is_local``: the server is on this machine.
+    """
     if chunk_bytes is None:
-        return DEFAULT_CHUNK_BYTES
+        return _LOCAL_CHUNK_BYTES if is_local else DEFAULT_CHUNK_BYTES
     return checked_integer("chunk_bytes must be a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
 
 
