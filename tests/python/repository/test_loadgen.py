@@ -69,6 +69,22 @@ def test_every_workload_merges_to_what_the_engine_makes_of_it(server, workload) 
     assert measure(server.address, "--workload", workload, *flags)["rounds"] == 2
 
 
+@pytest.mark.parametrize("workload", "ADF")
+def test_batches_of_small_clients_merge_to_what_the_engine_makes_of_them(server, workload) -> None:
+    flags = ("--workload", workload, "--divide-clients", 25, "--split", 999, "--batch", 7, "--repetitions", 1)
+    found = measure(server.address, *flags)
+    clients = {"A": 4, "D": 4, "F": 2}[workload]
+    assert found["clients"] == clients * -(-found["tuples"] // clients // 999)
+    assert (found["mode"], found["verified"]) == ("batches", True)
+    assert found["submissions_per_s"] > 0
+
+
+def test_batches_are_not_paced(server) -> None:
+    done = run("--target", server.address, "--workload", "C", "--divide-clients", 64, "--batch", 2, "--rate", 5)
+    assert done.returncode != 0
+    assert "--batch excludes --rate" in done.stderr
+
+
 def test_fixed_point_merges_to_what_the_engine_makes_of_it(server) -> None:
     found = measure(server.address, "--divide-clients", 30, "--repetitions", 1, "--numerics", "fixed_point")
     assert found["numerics"] == "fixed_point"
