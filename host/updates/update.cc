@@ -128,6 +128,14 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
   return update;
 }
 
+ValidatedUpdate ValidatedUpdate::CreateFromTrusted(UpdateColumns columns, double weight) {
+  ValidatedUpdate update;
+  update.num_keys_ = NumKeys(columns.keys);
+  update.columns_ = std::move(columns);
+  update.weight_ = weight;
+  return update;
+}
+
 ValidatedUpdate ValidatedUpdate::OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique) {
   ValidatedUpdate update;
   update.num_keys_ = NumKeys(columns.keys);

@@ -65,6 +65,10 @@ class ValidatedUpdate {
                                                               const std::byte* values,
                                                               std::shared_ptr<const void> owner, double weight);
 
+  // An update of rows that were validated and then changed. Requires: keys strictly ascend and are below num_rows, in
+  // the tensor's key type; values are finite. `weight`: as of WeightInUse.
+  static ValidatedUpdate CreateFromTrusted(UpdateColumns columns, double weight);
+
   // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
   // WeightInUse.
   static ValidatedUpdate OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique);

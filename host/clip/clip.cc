@@ -1,0 +1,92 @@
+#include "host/clip/clip.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/clip/bounded_rows.h"
+#include "host/clip/clip_kernels.h"
+#include "host/cpu/prepare/sorted_tuples.h"
+
+namespace sparseagg {
+namespace {
+
+// Returns: the factor that brings the norm down to `bound`; 1 if it is not above.
+// Errors: INVALID_ARGUMENT: the norm is not finite, or above the bound under kReject. `whose`: for the text.
+absl::StatusOr<double> FactorOf(const clip::SquaredSum& sum, double bound, ClipPolicy policy, absl::string_view whose) {
+  if (bound == TensorClip::kNone) return 1.0;
+  const double norm = std::sqrt(sum.Total());
+  if (!std::isfinite(norm)) {
+    return absl::InvalidArgumentError(absl::StrCat(whose, ": its squared L2 norm is beyond float64"));
+  }
+  if (norm <= bound) return 1.0;
+  if (policy == ClipPolicy::kClip) return bound / norm;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: its L2 norm %.9g is beyond clip.l2 %.9g", std::string(whose), norm, bound));
+}
+
+}  // namespace
+
+absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::vector<ValidatedUpdate>& updates) {
+  ClipOutcome outcome;
+  std::vector<std::optional<clip::BoundedRows>> rows(specs.size());
+  std::vector<double> factors(specs.size(), 1.0);
+  clip::SquaredSum shared;
+  const TensorClip* sharing = nullptr;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const TensorClip& clip = specs[t].clip;
+    if (!clip.has_bound() || updates[t].num_keys() == 0) continue;
+    if (updates[t].on_device()) {
+      return absl::UnimplementedError(
+          absl::StrCat(Quoted(specs[t]), ": clip takes updates in host memory, and this one is in device memory: copy "
+                                         "it to the host first"));
+    }
+    ASSIGN_OR_RETURN(clip::BoundedRows bounded, clip::BoundedRows::Create(specs[t], updates[t]));
+    rows[t].emplace(std::move(bounded));
+    ASSIGN_OR_RETURN(const bool drops_keys, rows[t]->KeepLargest());
+    clip::SquaredSum own;
+    ASSIGN_OR_RETURN(const bool clamps, rows[t]->AddSquaresTo(clip.shares_l2 ? shared : own));
+    outcome.max_keys |= drops_keys;
+    outcome.linf |= clamps;
+    if (clip.shares_l2) {
+      sharing = &clip;
+    } else {
+      ASSIGN_OR_RETURN(factors[t], FactorOf(own, clip.l2, clip.on_l2, Quoted(specs[t])));
+    }
+  }
+  double shared_factor = 1.0;
+  if (sharing != nullptr) {
+    ASSIGN_OR_RETURN(shared_factor, FactorOf(shared, sharing->l2, sharing->on_l2, "the submission"));
+  }
+  for (size_t t = 0; t < specs.size(); ++t) {
+    if (!rows[t].has_value()) continue;
+    const double factor = specs[t].clip.shares_l2 ? shared_factor : factors[t];
+    outcome.factor = std::min(outcome.factor, factor);
+    ASSIGN_OR_RETURN(updates[t], rows[t]->Finish(factor));
+  }
+  return outcome;
+}
+
+uint64_t ApplyClipsBytes(absl::Span<const TensorSpec> specs, absl::Span<const ValidatedUpdate> updates) {
+  uint64_t bytes = 0;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const TensorSpec& spec = specs[t];
+    if (!spec.clip.has_bound()) continue;
+    const uint64_t num_keys = updates[t].num_keys();
+    // Sorted or folded rows, the rows that max_keys keeps with norms and order, and the rows of the new update.
+    uint64_t of_key = KeyBytes(spec) + SizeOf(spec.dtype) * uint64_t{spec.row_width};
+    const uint64_t wide_row = KeyBytes(spec) + sizeof(double) * uint64_t{spec.row_width};
+    if (!updates[t].unique()) of_key += wide_row;
+    if (spec.clip.max_keys != 0) of_key += wide_row + 3 * sizeof(uint64_t);
+    bytes = SaturatingAdd(bytes, SaturatingMultiply(num_keys, of_key));
+    if (!updates[t].unique()) bytes = SaturatingAdd(bytes, cpu::SortedTuplesBytes(spec, num_keys));
+  }
+  return bytes;
+}
+
+}  // namespace sparseagg

@@ -1,0 +1,44 @@
+// Bounds on what one submission may add to a round.
+#ifndef SPARSEAGG_HOST_SPEC_CLIP_H_
+#define SPARSEAGG_HOST_SPEC_CLIP_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace sparseagg {
+
+// What happens to a submission beyond a bound.
+enum class ClipPolicy : uint8_t {
+  kClip,    // the submission is cut down to the bound
+  kReject,  // the submission is refused
+};
+
+// Bounds as a caller gives them, for a round or for one tensor. ResolveClips (resolve_clips.h) makes TensorClips of
+// them.
+struct ClipSpec {
+  std::optional<double> l2;          // of a tensor: infinity takes the tensor out of the round's bound
+  std::optional<double> linf;        // the same
+  std::optional<uint64_t> max_keys;  // of a tensor: 0 takes the tensor out of the round's bound
+  std::optional<ClipPolicy> on_clip;
+
+  bool has_bound() const { return l2.has_value() || linf.has_value() || max_keys.has_value(); }
+};
+
+// The bounds that apply to one tensor.
+struct TensorClip {
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
+
+  double l2 = kNone;       // of the L2 norm; kNone: no bound
+  bool shares_l2 = false;  // l2 bounds all tensors that share it together; else this tensor alone
+  double linf = kNone;     // of the magnitude of each value; kNone: no bound
+  uint64_t max_keys = 0;   // of the keys of a submission; 0: no bound
+  ClipPolicy on_l2 = ClipPolicy::kClip;
+  ClipPolicy on_clip = ClipPolicy::kClip;  // of linf and max_keys
+
+  bool has_bound() const { return l2 != kNone || linf != kNone || max_keys != 0; }
+};
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_SPEC_CLIP_H_
