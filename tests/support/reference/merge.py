@@ -11,6 +11,7 @@ from sparseagg._internal.spec.round_spec import DTYPES, Aggregation, RoundSpec, 
 from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 
 from reference.checks import check_spec, check_update
+from reference.clip import clip
 from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
 from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
 
@@ -66,7 +67,7 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
         for update in updates.values():
             check_update(spec, update)
     clients = sorted(updates, key=lambda client_id: client_id.encode())
-    ordered = [updates[client_id] for client_id in clients]
+    ordered = [clip(spec, updates[client_id]).update for client_id in clients]
     return {tensor.name: _merge_tensor(spec, tensor, ordered) for tensor in spec.tensors}
 
 
@@ -101,6 +102,10 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     for at in merged.values():
         at.weight = _weight_value(spec, how, at.weight)
     total_weight = _weight_value(spec, how, total)
+    if how.mean_divisor == "submissions":
+        total_weight = float(len(updates))
+    if how.mean_divisor == "fixed":
+        total_weight = how.fixed_divisor or 0.0
     rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
     return _select(tensor, how, merged, rows, shift if fixed else None)
 
