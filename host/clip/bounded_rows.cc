@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <type_traits>
@@ -10,10 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "host/base/status_macros.h"
+#include "host/base/half.h"
 #include "host/cpu/prepare/sorted_tuples.h"
 #include "host/cpu/rows/wire_value.h"
-#include "host/updates/input_checks.h"
 
 namespace sparseagg::clip {
 namespace {
@@ -31,42 +31,48 @@ double WidenAt(DType dtype, const std::byte* values, uint64_t index) {
   }
 }
 
-// Adds up the rows of each key in float64, in the order of occurrence, from +0.0.
-template <typename Key, typename Tuples>
-void FoldRepeats(const TensorSpec& spec, const Tuples& tuples, const std::byte* values, Column<Key>& keys,
-                 Column<std::byte>& folded) {
-  const size_t width = spec.row_width;
-  keys.resize(static_cast<size_t>(std::unique(keys.begin(), keys.end()) - keys.begin()));
-  folded.resize(keys.size() * width * sizeof(double));
-  auto* const sums = reinterpret_cast<double*>(folded.data());
-  std::fill_n(sums, keys.size() * width, 0.0);
-  size_t row = 0;
-  for (size_t i = 0; i < tuples.size(); ++i) {
-    if (i > 0 && tuples.key(i) != tuples.key(i - 1)) ++row;
-    for (size_t c = 0; c < width; ++c) {
-      sums[row * width + c] += WidenAt(spec.dtype, values, uint64_t{tuples.position(i)} * width + c);
-    }
+// Writes a value that the type has.
+void StoreAt(DType dtype, double value, std::byte* values, uint64_t index) {
+  const auto store = [&](auto narrow) { std::memcpy(values + index * sizeof(narrow), &narrow, sizeof(narrow)); };
+  switch (dtype) {
+    case DType::kFloat16:
+      return store(RoundToFloat16(value));
+    case DType::kBFloat16:
+      return store(RoundToBFloat16(value));
+    case DType::kFloat64:
+      return store(value);
+    default:
+      return store(static_cast<float>(value));
+  }
+}
+
+// Calls use(tuple, row) for each tuple: `row` is the number of its key among the distinct keys, which ascend.
+template <typename Use>
+void ForTuples(const KeyColumn& keys, Use use) {
+  const uint64_t n = NumKeys(keys);
+  uint64_t row = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    if (i > 0 && KeyAt(keys, i) != KeyAt(keys, i - 1)) ++row;
+    use(i, row);
   }
 }
 
 }  // namespace
 
 BoundedRows::BoundedRows(const TensorSpec& spec, const ValidatedUpdate& update)
-    : spec_(spec),
-      update_(update),
-      keys_(update.keys()),
-      num_keys_(update.num_keys()),
-      values_(update.values()),
-      dtype_(spec.dtype) {}
+    : spec_(spec), update_(update), keys_(update.keys()), values_(update.values()), unique_(update.unique()) {}
 
 absl::StatusOr<BoundedRows> BoundedRows::Create(const TensorSpec& spec, const ValidatedUpdate& update) {
   BoundedRows rows(spec, update);
   if (update.unique()) return rows;
-  if (update.num_keys() > std::numeric_limits<uint32_t>::max()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Quoted(spec), ": ", update.num_keys(), " unsorted tuples in one update; 2^32 - 1 is the most"));
+  if (!update.sorted()) {
+    if (update.num_keys() > std::numeric_limits<uint32_t>::max()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(Quoted(spec), ": ", update.num_keys(), " unsorted tuples in one update; 2^32 - 1 is the most"));
+    }
+    HasNarrowKeys(spec) ? rows.SortAs<uint32_t>() : rows.SortAs<uint64_t>();
   }
-  HasNarrowKeys(spec) ? rows.SortAs<uint32_t>() : rows.SortAs<uint64_t>();
+  if (!rows.unique_) rows.FoldRepeats();
   return rows;
 }
 
@@ -83,109 +89,128 @@ template <typename Key>
 void BoundedRows::SortAs() {
   storage_ = std::make_shared<Storage>();
   Column<Key>& keys = KeysOf<Key>(*storage_);
-  const cpu::SortedTuples<Key> sorted(std::get<absl::Span<const Key>>(update_.keys()), update_.sorted());
+  const cpu::SortedTuples<Key> sorted(std::get<absl::Span<const Key>>(update_.keys()), /*sorted=*/false);
   sorted.With([&](const auto& tuples) {
-    if (cpu::CopyKeysInOrder(tuples, keys)) {
-      FoldRepeats(spec_, tuples, update_.values(), keys, storage_->values);
-      dtype_ = DType::kFloat64;
-      folded_ = true;
-    } else {
-      cpu::CopyValuesInOrder(tuples, update_.values(), SizeOf(spec_.dtype) * spec_.row_width, storage_->values);
-    }
+    unique_ = !cpu::CopyKeysInOrder(tuples, keys);
+    cpu::CopyValuesInOrder(tuples, update_.values(), tuple_bytes(), storage_->values);
   });
   keys_ = absl::MakeConstSpan(keys);
-  num_keys_ = keys.size();
   values_ = storage_->values.data();
+}
+
+void BoundedRows::FoldRepeats() {
+  const size_t width = spec_.row_width;
+  uint64_t rows = 0;
+  ForTuples(keys_, [&](uint64_t, uint64_t row) { rows = row + 1; });
+  folded_.resize(rows * width);
+  std::fill(folded_.begin(), folded_.end(), 0.0);
+  ForTuples(keys_, [&](uint64_t tuple, uint64_t row) {
+    for (size_t c = 0; c < width; ++c) folded_[row * width + c] += WidenAt(spec_.dtype, values_, tuple * width + c);
+  });
 }
 
 absl::StatusOr<bool> BoundedRows::KeepLargest() {
   const uint64_t most = spec_.clip.max_keys;
-  if (most == 0 || num_keys_ <= most) return false;
+  const uint64_t rows_before = num_rows();
+  if (most == 0 || rows_before <= most) return false;
   if (spec_.clip.on_clip == ClipPolicy::kReject) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(Quoted(spec_), ": ", num_keys_, " keys are beyond clip.max_keys ", most));
+        absl::StrCat(Quoted(spec_), ": ", rows_before, " keys are beyond clip.max_keys ", most));
   }
-  Column<double> norms(num_keys_);
-  Column<uint64_t> order(num_keys_);
+  Column<double> norms(rows_before);
+  Column<uint64_t> order(rows_before);
   std::iota(order.begin(), order.end(), uint64_t{0});
-  const size_t row_bytes = SizeOf(dtype_) * spec_.row_width;
-  for (uint64_t row = 0; row < num_keys_; ++row) {
+  for (uint64_t row = 0; row < rows_before; ++row) {
     SquaredSum sum;
-    AddSquares(dtype_, values_ + row * row_bytes, spec_.row_width, TensorClip::kNone, sum);
+    AddSquares(row_dtype(), rows() + row * SizeOf(row_dtype()) * spec_.row_width, spec_.row_width, TensorClip::kNone,
+               sum);
     norms[row] = sum.Total();
   }
   std::nth_element(order.begin(), order.begin() + most, order.end(), [&](uint64_t a, uint64_t b) {
     return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
   });
-  Column<uint8_t> kept(num_keys_);
+  Column<uint8_t> kept(rows_before);
   std::fill(kept.begin(), kept.end(), uint8_t{0});
   for (uint64_t i = 0; i < most; ++i) kept[order[i]] = 1;
-  HasNarrowKeys(spec_) ? SelectAs<uint32_t>(kept, most) : SelectAs<uint64_t>(kept, most);
-  changed_ = true;
+  HasNarrowKeys(spec_) ? SelectAs<uint32_t>(kept) : SelectAs<uint64_t>(kept);
   return true;
 }
 
 template <typename Key>
-void BoundedRows::SelectAs(const Column<uint8_t>& kept, uint64_t num_kept) {
+void BoundedRows::SelectAs(const Column<uint8_t>& kept) {
+  uint64_t num_kept = 0;
+  ForTuples(keys_, [&](uint64_t, uint64_t row) { num_kept += kept[row]; });
   auto selected = std::make_shared<Storage>();
   Column<Key>& keys = KeysOf<Key>(*selected);
   keys.resize(num_kept);
-  const size_t row_bytes = SizeOf(dtype_) * spec_.row_width;
-  selected->values.resize(num_kept * row_bytes);
+  selected->values.resize(num_kept * tuple_bytes());
   uint64_t to = 0;
-  for (uint64_t row = 0; row < num_keys_; ++row) {
-    if (kept[row] == 0) continue;
-    keys[to] = static_cast<Key>(KeyAt(keys_, row));
-    std::copy_n(values_ + row * row_bytes, row_bytes, selected->values.data() + to * row_bytes);
+  ForTuples(keys_, [&](uint64_t tuple, uint64_t row) {
+    if (kept[row] == 0) return;
+    keys[to] = static_cast<Key>(KeyAt(keys_, tuple));
+    std::memcpy(selected->values.data() + to * tuple_bytes(), values_ + tuple * tuple_bytes(), tuple_bytes());
     ++to;
-  }
+  });
   keys_ = absl::MakeConstSpan(keys);
-  num_keys_ = num_kept;
   values_ = selected->values.data();
   storage_ = std::move(selected);
+  if (!unique_) FoldRepeats();
 }
 
 absl::StatusOr<bool> BoundedRows::AddSquaresTo(SquaredSum& sum) {
   const TensorClip& clip = spec_.clip;
-  if (AddSquares(dtype_, values_, num_values(), clip.linf, sum) <= clip.linf) return false;
+  const uint64_t count = num_rows() * spec_.row_width;
+  if (AddSquares(row_dtype(), rows(), count, clip.linf, sum) <= clip.linf) return false;
   if (clip.on_clip == ClipPolicy::kClip) {
-    changed_ = true;
+    ClampRows();
     return true;
   }
   uint64_t i = 0;
-  while (std::abs(WidenAt(dtype_, values_, i)) <= clip.linf) ++i;
-  std::string where = absl::StrCat(Quoted(spec_), ", key ", KeyAt(keys_, i / spec_.row_width));
+  while (std::abs(WidenAt(row_dtype(), rows(), i)) <= clip.linf) ++i;
+  uint64_t key = 0;
+  ForTuples(keys_, [&](uint64_t tuple, uint64_t row) { key = row == i / spec_.row_width ? KeyAt(keys_, tuple) : key; });
+  std::string where = absl::StrCat(Quoted(spec_), ", key ", key);
   if (spec_.row_width > 1) absl::StrAppend(&where, ", column ", i % spec_.row_width);
   return absl::InvalidArgumentError(absl::StrFormat("%s: value %.9g is beyond clip.linf %.9g", where,
-                                                    WidenAt(dtype_, values_, i), clip.linf));
+                                                    WidenAt(row_dtype(), rows(), i), clip.linf));
 }
 
-absl::StatusOr<ValidatedUpdate> BoundedRows::Finish(double factor) {
-  if (!changed_ && factor == 1.0) {
-    // As sent: folded rows have not been rounded, so the engine folds them once more.
-    if (storage_ == nullptr || folded_) return update_;
-    return ValidatedUpdate::CreateFromTrusted({keys_, values_, storage_}, update_.weight());
-  }
-  auto bounded = std::make_shared<Storage>();
-  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys_)) {
-    // Keys of the update are copied, so that it does not keep its values alive.
-    if (storage_ == nullptr) bounded->narrow_keys = Column<uint32_t>(narrow->begin(), narrow->end());
-    if (storage_ != nullptr) bounded->narrow_keys = std::move(storage_->narrow_keys);
-    keys_ = absl::MakeConstSpan(bounded->narrow_keys);
-  } else if (const auto* wide = std::get_if<absl::Span<const uint64_t>>(&keys_)) {
-    if (storage_ == nullptr) bounded->wide_keys = Column<uint64_t>(wide->begin(), wide->end());
-    if (storage_ != nullptr) bounded->wide_keys = std::move(storage_->wide_keys);
-    keys_ = absl::MakeConstSpan(bounded->wide_keys);
-  }
-  bounded->values.resize(num_values() * SizeOf(spec_.dtype));
-  ScaleAndRound(dtype_, values_, num_values(), spec_.clip.linf, factor, spec_.dtype, bounded->values.data());
-  if (folded_ && spec_.dtype != DType::kFloat64) {
-    RETURN_IF_ERROR(internal::CheckValues({&spec_, std::nullopt}, 0,
-                                          reinterpret_cast<const char*>(bounded->values.data()), num_values(),
-                                          [&](uint64_t position) { return KeyAt(keys_, position); }));
-  }
-  const std::byte* const values = bounded->values.data();
-  return ValidatedUpdate::CreateFromTrusted({keys_, values, std::move(bounded)}, update_.weight());
+void BoundedRows::ClampRows() {
+  Own();
+  const double limit = spec_.clip.linf;
+  std::byte* const values = storage_->values.data();
+  if (unique_) return Clamp(spec_.dtype, values, NumKeys(keys_) * spec_.row_width, limit);
+  // The first tuple of a key gets the clamped sum, the others 0: the type has the limit, but may not have other sums.
+  const size_t width = spec_.row_width;
+  uint64_t last_row = num_rows();
+  ForTuples(keys_, [&](uint64_t tuple, uint64_t row) {
+    for (size_t c = 0; c < width; ++c) {
+      const double sum = folded_[row * width + c];
+      if (std::abs(sum) <= limit) continue;
+      StoreAt(spec_.dtype, row == last_row ? 0.0 : std::copysign(limit, sum), values, tuple * width + c);
+    }
+    last_row = row;
+  });
+}
+
+void BoundedRows::Own() {
+  if (storage_ != nullptr) return;
+  storage_ = std::make_shared<Storage>();
+  const auto copy = [this](const auto& keys) {
+    using Key = typename std::decay_t<decltype(keys)>::value_type;
+    Column<Key>& copied = KeysOf<Key>(*storage_);
+    copied = Column<Key>(keys.begin(), keys.end());
+    keys_ = absl::Span<const Key>(copied.data(), copied.size());
+  };
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&update_.keys())) copy(*narrow);
+  if (const auto* wide = std::get_if<absl::Span<const uint64_t>>(&update_.keys())) copy(*wide);
+  storage_->values = Column<std::byte>(values_, values_ + NumKeys(keys_) * tuple_bytes());
+  values_ = storage_->values.data();
+}
+
+ValidatedUpdate BoundedRows::Finish(double factor) {
+  if (storage_ == nullptr) return update_.WithFactor(factor);
+  return ValidatedUpdate::CreateFromTrusted({keys_, values_, storage_}, update_.weight(), unique_).WithFactor(factor);
 }
 
 }  // namespace sparseagg::clip

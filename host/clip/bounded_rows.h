@@ -14,12 +14,13 @@
 
 namespace sparseagg::clip {
 
-// One row for each key of an update, in ascending order of key. Owned by ApplyClips. Borrows spec and update.
+// The tuples of an update in ascending order of key, and its rows: one for each key, the sum of those that the update
+// has. Owned by ApplyClips. Borrows spec and update.
 //
 //   ASSIGN_OR_RETURN(BoundedRows rows, BoundedRows::Create(spec, update));
-//   RETURN_IF_ERROR(rows.KeepLargest());
-//   rows.AddSquaresTo(sum);                                        // also clamps
-//   ASSIGN_OR_RETURN(ValidatedUpdate bounded, rows.Finish(factor));
+//   RETURN_IF_ERROR(rows.KeepLargest().status());
+//   RETURN_IF_ERROR(rows.AddSquaresTo(sum).status());              // also clamps
+//   const ValidatedUpdate bounded = rows.Finish(factor);
 //
 // Not thread-safe.
 class BoundedRows {
@@ -30,12 +31,11 @@ class BoundedRows {
   // Keeps the max_keys rows of the largest sums of squares; of equal ones those of the lower keys.
   // Returns: whether there were more. Errors: RESOURCE_EXHAUSTED: there were, under kReject.
   absl::StatusOr<bool> KeepLargest();
-  // Adds the squares of all values, clamped to ±linf, to `sum`.
+  // Clamps the values of rows to ±linf, and adds their squares to `sum`.
   // Returns: whether a value was beyond linf. Errors: INVALID_ARGUMENT: one was, under kReject.
   absl::StatusOr<bool> AddSquaresTo(SquaredSum& sum);
-  // Returns: the update with the bounds applied, its values multiplied by `factor`.
-  // Errors: INVALID_ARGUMENT: a sum of a key's values is beyond the dtype.
-  absl::StatusOr<ValidatedUpdate> Finish(double factor);
+  // Returns: the update that was, sorted, or that the bounds have made of it, with this factor.
+  ValidatedUpdate Finish(double factor);
 
  private:
   // Memory of keys and values of our own.
@@ -48,21 +48,27 @@ class BoundedRows {
   BoundedRows(const TensorSpec& spec, const ValidatedUpdate& update);
   template <typename Key>
   void SortAs();
+  void FoldRepeats();
   template <typename Key>
-  Column<Key>& KeysOf(Storage& storage);
+  static Column<Key>& KeysOf(Storage& storage);
   template <typename Key>
-  void SelectAs(const Column<uint8_t>& kept, uint64_t num_kept);
-  uint64_t num_values() const { return num_keys_ * spec_.row_width; }
+  void SelectAs(const Column<uint8_t>& kept);
+  void ClampRows();
+  // Copies keys and values that are not our own yet.
+  void Own();
+  uint64_t num_rows() const { return unique_ ? NumKeys(keys_) : folded_.size() / spec_.row_width; }
+  // The values of rows, and their type.
+  const std::byte* rows() const { return unique_ ? values_ : reinterpret_cast<const std::byte*>(folded_.data()); }
+  DType row_dtype() const { return unique_ ? spec_.dtype : DType::kFloat64; }
+  size_t tuple_bytes() const { return SizeOf(spec_.dtype) * spec_.row_width; }
 
   const TensorSpec& spec_;
   const ValidatedUpdate& update_;
   std::shared_ptr<Storage> storage_;  // null: keys and values are those of the update
-  KeyColumn keys_;
-  uint64_t num_keys_;
+  KeyColumn keys_;                    // of tuples, like values_
   const std::byte* values_;
-  DType dtype_;         // of values_: the tensor's, or float64 if repeated keys were folded
-  bool folded_ = false;
-  bool changed_ = false;  // by a bound
+  bool unique_;
+  Column<double> folded_;  // unless unique_: the rows
 };
 
 }  // namespace sparseagg::clip

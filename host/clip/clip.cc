@@ -67,7 +67,7 @@ absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::
     if (!rows[t].has_value()) continue;
     const double factor = specs[t].clip.shares_l2 ? shared_factor : factors[t];
     outcome.factor = std::min(outcome.factor, factor);
-    ASSIGN_OR_RETURN(updates[t], rows[t]->Finish(factor));
+    updates[t] = rows[t]->Finish(factor);
   }
   return outcome;
 }
@@ -78,11 +78,12 @@ uint64_t ApplyClipsBytes(absl::Span<const TensorSpec> specs, absl::Span<const Va
     const TensorSpec& spec = specs[t];
     if (!spec.clip.has_bound()) continue;
     const uint64_t num_keys = updates[t].num_keys();
-    // Sorted or folded rows, the rows that max_keys keeps with norms and order, and the rows of the new update.
-    uint64_t of_key = KeyBytes(spec) + SizeOf(spec.dtype) * uint64_t{spec.row_width};
-    const uint64_t wide_row = KeyBytes(spec) + sizeof(double) * uint64_t{spec.row_width};
-    if (!updates[t].unique()) of_key += wide_row;
-    if (spec.clip.max_keys != 0) of_key += wide_row + 3 * sizeof(uint64_t);
+    if (updates[t].unique() && spec.clip.linf == TensorClip::kNone && spec.clip.max_keys == 0) continue;
+    // Sorted or clamped tuples, folded rows, and the tuples that max_keys keeps, with norms and order of all.
+    const uint64_t tuple_bytes = KeyBytes(spec) + SizeOf(spec.dtype) * uint64_t{spec.row_width};
+    uint64_t of_key = tuple_bytes;
+    if (!updates[t].unique()) of_key += sizeof(double) * uint64_t{spec.row_width};
+    if (spec.clip.max_keys != 0) of_key += tuple_bytes + 3 * sizeof(uint64_t);
     bytes = SaturatingAdd(bytes, SaturatingMultiply(num_keys, of_key));
     if (!updates[t].unique()) bytes = SaturatingAdd(bytes, cpu::SortedTuplesBytes(spec, num_keys));
   }

@@ -1,11 +1,10 @@
 #include "host/clip/clip_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
-#include "host/cpu/finish/rounding.h"
-#include "host/cpu/simd/kernels.h"
+#include "host/base/half.h"
+
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/clip/clip_kernels.cc"
@@ -23,11 +22,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using cpu::HWY_NAMESPACE::Doubles;
 using cpu::HWY_NAMESPACE::LoadDoubles;
-using cpu::HWY_NAMESPACE::LoadSome;
-using cpu::HWY_NAMESPACE::StoreSome;
 
-// A caller's arrays lie in small pages, at whose ends the hardware prefetcher stops.
-constexpr size_t kAheadBytes = 2048;
+// A caller's arrays lie in small pages, at whose ends the hardware prefetcher stops, and the lanes fix the order in which
+// values are read. So while a block is read, the next one is prefetched at four places at once (input_check_kernels.cc
+// has the figures).
+constexpr size_t kPlaces = 4;
+constexpr size_t kPlaceBytes = 4096;
+constexpr size_t kLineBytes = 64;
+constexpr size_t kBlockBytes = kPlaces * kPlaceBytes;
 constexpr size_t kLanes = 8;
 static_assert(hn::MaxLanes(Doubles()) <= kLanes);
 
@@ -55,8 +57,14 @@ HWY_INLINE double AddSquaresOf(const std::byte* values, uint64_t count, double l
   auto largest_ones = hn::Set(d, largest);
   const auto limits = hn::Set(d, limit);
   for (size_t v = 0; v < kLanes / n; ++v) sums[v] = hn::LoadU(d, sum.lanes + v * n);
+  constexpr size_t kStep = HWY_MAX(kLineBytes / SizeOf(kDType), kLanes);
   for (uint64_t i = head; i < whole; i += kLanes) {
-    hwy::Prefetch(values + i * SizeOf(kDType) + kAheadBytes);
+    if ((i - head) % kStep == 0) {
+      const size_t byte = (i - head) * SizeOf(kDType);
+      const size_t line = byte % kBlockBytes / kLineBytes;
+      hwy::Prefetch(values + byte - byte % kBlockBytes + kBlockBytes + line % kPlaces * kPlaceBytes +
+                    line / kPlaces * kLineBytes);
+    }
     for (size_t v = 0; v < kLanes / n; ++v) {
       const auto magnitudes = hn::Abs(LoadDoubles<kDType>(values, i + v * n, n));
       largest_ones = hn::Max(largest_ones, magnitudes);
@@ -84,53 +92,6 @@ double AddSquares(DType dtype, const std::byte* values, uint64_t count, double l
   }
 }
 
-// Scales values in place, to float64, rounded to nearest. The values have slack behind them.
-void Scale(double* values, size_t count, double limit, double factor) {
-  const Doubles d;
-  const auto high = hn::Set(d, limit);
-  const auto low = hn::Set(d, -limit);
-  const auto by = hn::Set(d, factor);
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    const auto clamped = hn::Min(hn::Max(hn::LoadU(d, values + i), low), high);
-    hn::StoreU(hn::Mul(clamped, by), d, values + i);
-  }
-}
-
-// The same, but rounded to odd: to the neighbour with an odd last bit, if the product is not exact. Another rounding to
-// a type with at least two bits less then gives what one rounding of the exact product gives (Boldo and Melquiond,
-// "Emulation of FMA and correctly rounded sums", 2008). The error of a product is a float64, unless it underflows, far
-// below the smallest value of those types.
-void ScaleToOdd(double* values, size_t count, double limit, double factor) {
-  const Doubles d;
-  const hn::RebindToSigned<Doubles> di;
-  const auto high = hn::Set(d, limit);
-  const auto low = hn::Set(d, -limit);
-  const auto by = hn::Set(d, factor);
-  const auto one = hn::Set(di, 1);
-  const auto zero = hn::Zero(d);
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    const auto clamped = hn::Min(hn::Max(hn::LoadU(d, values + i), low), high);
-    const auto product = hn::Mul(clamped, by);
-#if HWY_NATIVE_FMA
-    const auto error = hn::MulSub(clamped, by, product);
-#else
-    HWY_ALIGN double exact[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
-    HWY_ALIGN double rounded[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
-    hn::Store(clamped, d, exact);
-    hn::Store(product, d, rounded);
-    for (size_t j = 0; j < hn::Lanes(d); ++j) exact[j] = std::fma(exact[j], factor, -rounded[j]);
-    const auto error = hn::Load(d, exact);
-#endif
-    const auto bits = hn::BitCast(di, product);
-    const auto is_exact = hn::RebindMask(di, hn::Eq(error, zero));
-    const auto is_odd = hn::Eq(hn::And(bits, one), one);
-    // Of one sign: the exact product is beyond the rounded one, away from zero.
-    const auto grows = hn::RebindMask(di, hn::Gt(hn::CopySign(error, hn::Xor(error, product)), zero));
-    const auto moved = hn::IfThenElse(grows, hn::Add(bits, one), hn::Sub(bits, one));
-    hn::StoreU(hn::BitCast(d, hn::IfThenElse(hn::Or(is_exact, is_odd), bits, moved)), d, values + i);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace sparseagg::clip
 HWY_AFTER_NAMESPACE();
@@ -139,39 +100,40 @@ HWY_AFTER_NAMESPACE();
 namespace sparseagg::clip {
 
 HWY_EXPORT(AddSquares);
-HWY_EXPORT(Scale);
-HWY_EXPORT(ScaleToOdd);
 
 double AddSquares(DType dtype, const std::byte* values, uint64_t count, double limit, SquaredSum& sum) {
   return HWY_DYNAMIC_DISPATCH(AddSquares)(dtype, values, count, limit, sum);
 }
 
-void ScaleAndRound(DType from, const std::byte* values, uint64_t count, double limit, double factor, DType to,
-                   std::byte* out) {
-  constexpr size_t kBatch = 512;
-  double batch[kBatch + cpu::kVectorSlack];
-  for (uint64_t first = 0; first < count; first += kBatch) {
-    const auto n = static_cast<size_t>(std::min<uint64_t>(kBatch, count - first));
-    const std::byte* const at = values + first * SizeOf(from);
-    switch (from) {
-      case DType::kFloat16:
-        cpu::LoadFloat16(at, n, n, 1.0, batch);
-        break;
-      case DType::kBFloat16:
-        cpu::LoadBFloat16(at, n, n, 1.0, batch);
-        break;
-      case DType::kFloat64:
-        cpu::LoadFloat64(at, n, n, 1.0, batch);
-        break;
-      default:
-        cpu::LoadFloat32(at, n, n, 1.0, batch);
-    }
-    if (to == DType::kFloat64) {
-      HWY_DYNAMIC_DISPATCH(Scale)(batch, n, limit, factor);
-    } else {
-      HWY_DYNAMIC_DISPATCH(ScaleToOdd)(batch, n, limit, factor);
-    }
-    cpu::RoundTo(to, batch, n, out + first * SizeOf(to));
+namespace {
+
+template <typename T>
+void ClampAs(std::byte* values, uint64_t count, T limit) {
+  auto* const typed = reinterpret_cast<T*>(values);
+  for (uint64_t i = 0; i < count; ++i) typed[i] = std::min(std::max(typed[i], -limit), limit);
+}
+
+// Magnitudes of 16-bit floats are in the order of their bits.
+void ClampSixteenBits(std::byte* values, uint64_t count, uint16_t limit) {
+  auto* const typed = reinterpret_cast<uint16_t*>(values);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint16_t magnitude = typed[i] & 0x7fff;
+    typed[i] = static_cast<uint16_t>((typed[i] & 0x8000) | std::min(magnitude, limit));
+  }
+}
+
+}  // namespace
+
+void Clamp(DType dtype, std::byte* values, uint64_t count, double limit) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return ClampSixteenBits(values, count, RoundToFloat16(limit));
+    case DType::kBFloat16:
+      return ClampSixteenBits(values, count, RoundToBFloat16(limit));
+    case DType::kFloat64:
+      return ClampAs<double>(values, count, limit);
+    default:
+      return ClampAs<float>(values, count, static_cast<float>(limit));
   }
 }
 

@@ -24,10 +24,8 @@ struct SquaredSum {
 // Returns: the largest magnitude, not clamped.
 double AddSquares(DType dtype, const std::byte* values, uint64_t count, double limit, SquaredSum& sum);
 
-// out[i] = clamp(values[i], ±limit) · factor, rounded to `to` once. From float64, or between equal types.
-// Requires: finite values, limit > 0, 0 ≤ factor ≤ 1. `out` may be `values`.
-void ScaleAndRound(DType from, const std::byte* values, uint64_t count, double limit, double factor, DType to,
-                   std::byte* out);
+// Clamps `count` values of the float type `dtype` to ±limit, in place. Requires: the type has the limit.
+void Clamp(DType dtype, std::byte* values, uint64_t count, double limit);
 
 }  // namespace sparseagg::clip
 

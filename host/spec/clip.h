@@ -31,7 +31,7 @@ struct TensorClip {
 
   double l2 = kNone;       // of the L2 norm; kNone: no bound
   bool shares_l2 = false;  // l2 bounds all tensors that share it together; else this tensor alone
-  double linf = kNone;     // of the magnitude of each value; kNone: no bound
+  double linf = kNone;     // of the magnitude of each value; kNone: no bound, else a number of the dtype
   uint64_t max_keys = 0;   // of the keys of a submission; 0: no bound
   ClipPolicy on_l2 = ClipPolicy::kClip;
   ClipPolicy on_clip = ClipPolicy::kClip;  // of linf and max_keys

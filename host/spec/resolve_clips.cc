@@ -1,9 +1,11 @@
 #include "host/spec/resolve_clips.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "host/base/half.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg {
@@ -48,6 +50,25 @@ absl::Status CheckTensor(const ClipSpec& own, const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
+// Returns: the largest number of the type that is not beyond the bound.
+double RoundDown(DType dtype, double bound) {
+  const auto in_sixteen_bits = [bound](uint16_t bits, float (*widen)(uint16_t)) {
+    return static_cast<double>(widen(widen(bits) > bound ? bits - 1 : bits));
+  };
+  switch (dtype) {
+    case DType::kFloat16:
+      return in_sixteen_bits(RoundToFloat16(bound), WidenFloat16);
+    case DType::kBFloat16:
+      return in_sixteen_bits(RoundToBFloat16(bound), WidenBFloat16);
+    case DType::kFloat64:
+      return bound;
+    default: {
+      const auto nearest = static_cast<float>(bound);
+      return nearest > bound ? std::nextafter(nearest, 0.0f) : nearest;
+    }
+  }
+}
+
 TensorClip Resolve(const ClipSpec& round, const ClipSpec& own, const TensorSpec& spec) {
   TensorClip clip;
   clip.on_clip = own.on_clip.value_or(round.on_clip.value_or(ClipPolicy::kClip));
@@ -60,6 +81,7 @@ TensorClip Resolve(const ClipSpec& round, const ClipSpec& own, const TensorSpec&
     clip.on_l2 = round.on_clip.value_or(ClipPolicy::kClip);
   }
   clip.linf = own.linf.value_or(round.linf.value_or(TensorClip::kNone));
+  if (clip.linf != TensorClip::kNone) clip.linf = RoundDown(spec.dtype, clip.linf);
   if (spec.layout == Layout::kSparse) clip.max_keys = own.max_keys.value_or(round.max_keys.value_or(0));
   return clip;
 }
@@ -80,6 +102,10 @@ absl::Status ResolveClips(const ClipSpec& round, absl::Span<const ClipSpec> tens
     if (own.on_clip.has_value() && clip.linf == TensorClip::kNone && clip.max_keys == 0 && !own.l2.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": clip.on_clip has no effect: the tensor has no bound of its own"));
+    }
+    if (clip.linf == 0.0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec), ": clip.linf is below all values of ", Name(spec.dtype), " but 0"));
     }
     if (clip.has_bound() && spec.aggregation.on_nonfinite == NonfinitePolicy::kPropagate) {
       return absl::InvalidArgumentError(

@@ -128,11 +128,18 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
   return update;
 }
 
-ValidatedUpdate ValidatedUpdate::CreateFromTrusted(UpdateColumns columns, double weight) {
+ValidatedUpdate ValidatedUpdate::CreateFromTrusted(UpdateColumns columns, double weight, bool unique) {
   ValidatedUpdate update;
   update.num_keys_ = NumKeys(columns.keys);
   update.columns_ = std::move(columns);
   update.weight_ = weight;
+  update.unique_ = unique;
+  return update;
+}
+
+ValidatedUpdate ValidatedUpdate::WithFactor(double factor) const {
+  ValidatedUpdate update = *this;
+  update.factor_ = factor;
   return update;
 }
 

@@ -72,3 +72,42 @@ def check_round(seed: int, met: collections.Counter[str]) -> None:
     if accepted and not failure:
         at_once = {name: (updates[name], weights[name]) for name in accepted}
         assert differences(spec, accepted, sa.aggregate(at_once, spec)) == []
+
+
+def test_clip_equal_rows_keep_the_lower_keys():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], clip=sa.ClipSpec(max_keys=2))
+    result = sa.aggregate([{"v": ([7, 3, 5], np.array([2, -2, 2], np.float32))}], spec)
+    assert result["v"].keys.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_clip_with_weights_rounds_the_factor_before_the_weight(on_host, device):
+    # 5·(1/5) is 1 before it is weighted; 0.3·(1/5)·3 depends on the order of the products.
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float64", num_rows=9)], weighting="by_weight", clip=sa.ClipSpec(l2=1.0)
+    )
+    rows = np.array([3.0, 4.0])
+    result = sa.aggregate({"a": ({"v": ([1, 2], rows)}, 0.7)}, spec, device=device)
+    assert result["v"].values.tolist() == [0.7 * (3.0 * 0.2), 0.7 * (4.0 * 0.2)]
+    assert 0.7 * (3.0 * 0.2) != (0.7 * 0.2) * 3.0
+
+
+def test_clip_refuses_arrays_on_a_device(library):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], clip=sa.ClipSpec(l2=1.0))
+    aggregator = sa.Aggregator(spec, device="cuda")
+    update = {"v": (library.array(np.array([1], np.int64)), library.array(np.array([1], np.float32)))}
+    with pytest.raises(sa.errors.UnimplementedError, match="copy it to the host first"):
+        aggregator.add("a", update)
+
+
+def test_clip_merged_aggregators_add_their_counts():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], clip=sa.ClipSpec(l2=1.0, linf=3.0))
+    one, other = sa.Aggregator(spec), sa.Aggregator(spec)
+    one.add("a", {"v": ([1], np.array([4], np.float32))})
+    other.add("b", {"v": ([1], np.array([0.5], np.float32))})
+    other.add("c", {"v": ([1], np.array([2], np.float32))})
+    assert other.withdraw("b")
+    one.merge(other)
+    result = one.finish()
+    assert result["v"].values.tolist() == [2.0]
+    assert (result.info.clip.num_clipped, result.info.clip.num_l2, result.info.clip.num_linf) == (2, 2, 1)

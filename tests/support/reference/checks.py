@@ -99,13 +99,13 @@ def check_update(spec: RoundSpec, update: Update) -> None:
                 for value in row:
                     if not math.isfinite(value):
                         raise InvalidArgumentError(f"tensor {tensor.name!r}: value {value} at position {position}")
-    update = clip(spec, update).update
+    bounded = clip(spec, update).rows
     for tensor in spec.tensors:
         how = spec.aggregation_of(tensor)
         if how.op != "union":
             for key, row in fold(tensor, update).items():
                 check_int64(tensor, key, row)
-            for key, row in terms(tensor, how, update).items():
+            for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
                 check_int64(tensor, key, row)
                 _check_bound(tensor, how, key, row)
     if spec.max_tuples_per_submission and num_tuples > spec.max_tuples_per_submission:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from fractions import Fraction
-from typing import Any
 
 from sparseagg._internal.spec.clip_spec import ClipSpec
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -20,9 +18,13 @@ __all__ = ["Clipped", "clip"]
 
 @dataclasses.dataclass(frozen=True)
 class Clipped:
-    """A submission within its bounds, and what they did to it."""
+    """A submission within its bounds, and what they did to it.
 
-    update: Update
+    Attributes:
+        rows: by tensor that has bounds, each key and its row.
+    """
+
+    rows: dict[str, dict[int, Row]]
     factor: float
     linf: bool
     max_keys: bool
@@ -50,12 +52,26 @@ def _bounds(spec: RoundSpec, tensor: TensorSpec) -> _Bounds | None:
     bounds = _Bounds(
         l2=math.inf if l2 is None else l2,
         shares_l2=shares,
-        linf=math.inf if linf is None else linf,
+        linf=math.inf if linf in (None, math.inf) else _round_down(linf, tensor.dtype),
         max_keys=0 if max_keys is None or tensor.layout == "dense" else max_keys,
         rejects_l2=(whole.on_clip if shares else policy) == "reject",
         rejects=policy == "reject",
     )
     return None if bounds.l2 == bounds.linf == math.inf and not bounds.max_keys else bounds
+
+
+def _round_down(bound: float, dtype: str) -> float:
+    """The largest number of the type that is not beyond the bound."""
+    nearest = float(round_to_dtype(bound, dtype))
+    if nearest <= bound:
+        return nearest
+    below, above = 0.0, bound  # the first rounds to no more than the bound, the second to more
+    while (middle := (below + above) / 2) not in (below, above):
+        if float(round_to_dtype(middle, dtype)) > bound:
+            above = middle
+        else:
+            below = middle
+    return float(round_to_dtype(below, dtype))
 
 
 def _squares(values: Iterable[float], lanes: list[float], index: int) -> int:
@@ -87,13 +103,12 @@ def _factor(lanes: list[float], bound: float, rejects: bool) -> float:
 
 
 def clip(spec: RoundSpec, update: Update) -> Clipped:
-    """Returns the submission as the bounds of the round leave it.
+    """Returns what the bounds of the round leave of the submission.
 
     Raises:
-        InvalidArgumentError, ResourceExhaustedError: a bound refuses it, or its norm or a sum is not finite.
+        InvalidArgumentError, ResourceExhaustedError: a bound refuses it, or its norm is not finite.
     """
     rows: dict[str, dict[int, Row]] = {}
-    changed: set[str] = set()
     factors: dict[str, float] = {}
     shared, index = [0.0] * 8, 0
     any_linf = any_max_keys = False
@@ -107,14 +122,12 @@ def clip(spec: RoundSpec, update: Update) -> Clipped:
                 raise ResourceExhaustedError(f"{len(folded)} keys are beyond {bounds.max_keys}")
             best = sorted(folded, key=lambda key: (-_row_square(folded[key]), key))[: bounds.max_keys]  # noqa: B023
             folded = {key: folded[key] for key in best}
-            changed.add(tensor.name)
             any_max_keys = True
         folded = {key: folded[key] for key in sorted(folded)}
         if any(abs(value) > bounds.linf for row in folded.values() for value in row):
             if bounds.rejects:
                 raise InvalidArgumentError(f"a value is beyond {bounds.linf}")
             folded = {key: [max(-bounds.linf, min(bounds.linf, v)) for v in row] for key, row in folded.items()}
-            changed.add(tensor.name)
             any_linf = True
         rows[tensor.name] = folded
         values = [value for row in folded.values() for value in row]
@@ -126,25 +139,9 @@ def clip(spec: RoundSpec, update: Update) -> Clipped:
             factors[tensor.name] = _factor(own, bounds.l2, bounds.rejects_l2)
     of_round = math.inf if spec.clip is None or spec.clip.l2 is None else spec.clip.l2
     shared_factor = _factor(shared, of_round, spec.clip is not None and spec.clip.on_clip == "reject")
-    tensors: dict[str, Any] = dict(update.tensors)
-    for name, folded in rows.items():
-        factor = factors.get(name, shared_factor)
-        if name not in changed and factor == 1.0:
-            continue
-        dtype = spec.tensor(name).dtype
-        scaled = [[_scaled(value, factor, dtype) for value in row] for row in folded.values()]
-        if spec.tensor(name).layout == "dense":
-            tensors[name] = (None, scaled)
-        else:
-            tensors[name] = (list(folded), scaled)
+    scaled = {
+        name: {key: [factors.get(name, shared_factor) * v for v in row] for key, row in folded.items()}
+        for name, folded in rows.items()
+    }
     smallest = min([factors.get(name, shared_factor) for name in rows], default=1.0)
-    return Clipped(Update(tensors, update.weight), smallest, any_linf, any_max_keys)
-
-
-def _scaled(value: float, factor: float, dtype: str) -> float:
-    if not math.isfinite(value):
-        raise InvalidArgumentError(f"the sum {value} of a key's values is beyond {dtype}")
-    rounded = float(round_to_dtype(Fraction(value) * Fraction(factor), dtype))  # type: ignore[arg-type]
-    if not math.isfinite(rounded):
-        raise InvalidArgumentError(f"the sum {value} of a key's values is beyond {dtype}")
-    return rounded
+    return Clipped(scaled, smallest, any_linf, any_max_keys)

@@ -17,6 +17,8 @@ from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixe
 
 __all__ = ["MergedTensor", "merge"]
 
+Bounded = dict[str, dict[int, Row]]  # by tensor: the rows of one submission
+
 
 @dataclasses.dataclass(frozen=True)
 class MergedTensor:
@@ -67,11 +69,11 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
         for update in updates.values():
             check_update(spec, update)
     clients = sorted(updates, key=lambda client_id: client_id.encode())
-    ordered = [clip(spec, updates[client_id]).update for client_id in clients]
+    ordered = [(updates[client_id], clip(spec, updates[client_id]).rows) for client_id in clients]
     return {tensor.name: _merge_tensor(spec, tensor, ordered) for tensor in spec.tensors}
 
 
-def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) -> MergedTensor:
+def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Update, Bounded]]) -> MergedTensor:
     how = spec.aggregation_of(tensor)
     if tensor.layout == "dense" and not updates:
         if how.on_empty == "fail":
@@ -82,10 +84,10 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     merged: dict[int, _Key] = {}
     no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
     total = no_weight
-    for update in updates:
+    for update, bounded in updates:
         weight = _weight_term(spec, how, update)
         total += weight
-        for key, row in terms(tensor, how, update).items():
+        for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
             if fixed:
                 row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
             at = merged.get(key)
