@@ -62,10 +62,10 @@ class Aggregation {
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
-  // Prepares the updates of one submission; updates[t] belongs to tensors()[t]. Applies the bounds of the tensors first.
-  // Requires: all updates were made with the same weight, the client's. This is not checked.
-  // Errors: as of Accumulator::Prepare (INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED), and of ApplyClips where
-  // a tensor has bounds. INTERNAL: not one update for each tensor. Thread-safe.
+  // Prepares the updates of one submission; updates[t] belongs to tensors()[t]. Applies the bounds of the tensors
+  // first. Requires: all updates were made with the same weight, the client's. This is not checked. Errors: as of
+  // Accumulator::Prepare (INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED), and of ApplyClips where a tensor has
+  // bounds. INTERNAL: not one update for each tensor. Thread-safe.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
   // Returns: the most memory that Prepare needs in addition to the updates, its return value included. Saturates.
   // Thread-safe.

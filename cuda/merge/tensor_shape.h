@@ -33,7 +33,7 @@ struct TensorShape {
   bool weighted = false;  // terms are multiplied by weights
   bool scaled = false;    // values are multiplied by factors: the tensor has bounds
   bool uniform = true;    // neither
-  bool counts = false;  // the number of contributors per key is needed
+  bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
   double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
 

@@ -126,9 +126,8 @@ absl::StatusOr<bool> BoundedRows::KeepLargest() {
                sum);
     norms[row] = sum.Total();
   }
-  std::nth_element(order.begin(), order.begin() + most, order.end(), [&](uint64_t a, uint64_t b) {
-    return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
-  });
+  std::nth_element(order.begin(), order.begin() + most, order.end(),
+                   [&](uint64_t a, uint64_t b) { return norms[a] != norms[b] ? norms[a] > norms[b] : a < b; });
   Column<uint8_t> kept(rows_before);
   std::fill(kept.begin(), kept.end(), uint8_t{0});
   for (uint64_t i = 0; i < most; ++i) kept[order[i]] = 1;
@@ -171,8 +170,8 @@ absl::StatusOr<bool> BoundedRows::AddSquaresTo(SquaredSum& sum) {
   ForTuples(keys_, [&](uint64_t tuple, uint64_t row) { key = row == i / spec_.row_width ? KeyAt(keys_, tuple) : key; });
   std::string where = absl::StrCat(Quoted(spec_), ", key ", key);
   if (spec_.row_width > 1) absl::StrAppend(&where, ", column ", i % spec_.row_width);
-  return absl::InvalidArgumentError(absl::StrFormat("%s: value %.9g is beyond clip.linf %.9g", where,
-                                                    WidenAt(row_dtype(), rows(), i), clip.linf));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: value %.9g is beyond clip.linf %.9g", where, WidenAt(row_dtype(), rows(), i), clip.linf));
 }
 
 void BoundedRows::ClampRows() {

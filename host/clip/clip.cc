@@ -43,8 +43,9 @@ absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::
     if (!clip.has_bound() || updates[t].num_keys() == 0) continue;
     if (updates[t].on_device()) {
       return absl::UnimplementedError(
-          absl::StrCat(Quoted(specs[t]), ": clip takes updates in host memory, and this one is in device memory: copy "
-                                         "it to the host first"));
+          absl::StrCat(Quoted(specs[t]),
+                       ": clip takes updates in host memory, and this one is in device memory: copy "
+                       "it to the host first"));
     }
     ASSIGN_OR_RETURN(clip::BoundedRows bounded, clip::BoundedRows::Create(specs[t], updates[t]));
     rows[t].emplace(std::move(bounded));

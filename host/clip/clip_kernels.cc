@@ -5,7 +5,6 @@
 
 #include "host/base/half.h"
 
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/clip/clip_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -23,9 +22,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using cpu::HWY_NAMESPACE::Doubles;
 using cpu::HWY_NAMESPACE::LoadDoubles;
 
-// A caller's arrays lie in small pages, at whose ends the hardware prefetcher stops, and the lanes fix the order in which
-// values are read. So while a block is read, the next one is prefetched at four places at once (input_check_kernels.cc
-// has the figures).
+// A caller's arrays lie in small pages, at whose ends the hardware prefetcher stops, and the lanes fix the order in
+// which values are read. So while a block is read, the next one is prefetched at four places at once
+// (input_check_kernels.cc has the figures).
 constexpr size_t kPlaces = 4;
 constexpr size_t kPlaceBytes = 4096;
 constexpr size_t kLineBytes = 64;

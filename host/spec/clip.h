@@ -17,10 +17,10 @@ enum class ClipPolicy : uint8_t {
 // Bounds as a caller gives them, for a round or for one tensor. ResolveClips (resolve_clips.h) makes TensorClips of
 // them.
 struct ClipSpec {
-  std::optional<double> l2;          // of a tensor: infinity takes the tensor out of the round's bound
-  std::optional<double> linf;        // the same
-  std::optional<uint64_t> max_keys;  // of a tensor: 0 takes the tensor out of the round's bound
-  std::optional<ClipPolicy> on_clip;
+  std::optional<double> l2 = std::nullopt;          // of a tensor: infinity takes the tensor out of the round's bound
+  std::optional<double> linf = std::nullopt;        // the same
+  std::optional<uint64_t> max_keys = std::nullopt;  // of a tensor: 0 takes the tensor out of the round's bound
+  std::optional<ClipPolicy> on_clip = std::nullopt;
 
   bool has_bound() const { return l2.has_value() || linf.has_value() || max_keys.has_value(); }
 };

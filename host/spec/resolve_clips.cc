@@ -120,8 +120,8 @@ absl::Status ResolveClips(const ClipSpec& round, absl::Span<const ClipSpec> tens
                                    : round.max_keys.has_value() && !uses_max_keys ? "max_keys"
                                                                                   : "";
   if (unused.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "clip.", unused, " has no effect: no ", unused == "max_keys" ? "sparse " : "", "tensor of floats takes it"));
+  return absl::InvalidArgumentError(absl::StrCat("clip.", unused, " has no effect: no ",
+                                                 unused == "max_keys" ? "sparse " : "", "tensor of floats takes it"));
 }
 
 }  // namespace sparseagg

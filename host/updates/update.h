@@ -86,8 +86,8 @@ class ValidatedUpdate {
   }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }  // 1 under kUniform
-  // Engines multiply each value by it, after the fold of repeated keys and before the weight: (v · factor) · weight, each
-  // product rounded to float64. 1 unless WithFactor has set it.
+  // Engines multiply each value by it, after the fold of repeated keys and before the weight: (v · factor) · weight,
+  // each product rounded to float64. 1 unless WithFactor has set it.
   double factor() const { return factor_; }
   // Keys never descend.
   bool sorted() const { return sorted_; }

@@ -152,9 +152,8 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
-  records.emplace(handle.client_id,
-                  CommittedSubmission{
-                                        hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "", prepared.clip});
+  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
+                                                        "", "", prepared.clip});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);

@@ -16,7 +16,8 @@
 namespace sparseagg::cpu {
 
 // Folder of the float rows of one update, one range of its sorted tuples after another: the rows of a key are added in
-// the order of occurrence, starting from +0.0, and the sum is multiplied by the update's factor and weight. Rows are not moved.
+// the order of occurrence, starting from +0.0, and the sum is multiplied by the update's factor and weight. Rows are
+// not moved.
 //
 //   RepeatFold<Key> fold(tuples, rows, weight);
 //   fold.Collect(begin, end);                    // whole keys

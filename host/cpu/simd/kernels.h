@@ -32,8 +32,8 @@ std::string CurrentSimdTarget();
 // they hold: the last vector is read and written whole.
 inline constexpr size_t kVectorSlack = 16;
 
-// terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else. Values may be
-// unaligned. `readable` ≥ `count`: the number of values that may be read.
+// terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else.
+// Values may be unaligned. `readable` ≥ `count`: the number of values that may be read.
 void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
 void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
 void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);

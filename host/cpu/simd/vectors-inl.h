@@ -55,7 +55,8 @@ HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, s
 
 // Multiplies widened values, as ValueScale says.
 struct Scaler {
-  explicit Scaler(ValueScale scale) : factor(hn::Set(Doubles(), scale.factor)), weight(hn::Set(Doubles(), scale.weight)) {}
+  explicit Scaler(ValueScale scale)
+      : factor(hn::Set(Doubles(), scale.factor)), weight(hn::Set(Doubles(), scale.weight)) {}
   HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const {
     return hn::Mul(hn::Mul(widened, factor), weight);
   }
@@ -93,9 +94,7 @@ struct FixedTerms {
   using Acc = int64_t;
   using Lanes = SignedLongs;
   FixedTerms(ValueScale by, double bound, double unit) : scale(by), quantise(bound, unit) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const {
-    return quantise(scale(widened));
-  }
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const { return quantise(scale(widened)); }
   Scaler scale;
   Quantiser quantise;
 };

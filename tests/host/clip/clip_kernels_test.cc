@@ -74,7 +74,7 @@ TEST(Clamp, EveryFloatType_ClampsToTheLimit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ClipKernels, ::testing::ValuesIn(cpu::SimdTargets()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& target) { return target.param; });
 
 }  // namespace
 }  // namespace sparseagg::clip

@@ -47,8 +47,9 @@ TEST(ApplyClips, NormOfTheRound_IsOfAllTensorsTogether) {
   for (TensorSpec& spec : specs) {
     if (IsFloat(spec.dtype)) spec.clip = {.l2 = 2.5, .shares_l2 = true};
   }
-  auto updates = Updates(specs, {{{7}, Pack(DType::kFloat32, {3})}, {{1}, Pack(DType::kInt32, {100})},
-                                 {{9}, Pack(DType::kFloat64, {-4})}});
+  auto updates = Updates(
+      specs,
+      {{{7}, Pack(DType::kFloat32, {3})}, {{1}, Pack(DType::kInt32, {100})}, {{9}, Pack(DType::kFloat64, {-4})}});
   const auto outcome = ApplyClips(specs, updates);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->factor, 0.5);

@@ -26,8 +26,8 @@ TEST(ResolveClips, BoundsOfTheRound_ApplyToFloatsWithoutTheirOwn) {
   keys.aggregation.op = Op::kUnion;
   TensorSpec bias = Tensor("bias");
   bias.layout = Layout::kDense;
-  std::vector<TensorSpec> specs = {Tensor("rows"), bias, Tensor("integers", DType::kInt32), keys, Tensor("own"),
-                                   Tensor("free")};
+  std::vector<TensorSpec> specs = {Tensor("rows"), bias,          Tensor("integers", DType::kInt32),
+                                   keys,           Tensor("own"), Tensor("free")};
   const ClipSpec round = {.l2 = 2.0, .linf = 1.0, .max_keys = 7};
   const ClipSpec own = {.l2 = 3.0, .max_keys = 9, .on_clip = ClipPolicy::kReject};
   const ClipSpec free = {.l2 = kInfinity, .linf = kInfinity, .max_keys = 0};
@@ -89,8 +89,13 @@ TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {
            {none, {.l2 = -2.0}, floats, "tensor 'e': clip.l2 -2 is not in [2^-500, 2^500]"},
            {none, {.l2 = 1.0}, integers, "tensor 'e': clip is for floats, not int64"},
            {none, {.linf = 1.0}, keys, "tensor 'e': clip is for values, and union has none"},
-           {none, {.max_keys = 5}, dense, "tensor 'e': clip.max_keys 5 is for sparse tensors: a dense one has all 100 keys"},
-           {{.l2 = 1.0}, only_policy, floats,
+           {none,
+            {.max_keys = 5},
+            dense,
+            "tensor 'e': clip.max_keys 5 is for sparse tensors: a dense one has all 100 keys"},
+           {{.l2 = 1.0},
+            only_policy,
+            floats,
             "tensor 'e': clip.on_clip has no effect: the tensor has no bound of its own"},
        }) {
     std::vector<TensorSpec> specs = {spec};

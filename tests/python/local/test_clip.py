@@ -12,6 +12,7 @@ from random_clips import with_random_clips
 from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
 from reference import differences
 
+
 def summary_of(clipped: list[reference.Clipped]) -> sa.ClipSummary:
     factors = [0] * 16
     for each in clipped:
@@ -83,9 +84,7 @@ def test_clip_equal_rows_keep_the_lower_keys():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_clip_with_weights_rounds_the_factor_before_the_weight(on_host, device):
     # 5·(1/5) is 1 before it is weighted; 0.3·(1/5)·3 depends on the order of the products.
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "float64", num_rows=9)], weighting="by_weight", clip=sa.ClipSpec(l2=1.0)
-    )
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=9)], weighting="by_weight", clip=sa.ClipSpec(l2=1.0))
     rows = np.array([3.0, 4.0])
     result = sa.aggregate({"a": ({"v": ([1, 2], rows)}, 0.7)}, spec, device=device)
     assert result["v"].values.tolist() == [0.7 * (3.0 * 0.2), 0.7 * (4.0 * 0.2)]

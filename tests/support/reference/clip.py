@@ -120,7 +120,7 @@ def clip(spec: RoundSpec, update: Update) -> Clipped:
         if bounds.max_keys and len(folded) > bounds.max_keys:
             if bounds.rejects:
                 raise ResourceExhaustedError(f"{len(folded)} keys are beyond {bounds.max_keys}")
-            best = sorted(folded, key=lambda key: (-_row_square(folded[key]), key))[: bounds.max_keys]  # noqa: B023
+            best = sorted(folded, key=lambda key: (-_row_square(folded[key]), key))[: bounds.max_keys]
             folded = {key: folded[key] for key in best}
             any_max_keys = True
         folded = {key: folded[key] for key in sorted(folded)}

@@ -22,13 +22,14 @@ class ClipSpec:
 
         sa.RoundSpec(tensors, op="mean", clip=sa.ClipSpec(l2=1.0))  # scales each submission to an L2 norm of 1 at most
 
-    They are for tensors of floats with values, and applied before the weight. First the rows of a repeated key are added
-    up, then ``max_keys`` rows are kept, values are clamped to ±``linf``, and the submission is multiplied by
-    min(1, ``l2`` / its norm). A submission within the bounds counts as if there were none. docs/robust.md has the rules.
+    They are for tensors of floats with values, and applied before the weight. First the rows of a repeated key are
+    added up, then ``max_keys`` rows are kept, values are clamped to ±``linf``, and the submission is multiplied by
+    min(1, ``l2`` / its norm). A submission within the bounds counts as if there were none. docs/robust.md has the
+    rules.
 
     Args:
-        l2: the largest L2 norm. Of a round: of all tensors together that have no ``l2`` of their own. Of a tensor: of it
-            alone; ``math.inf``: it has no such bound.
+        l2: the largest L2 norm. Of a round: of all tensors together that have no ``l2`` of their own. Of a tensor: of
+            it alone; ``math.inf``: it has no such bound.
         linf: the largest magnitude of a value. Of a tensor, ``math.inf``: it has no such bound.
         max_keys: of each sparse tensor, so many rows of largest L2 norm are kept; of equal ones, the lower keys. Of a
             tensor, 0: it has no such bound.

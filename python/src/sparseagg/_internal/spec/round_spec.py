@@ -107,9 +107,7 @@ class TensorSpec(Options):
             raise InvalidArgumentError(f"tensor {shown(name)}: unknown layout {layout!r}; known: sparse, dense")
         try:
             super().__init__(**options)
-            self._set(
-                name=name, dtype=dtype_name(dtype), layout=layout, modular=modular, clip=checked_clip(clip)
-            )
+            self._set(name=name, dtype=dtype_name(dtype), layout=layout, modular=modular, clip=checked_clip(clip))
             self._set(**_sizes(layout, shape, num_rows, row_width))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"tensor {shown(name)}: {error}") from error
@@ -202,8 +200,8 @@ class RoundSpec(Options):
         on_empty: what a round without submissions means for a tensor of dense layout, which has no mean of nothing:
             "fail" (default) makes the round fail; "keep" gives a sparse result without rows, so that ``add_to``
             changes nothing.
-        mean_divisor: what "mean" divides by: "weights" (default), Σ w_k of all submissions; "submissions", their number;
-            or "fixed", the ``fixed_divisor``, a constant that tells nothing of the submissions.
+        mean_divisor: what "mean" divides by: "weights" (default), Σ w_k of all submissions; "submissions", their
+            number; or "fixed", the ``fixed_divisor``, a constant that tells nothing of the submissions.
         fixed_divisor: the constant of ``mean_divisor`` "fixed".
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
