@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,17 +18,18 @@ namespace sparseagg {
 namespace {
 
 // Returns: the factor that brings the norm down to `bound`; 1 if it is not above.
-// Errors: INVALID_ARGUMENT: the norm is not finite, or above the bound under kReject. `whose`: for the text.
-absl::StatusOr<double> FactorOf(const clip::SquaredSum& sum, double bound, ClipPolicy policy, absl::string_view whose) {
+// Errors: INVALID_ARGUMENT: the norm is not finite, or above the bound under kReject. `where`: how the text begins.
+absl::StatusOr<double> FactorOf(const clip::SquaredSum& sum, double bound, ClipPolicy policy,
+                                const std::string& where) {
   if (bound == TensorClip::kNone) return 1.0;
   const double norm = std::sqrt(sum.Total());
   if (!std::isfinite(norm)) {
-    return absl::InvalidArgumentError(absl::StrCat(whose, ": its squared L2 norm is beyond float64"));
+    return absl::InvalidArgumentError(absl::StrCat(where, "the squared L2 norm of the submission is beyond float64"));
   }
   if (norm <= bound) return 1.0;
   if (policy == ClipPolicy::kClip) return bound / norm;
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: its L2 norm %.9g is beyond clip.l2 %.9g", std::string(whose), norm, bound));
+      absl::StrFormat("%sthe L2 norm %.9g of the submission is beyond clip.l2 %.9g", where, norm, bound));
 }
 
 }  // namespace
@@ -57,12 +59,12 @@ absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::
     if (clip.shares_l2) {
       sharing = &clip;
     } else {
-      ASSIGN_OR_RETURN(factors[t], FactorOf(own, clip.l2, clip.on_l2, Quoted(specs[t])));
+      ASSIGN_OR_RETURN(factors[t], FactorOf(own, clip.l2, clip.on_l2, absl::StrCat(Quoted(specs[t]), ": ")));
     }
   }
   double shared_factor = 1.0;
   if (sharing != nullptr) {
-    ASSIGN_OR_RETURN(shared_factor, FactorOf(shared, sharing->l2, sharing->on_l2, "the submission"));
+    ASSIGN_OR_RETURN(shared_factor, FactorOf(shared, sharing->l2, sharing->on_l2, ""));
   }
   for (size_t t = 0; t < specs.size(); ++t) {
     if (!rows[t].has_value()) continue;

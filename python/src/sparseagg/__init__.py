@@ -12,8 +12,8 @@
 Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and
 ``Client(":memory:")`` merges in this process. ``Server`` is such a local server as an object.
 
-What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions. What it returns: ``Result``,
-with a ``TensorResult`` for each tensor.
+What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions. What it returns:
+``Result``, with a ``TensorResult`` for each tensor.
 
 Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
 clients lease a ``Task`` each and do it with ``worker``. A ``PublishedModel`` brings clients up to date.

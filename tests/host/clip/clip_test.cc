@@ -98,8 +98,9 @@ TEST(ApplyClips, BeyondBounds_UnderReject_NamesNormAndBound) {
     return ApplyClips({spec}, updates).status();
   };
   EXPECT_EQ(refusal({.l2 = 12.5, .shares_l2 = true}),
-            absl::InvalidArgumentError("the submission: its L2 norm 13 is beyond clip.l2 12.5"));
-  EXPECT_EQ(refusal({.l2 = 12.5}), absl::InvalidArgumentError("tensor 't': its L2 norm 13 is beyond clip.l2 12.5"));
+            absl::InvalidArgumentError("the L2 norm 13 of the submission is beyond clip.l2 12.5"));
+  EXPECT_EQ(refusal({.l2 = 12.5}),
+            absl::InvalidArgumentError("tensor 't': the L2 norm 13 of the submission is beyond clip.l2 12.5"));
   EXPECT_EQ(refusal({.linf = 12.5}),
             absl::InvalidArgumentError("tensor 't', key 5, column 1: value -13 is beyond clip.linf 12.5"));
   EXPECT_EQ(refusal({.max_keys = 1}), absl::ResourceExhaustedError("tensor 't': 2 keys are beyond clip.max_keys 1"));
@@ -111,7 +112,7 @@ TEST(ApplyClips, NumbersBeyondTheirType_AreRefused) {
   spec.clip = {.l2 = 1.0, .shares_l2 = true};
   auto updates = Updates({spec}, {{{5}, Pack(DType::kFloat64, {1e200})}});
   EXPECT_EQ(ApplyClips({spec}, updates).status(),
-            absl::InvalidArgumentError("the submission: its squared L2 norm is beyond float64"));
+            absl::InvalidArgumentError("the squared L2 norm of the submission is beyond float64"));
   spec.clip.linf = 1e100;
   ASSERT_TRUE(ApplyClips({spec}, updates).ok()) << "clamped, it has a norm";
 }

@@ -49,7 +49,7 @@ def test_random_bounds_equal_the_reference(any_client, seed):
 def test_refused_submission_changes_nothing_and_may_come_again(any_client):
     opened = any_client.create_round(clipped(l2=4.0, on_clip="reject"))
     opened.submit("a", ([1], [1.0]))
-    text = "the submission: its L2 norm 5 is beyond clip.l2 4"
+    text = "client 'b': the L2 norm 5 of the submission is beyond clip.l2 4"
     assert refusal(lambda: opened.submit("b", THREE_FOUR)) == ("InvalidArgumentError", text)
     opened.submit("b", ([1, 2], [1.0, 2.0]))
     result = opened.finish()
@@ -60,10 +60,10 @@ def test_refused_submission_changes_nothing_and_may_come_again(any_client):
 
 def test_refusals_name_value_and_number(any_client):
     opened = any_client.create_round(clipped(linf=3.5, on_clip="reject"))
-    text = "tensor 'v', key 2: value 4 is beyond clip.linf 3.5"
+    text = "client 'a': tensor 'v', key 2: value 4 is beyond clip.linf 3.5"
     assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("InvalidArgumentError", text)
     opened = any_client.create_round(clipped(max_keys=1, on_clip="reject"))
-    text = "tensor 'v': 2 keys are beyond clip.max_keys 1"
+    text = "client 'a': tensor 'v': 2 keys are beyond clip.max_keys 1"
     assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("ResourceExhaustedError", text)
 
 
