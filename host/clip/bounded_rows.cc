@@ -159,7 +159,8 @@ void BoundedRows::SelectAs(const Column<uint8_t>& kept) {
 absl::StatusOr<bool> BoundedRows::AddSquaresTo(SquaredSum& sum) {
   const TensorClip& clip = spec_.clip;
   const uint64_t count = num_rows() * spec_.row_width;
-  if (AddSquares(row_dtype(), rows(), count, clip.linf, sum) <= clip.linf) return false;
+  const double largest = AddSquares(row_dtype(), rows(), count, clip.linf, sum);
+  if (clip.linf == TensorClip::kNone || largest <= clip.linf) return false;  // without linf, it may be NaN
   if (clip.on_clip == ClipPolicy::kClip) {
     ClampRows();
     return true;

@@ -13,6 +13,7 @@
 #include "host/clip/bounded_rows.h"
 #include "host/clip/clip_kernels.h"
 #include "host/cpu/prepare/sorted_tuples.h"
+#include "host/updates/input_checks.h"
 
 namespace sparseagg {
 namespace {
@@ -30,6 +31,13 @@ absl::StatusOr<double> FactorOf(const clip::SquaredSum& sum, double bound, ClipP
   if (policy == ClipPolicy::kClip) return bound / norm;
   return absl::InvalidArgumentError(
       absl::StrFormat("%sthe L2 norm %.9g of the submission is beyond clip.l2 %.9g", where, norm, bound));
+}
+
+// Errors: INVALID_ARGUMENT: a value is not finite; as of ValidatedUpdate::Create.
+absl::Status CheckValues(const TensorSpec& spec, const ValidatedUpdate& update) {
+  return internal::CheckValues({&spec, std::nullopt}, 0, reinterpret_cast<const char*>(update.values()),
+                               update.num_keys() * spec.row_width,
+                               [&update](uint64_t position) { return KeyAt(update.keys(), position); });
 }
 
 }  // namespace
@@ -53,7 +61,9 @@ absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::
     rows[t].emplace(std::move(bounded));
     ASSIGN_OR_RETURN(const bool drops_keys, rows[t]->KeepLargest());
     clip::SquaredSum own;
-    ASSIGN_OR_RETURN(const bool clamps, rows[t]->AddSquaresTo(clip.shares_l2 ? shared : own));
+    clip::SquaredSum& sum = clip.shares_l2 ? shared : own;
+    ASSIGN_OR_RETURN(const bool clamps, rows[t]->AddSquaresTo(sum));
+    if (clip.checks_values() && !std::isfinite(sum.Total())) RETURN_IF_ERROR(CheckValues(specs[t], updates[t]));
     outcome.max_keys |= drops_keys;
     outcome.linf |= clamps;
     if (clip.shares_l2) {

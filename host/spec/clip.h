@@ -37,6 +37,8 @@ struct TensorClip {
   ClipPolicy on_clip = ClipPolicy::kClip;  // of linf and max_keys
 
   bool has_bound() const { return l2 != kNone || linf != kNone || max_keys != 0; }
+  // Whether the norm shows whether all values are finite: those of updates in memory are not looked at before.
+  bool checks_values() const { return l2 != kNone && linf == kNone && max_keys == 0; }
 };
 
 }  // namespace sparseagg

@@ -45,8 +45,9 @@ uint64_t NumKeys(const InputKeys& keys);
 uint64_t KeyAt(const KeyColumn& keys, uint64_t index);
 
 // An update that engines trust: keys are below num_rows and in the tensor's key type; values are finite where the
-// spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
-// UpdateBuilder make one. Immutable and cheap to copy. Thread-safe.
+// spec demands it, once ApplyClips has been called if that checks values of the tensor (TensorClip::checks_values).
+// Validation also finds whether keys are sorted and unique. Only the Create functions and UpdateBuilder make one.
+// Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -115,6 +116,23 @@ TEST(ApplyClips, NumbersBeyondTheirType_AreRefused) {
             absl::InvalidArgumentError("the squared L2 norm of the submission is beyond float64"));
   spec.clip.linf = 1e100;
   ASSERT_TRUE(ApplyClips({spec}, updates).ok()) << "clamped, it has a norm";
+}
+
+TEST(ApplyClips, ValuesInMemory_AreCheckedWithTheirNorm) {
+  TensorSpec spec = Tensor("t");
+  spec.clip = {.l2 = 1.0, .shares_l2 = true};
+  const std::vector<uint32_t> keys = {3, 5};
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    const std::vector<float> values = {1.0f, bad};
+    const UpdateColumns columns = {absl::MakeConstSpan(keys), reinterpret_cast<const std::byte*>(values.data()),
+                                   nullptr};
+    const auto update = ValidatedUpdate::Create(spec, columns, 1.0);
+    ASSERT_TRUE(update.ok()) << update.status();
+    std::vector<ValidatedUpdate> updates = {*update};
+    const absl::Status status = ApplyClips({spec}, updates).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("key 5"));
+  }
 }
 
 TEST(ClipSummary, AddAndTakeOut_CountsEachBound) {
