@@ -10,7 +10,10 @@ namespace sparseagg {
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, SubmissionOrder order) {
   const AggregationSpec& a = spec.aggregation;
   if (a.op != Op::kMean) return 0.0;
-  if (a.weighting == Weighting::kUniform) return static_cast<double>(weights.size());
+  if (a.mean_divisor == MeanDivisor::kFixed) return a.fixed_divisor;
+  if (a.weighting == Weighting::kUniform || a.mean_divisor == MeanDivisor::kSubmissions) {
+    return static_cast<double>(weights.size());
+  }
   if (a.numerics == Numerics::kFixedPoint) {
     const int shift = WeightShift(a);
     int64_t total = 0;

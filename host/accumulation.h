@@ -16,8 +16,8 @@
 
 namespace sparseagg {
 
-// The sum of all submissions' weights, the divisor of MEAN. `weights` are in order of Add.
-// Deterministic: folded in canonical order, or exactly in integers under FIXED_POINT.
+// The divisor of MEAN: as mean_divisor says, the sum of all submissions' weights, their number, or a constant.
+// `weights` are in order of Add. Deterministic: folded in canonical order, or exactly in integers under FIXED_POINT.
 // Returns: 0 for every operator but MEAN.
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, SubmissionOrder order);
 

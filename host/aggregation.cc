@@ -10,6 +10,7 @@
 #include "host/base/float_environment.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/clip/clip.h"
 
 namespace sparseagg {
 namespace {
@@ -48,6 +49,8 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
   aggregation->tensors_ = std::move(tensors);
+  aggregation->has_clips_ = std::any_of(aggregation->tensors_.begin(), aggregation->tensors_.end(),
+                                        [](const TensorSpec& spec) { return spec.clip.has_bound(); });
   aggregation->memory_limit_ = memory_limit;
   const uint64_t bytes = aggregation->BytesWith(nullptr);
   if (bytes > (memory_limit == 0 ? kAddressableBytes : memory_limit)) {
@@ -67,6 +70,9 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
     return absl::InternalError(absl::StrCat(updates.size(), " updates for ", tensors_.size(), " tensors"));
   }
   PreparedSubmission submission;
+  if (has_clips_) {
+    ASSIGN_OR_RETURN(submission.clip, ApplyClips(tensors_, updates));
+  }
   for (size_t t = 0; t < updates.size(); ++t) {
     ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, accumulators_[t]->Prepare(std::move(updates[t])));
     submission.updates.push_back(std::move(prepared));
@@ -75,7 +81,7 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
 }
 
 uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) const {
-  uint64_t bytes = 0;
+  uint64_t bytes = has_clips_ ? ApplyClipsBytes(tensors_, updates) : 0;
   for (size_t t = 0; t < updates.size(); ++t) bytes = SaturatingAdd(bytes, accumulators_[t]->PrepareBytes(updates[t]));
   return bytes;
 }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "host/clip/clip_summary.h"
 #include "host/engine.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
@@ -23,6 +24,7 @@ namespace sparseagg {
 // One client's submission, ready to be counted: one prepared update for each tensor, in the order of the tensors.
 struct PreparedSubmission {
   std::vector<std::unique_ptr<PreparedUpdate>> updates;
+  ClipOutcome clip;  // what the bounds of the tensors have done to it
   size_t memory_bytes() const;
 };
 
@@ -60,10 +62,10 @@ class Aggregation {
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
-  // Prepares the updates of one submission; updates[t] belongs to tensors()[t].
-  // Requires: all updates were made with the same weight, the client's. This is not checked.
-  // Errors: as of Accumulator::Prepare (INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED). INTERNAL: not one update
-  // for each tensor. Thread-safe.
+  // Prepares the updates of one submission; updates[t] belongs to tensors()[t]. Applies the bounds of the tensors
+  // first. Requires: all updates were made with the same weight, the client's. This is not checked. Errors: as of
+  // Accumulator::Prepare (INVALID_ARGUMENT, OUT_OF_RANGE, RESOURCE_EXHAUSTED), and of ApplyClips where a tensor has
+  // bounds. INTERNAL: not one update for each tensor. Thread-safe.
   absl::StatusOr<PreparedSubmission> Prepare(std::vector<ValidatedUpdate> updates) const;
   // Returns: the most memory that Prepare needs in addition to the updates, its return value included. Saturates.
   // Thread-safe.
@@ -134,6 +136,7 @@ class Aggregation {
   bool OrderMattersSomewhere() const;
 
   std::vector<TensorSpec> tensors_;
+  bool has_clips_ = false;  // a tensor has bounds
   uint64_t memory_limit_ = 0;
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add

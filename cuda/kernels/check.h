@@ -12,7 +12,7 @@
 namespace sparseagg::cuda {
 
 enum class CheckKind : uint8_t {
-  kBound,    // |weight × folded value| ≤ bound; NaN fails even if the bound is infinite
+  kBound,    // |weight × (factor × folded value)| ≤ bound; NaN fails even if the bound is infinite
   kInteger,  // the folded value, and its product with the weight, fit int64
 };
 
@@ -23,6 +23,7 @@ struct CheckTerms {
   uint32_t columns = 1;
   const void* d_values = nullptr;
   Number type = Number::kFloat32;
+  double factor = 1.0;
   double weight = 1.0;
   int64_t integer_weight = 1;
   double bound = 0.0;
@@ -45,7 +46,7 @@ struct CheckTerms {
     for (uint32_t entry = begin; entry < end; ++entry) {
       value = AddRn(value, LoadFloat(d_values, type, uint64_t{segments.Position(entry)} * columns + column));
     }
-    return fabs(MulRn(weight, value)) <= bound;
+    return fabs(MulRn(weight, MulRn(factor, value))) <= bound;
   }
 
   SPARSEAGG_HD bool Fits(uint32_t begin, uint32_t end, uint64_t column) const {

@@ -42,6 +42,9 @@ struct FloatValue {
   SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadFloat(values, type, i); }
   SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return FloatOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
+  SPARSEAGG_HD static double Weighted(Value value, const Source& source) {
+    return MulRn(source.weight, MulRn(source.factor, value));
+  }
 };
 
 // Intermediate sums may wrap. The total fits int64, which was checked when the update was prepared.
@@ -61,7 +64,7 @@ struct SumFloat : FloatValue {
   static constexpr FoldKind kKind = FoldKind::kSumFloat;
   static constexpr bool kInOrder = true;
   SPARSEAGG_HD static Acc Start() { return 0.0; }
-  SPARSEAGG_HD static double Term(Value value, const Source& source) { return MulRn(source.weight, value); }
+  SPARSEAGG_HD static double Term(Value value, const Source& source) { return Weighted(value, source); }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
     return AddRn(acc, Term(value, source));
   }
@@ -75,7 +78,7 @@ struct SumFixed : FloatValue {
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return 0; }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale& scale) {
-    double term = MulRn(source.weight, value);
+    double term = Weighted(value, source);
     if (term < -scale.bound) term = -scale.bound;
     if (term > scale.bound) term = scale.bound;
     return acc + static_cast<int64_t>(rint(MulRn(term, scale.scale)));
@@ -117,7 +120,9 @@ struct MinFloat : FloatValue {
   static constexpr FoldKind kKind = FoldKind::kMinFloat;
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0x7ff0000000000000}); }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+    return Combine(acc, MulRn(source.factor, value));
+  }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b < a || IsNan(b) ? b : a; }
 };
 
@@ -126,7 +131,9 @@ struct MaxFloat : FloatValue {
   static constexpr FoldKind kKind = FoldKind::kMaxFloat;
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0xfff0000000000000}); }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+    return Combine(acc, MulRn(source.factor, value));
+  }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b > a || IsNan(b) ? b : a; }
 };
 

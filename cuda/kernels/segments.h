@@ -16,7 +16,8 @@ namespace sparseagg::cuda {
 
 // Weights of one submission of a batch, or of a part of one.
 struct Source {
-  double weight = 1.0;         // factor of float values; 1 for MIN and MAX
+  double factor = 1.0;         // of float values, before the weight
+  double weight = 1.0;         // of float values; 1 for MIN and MAX
   int64_t integer_weight = 1;  // factor of integer values
   double key_weight = 1.0;     // term of each of its keys in float64 sums of weights
   int64_t fixed_weight = 0;    // term of each of its keys in fixed-point sums of weights

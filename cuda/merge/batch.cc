@@ -92,7 +92,7 @@ absl::Status SendSources(Session& session, const TensorShape& shape, const std::
   std::vector<Source> sources;
   for (const UpdateRange& range : ranges) {
     begin.push_back(begin.back() + static_cast<uint32_t>(range.count));
-    sources.push_back(shape.MakeSource(range.update->weight()));
+    sources.push_back(shape.MakeSource(*range.update));
   }
   RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), 0, begin.data(), batch.d_begin.bytes()));
   RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), 0, sources.data(), batch.d_sources.bytes()));

@@ -33,11 +33,12 @@ absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, c
     check.segments = sorted.segments();
   }
   const bool clips = spec.aggregation.on_bound == BoundPolicy::kClip;
-  const Source source = shape.MakeSource(update.weight());
+  const Source source = shape.MakeSource(update);
   check.kind = UsesFixedPoint(spec) ? CheckKind::kBound : CheckKind::kInteger;
   check.columns = shape.columns;
   check.d_values = batch.d_values.get();
   check.type = shape.type;
+  check.factor = source.factor;
   check.weight = source.weight;
   check.integer_weight = source.integer_weight;
   check.bound = clips ? std::numeric_limits<double>::infinity() : spec.aggregation.value_bound;

@@ -66,15 +66,19 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);
   if (UsesFixedPoint(spec)) scale = {a.value_bound, std::ldexp(1.0, ValueShift(a))};
-  uniform = a.weighting == Weighting::kUniform || !IsSum(a.op) || spec.modular;
+  weighted = a.weighting != Weighting::kUniform && IsSum(a.op) && !spec.modular;
+  scaled = spec.clip.has_bound();
+  uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);
   key_weights = KeyWeightsOf(a);
   if (key_weights == WeightKind::kFixed) weight_scale = std::ldexp(1.0, WeightShift(a));
 }
 
-Source TensorShape::MakeSource(double weight) const {
+Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
+  const double weight = update.weight();
   Source source;
-  if (!uniform) {
+  source.factor = update.factor();
+  if (weighted) {
     source.weight = weight;
     if (fold == FoldKind::kSumInteger) source.integer_weight = static_cast<int64_t>(weight);
   }

@@ -10,6 +10,7 @@
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/segments.h"
 #include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 
@@ -19,8 +20,8 @@ Number ToNumber(DType dtype);
 struct TensorShape {
   explicit TensorShape(const TensorSpec& spec);
 
-  // Returns: how a submission of this weight turns values into terms, and what it adds to the weights of its keys.
-  Source MakeSource(double weight) const;
+  // Returns: how an update's values turn into terms, and what it adds to the weights of its keys.
+  Source MakeSource(const ValidatedUpdate& update) const;
   uint64_t num_rows = 0;  // as in the spec
   uint32_t key_bytes = 4;
   int key_bits = 32;     // low bits in which keys can differ: the bits to sort
@@ -29,8 +30,10 @@ struct TensorShape {
   Number type = Number::kFloat32;
   FoldKind fold = FoldKind::kSumFloat;
   TermScale scale;
-  bool uniform = true;  // terms are not weighted
-  bool counts = false;  // the number of contributors per key is needed
+  bool weighted = false;  // terms are multiplied by weights
+  bool scaled = false;    // values are multiplied by factors: the tensor has bounds
+  bool uniform = true;    // neither
+  bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
   double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
 

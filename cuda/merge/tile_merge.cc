@@ -56,7 +56,7 @@ bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const De
       shape.num_rows > std::numeric_limits<int32_t>::max())
     return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
-  if (shape.key_weights != WeightKind::kCounts) return false;
+  if (shape.key_weights != WeightKind::kCounts || shape.scaled) return false;  // tiles have no room for factors
   const uint64_t entries = uint64_t{base.num_rows} + batch.num_tuples;
   const double scratch =
       ScratchBytes(shape, batch.num_sources, MaxParts(NumTiles(shape), entries, PartTuples(tuning, batch.num_sources)));

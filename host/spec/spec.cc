@@ -96,6 +96,17 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateDivisor(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.mean_divisor != MeanDivisor::kFixed) {
+    if (a.fixed_divisor == 0.0) return absl::OkStatus();
+    return Invalid(spec, absl::StrFormat("fixed_divisor %g is for mean_divisor fixed", a.fixed_divisor));
+  }
+  if (a.fixed_divisor == 0.0) return Invalid(spec, "mean_divisor fixed needs fixed_divisor");
+  if (a.fixed_divisor >= kMinBound && a.fixed_divisor <= kMaxBound) return absl::OkStatus();
+  return Invalid(spec, absl::StrFormat("fixed_divisor %g is not in [2^-900, 2^900]", a.fixed_divisor));
+}
+
 }  // namespace
 
 absl::string_view Name(Op op) {
@@ -111,6 +122,7 @@ absl::Status Validate(const TensorSpec& spec) {
   if (spec.row_width == 0) return Invalid(spec, "row_width 0; a row has at least one value");
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));
+  RETURN_IF_ERROR(ValidateDivisor(spec));
   return ValidateNumerics(spec);
 }
 

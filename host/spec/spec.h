@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "host/spec/clip.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg {
@@ -40,6 +41,13 @@ enum class NonfinitePolicy : uint8_t { kReject, kPropagate };
 // What happens to a term beyond value_bound.
 enum class BoundPolicy : uint8_t { kReject, kClip };
 
+// What MEAN divides its sums by.
+enum class MeanDivisor : uint8_t {
+  kWeights,      // the sum of the weights of all submissions
+  kSubmissions,  // the number of submissions
+  kFixed,        // fixed_divisor, which tells nothing of the submissions
+};
+
 // What an aggregation without submissions means for a tensor of dense layout. A sparse tensor's result is then empty.
 enum class EmptyPolicy : uint8_t {
   kFail,  // the aggregation fails: there is no mean of nothing, and a dense result would be taken for one
@@ -64,6 +72,8 @@ struct AggregationSpec {
   std::optional<DType> result_dtype;      // kFloat32 or kFloat64; default: the tensor's
   NonfinitePolicy on_nonfinite = NonfinitePolicy::kReject;
   EmptyPolicy on_empty = EmptyPolicy::kFail;
+  MeanDivisor mean_divisor = MeanDivisor::kWeights;
+  double fixed_divisor = 0.0;  // for kFixed; 0: not given
   // For kFixedPoint only.
   BoundPolicy on_bound = BoundPolicy::kReject;
   double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given
@@ -80,6 +90,7 @@ struct TensorSpec {
   Layout layout = Layout::kSparse;
   bool modular = false;  // unsigned sums that wrap by definition
   AggregationSpec aggregation;
+  TensorClip clip;  // set by ResolveClips
 };
 
 // Checks that every combination of fields in `spec` has a meaning.

@@ -112,10 +112,10 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
           absl::StrCat(Quoted(spec), ": layout dense needs all ", spec.num_rows, " rows, not ", count));
     }
   }
-  if (columns.values != nullptr) {
+  if (columns.values != nullptr && !spec.clip.checks_values()) {
     RETURN_IF_ERROR(internal::CheckValues(location, 0, reinterpret_cast<const char*>(columns.values),
                                           count * spec.row_width, [&](uint64_t i) { return KeyAt(columns.keys, i); }));
-  } else if (spec.aggregation.op != Op::kUnion && count > 0) {
+  } else if (columns.values == nullptr && spec.aggregation.op != Op::kUnion && count > 0) {
     return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", count, " keys without values"));
   }
   ValidatedUpdate update;
@@ -125,6 +125,21 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const Ten
   update.weight_ = WeightInUse(spec, weight);
   update.sorted_ = order.sorted;
   update.unique_ = order.unique;
+  return update;
+}
+
+ValidatedUpdate ValidatedUpdate::CreateFromTrusted(UpdateColumns columns, double weight, bool unique) {
+  ValidatedUpdate update;
+  update.num_keys_ = NumKeys(columns.keys);
+  update.columns_ = std::move(columns);
+  update.weight_ = weight;
+  update.unique_ = unique;
+  return update;
+}
+
+ValidatedUpdate ValidatedUpdate::WithFactor(double factor) const {
+  ValidatedUpdate update = *this;
+  update.factor_ = factor;
   return update;
 }
 

@@ -45,8 +45,9 @@ uint64_t NumKeys(const InputKeys& keys);
 uint64_t KeyAt(const KeyColumn& keys, uint64_t index);
 
 // An update that engines trust: keys are below num_rows and in the tensor's key type; values are finite where the
-// spec demands it. Validation also finds whether keys are sorted and unique. Only the Create functions and
-// UpdateBuilder make one. Immutable and cheap to copy. Thread-safe.
+// spec demands it, once ApplyClips has been called if that checks values of the tensor (TensorClip::checks_values).
+// Validation also finds whether keys are sorted and unique. Only the Create functions and UpdateBuilder make one.
+// Immutable and cheap to copy. Thread-safe.
 class ValidatedUpdate {
  public:
   // Validates columns that are in memory already.
@@ -65,6 +66,12 @@ class ValidatedUpdate {
                                                               const std::byte* values,
                                                               std::shared_ptr<const void> owner, double weight);
 
+  // An update of rows of a validated one. Requires: keys ascend and are below num_rows, in the tensor's key type;
+  // `unique`: strictly; values are finite. `weight`: as of WeightInUse.
+  static ValidatedUpdate CreateFromTrusted(UpdateColumns columns, double weight, bool unique);
+  // Returns: the same update with this factor. Requires: a tensor of floats; 0 ≤ factor ≤ 1.
+  ValidatedUpdate WithFactor(double factor) const;
+
   // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
   // WeightInUse.
   static ValidatedUpdate OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique);
@@ -80,6 +87,9 @@ class ValidatedUpdate {
   }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }  // 1 under kUniform
+  // Engines multiply each value by it, after the fold of repeated keys and before the weight: (v · factor) · weight,
+  // each product rounded to float64. 1 unless WithFactor has set it.
+  double factor() const { return factor_; }
   // Keys never descend.
   bool sorted() const { return sorted_; }
   // No key occurs twice. Validation finds this for sorted keys only; false otherwise.
@@ -95,6 +105,7 @@ class ValidatedUpdate {
   UpdateColumns columns_;
   uint64_t num_keys_ = 0;
   double weight_ = 1.0;
+  double factor_ = 1.0;
   bool sorted_ = true;
   bool unique_ = true;
   bool on_device_ = false;

@@ -174,6 +174,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
+  out.size.clip = out.submission.clip;
   return absl::OkStatus();
 }
 
@@ -210,6 +211,7 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   ++num_submissions_;
   num_tuples_ += prepared.size.num_tuples;
   num_bytes_ += prepared.size.num_bytes;
+  clip_.Add(prepared.size.clip);
   // The engine holds its own references to the values that it still needs.
   submission.owner.reset();
   submission.key_owner.reset();
@@ -236,6 +238,8 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
   num_tuples_ += std::exchange(other.num_tuples_, 0);
   num_bytes_ += std::exchange(other.num_bytes_, 0);
   sizes_.insert(sizes_.end(), other.sizes_.begin(), other.sizes_.end());
+  for (const Size& size : other.sizes_) clip_.Add(size.clip);
+  other.clip_ = {};
   times_.prepare += other.times_.prepare;
   times_.add += other.times_.add;
   return absl::OkStatus();
@@ -252,6 +256,7 @@ absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
   aggregation_->Remove({index});
   num_tuples_ -= sizes_[index].num_tuples;
   num_bytes_ -= sizes_[index].num_bytes;
+  clip_.Add(sizes_[index].clip, -1);
   sizes_.erase(sizes_.begin() + index);
   --num_submissions_;
   return true;
@@ -334,6 +339,11 @@ size_t LocalRound::memory_bytes() const {
   std::shared_lock alive(life_);
   std::lock_guard lock(mu_);
   return aggregation_ == nullptr ? 0 : aggregation_->memory_bytes();
+}
+
+ClipSummary LocalRound::clip() const {
+  std::lock_guard lock(mu_);
+  return clip_;
 }
 
 Times LocalRound::times() const {

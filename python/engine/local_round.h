@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
+#include "host/clip/clip_summary.h"
 #include "host/engine.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
@@ -132,12 +133,14 @@ class LocalRound {
   uint64_t num_tuples() const;
   uint64_t num_bytes() const;
   size_t memory_bytes() const;
+  ClipSummary clip() const;  // what the bounds have done to the submissions
   Times times() const;
 
  private:
   struct Size {
     uint64_t num_tuples = 0;
     uint64_t num_bytes = 0;
+    ClipOutcome clip;
   };
   struct Prepared {
     absl::Status status;
@@ -170,6 +173,7 @@ class LocalRound {
   uint64_t num_submissions_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;
+  ClipSummary clip_;
   std::vector<Size> sizes_;  // of the submissions, in order of Add
   Times times_;
 };

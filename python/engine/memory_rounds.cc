@@ -153,6 +153,7 @@ class MemoryRound {
         "num_uploads"_a = snapshot.num_uploads, "recent_refusals"_a = refusals,
         "create_time"_a = Fields(snapshot.create_time), "timeline"_a = Fields(snapshot.timeline),
         "engine"_a = std::string(host_->engine_name()), "results"_a = results);
+    if (config.HasClip()) round["clip"] = ToPython(snapshot.clip);
     if (snapshot.state != service::RoundState::kOpen) round["close_time"] = Fields(snapshot.close_time);
     if (!HasEnded(snapshot.state)) return round;
     round["end_time"] = Fields(snapshot.end_time);

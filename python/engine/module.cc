@@ -217,6 +217,8 @@ void Define(py::module_& module) {
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))
       .def_property_readonly("memory_bytes", Waiting(&LocalRound::memory_bytes))
+      .def_property_readonly("clip",
+                             [](const Aggregator& a) { return ToPython(WithoutGil([&] { return a.round().clip(); })); })
       .def_property_readonly("times", [](const Aggregator& a) {
         const Times times = WithoutGil([&] { return a.round().times(); });
         return std::make_tuple(times.prepare, times.add, times.finish);

@@ -56,4 +56,16 @@ py::dict ToPython(std::shared_ptr<const Result> result) {
   return out;
 }
 
+py::dict ToPython(const ClipSummary& clip) {
+  py::list factors;
+  for (const uint64_t count : clip.factors) factors.append(count);
+  py::dict out;
+  out["num_clipped"] = clip.num_clipped;
+  out["num_l2"] = clip.num_l2;
+  out["num_linf"] = clip.num_linf;
+  out["num_max_keys"] = clip.num_max_keys;
+  out["factors"] = factors;
+  return out;
+}
+
 }  // namespace sparseagg::python

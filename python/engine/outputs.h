@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "host/clip/clip_summary.h"
 #include "host/result.h"
 
 namespace sparseagg::python {
@@ -15,6 +16,9 @@ namespace sparseagg::python {
 // Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
 // Absent keys, values and shifts are None; absent counts and weights are empty arrays.
 pybind11::dict ToPython(std::shared_ptr<const Result> result);
+
+// Returns: a dictionary of the counts, by the names of the proto. Requires: the GIL.
+pybind11::dict ToPython(const ClipSummary& clip);
 
 }  // namespace sparseagg::python
 

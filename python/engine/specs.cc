@@ -3,6 +3,9 @@
 #include <string>
 #include <type_traits>
 
+#include "host/spec/resolve_clips.h"
+#include "python/engine/errors.h"
+
 namespace sparseagg::python {
 namespace {
 
@@ -32,6 +35,10 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   a.numerics = Parse<Numerics>(fields, "numerics", {"canonical", "fixed_point"});
   a.on_nonfinite = Parse<NonfinitePolicy>(fields, "on_nonfinite", {"reject", "propagate"});
   a.on_bound = Parse<BoundPolicy>(fields, "on_bound", {"reject", "clip"});
+  if (fields.contains("mean_divisor")) {
+    a.mean_divisor = Parse<MeanDivisor>(fields, "mean_divisor", {"weights", "submissions", "fixed"});
+    Set(fields, "fixed_divisor", a.fixed_divisor);
+  }
   if (fields.contains("on_empty")) a.on_empty = Parse<EmptyPolicy>(fields, "on_empty", {"fail", "keep"});
   Set(fields, "return_counts", a.return_counts);
   Set(fields, "return_weights", a.return_weights);
@@ -48,6 +55,23 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   return a;
 }
 
+// Returns: the bounds in fields[name], a dictionary or None.
+ClipSpec ToClip(const py::dict& fields, const char* name) {
+  ClipSpec clip;
+  if (!fields.contains(name) || fields[name].is_none()) return clip;
+  const auto bounds = fields[name].cast<py::dict>();
+  const auto set = [&](const char* bound, auto& out) {
+    if (const py::object value = bounds[bound]; !value.is_none()) {
+      out = value.cast<typename std::decay_t<decltype(out)>::value_type>();
+    }
+  };
+  set("l2", clip.l2);
+  set("linf", clip.linf);
+  set("max_keys", clip.max_keys);
+  if (!bounds["on_clip"].is_none()) clip.on_clip = Parse<ClipPolicy>(bounds, "on_clip", {"clip", "reject"});
+  return clip;
+}
+
 }  // namespace
 
 DType ParseDType(const std::string& name) {
@@ -59,6 +83,8 @@ DType ParseDType(const std::string& name) {
 
 std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
   std::vector<TensorSpec> specs;
+  ClipSpec round_clip;
+  std::vector<ClipSpec> clips;
   for (const py::handle item : tensors) {
     const auto fields = item.cast<py::dict>();
     TensorSpec spec;
@@ -69,8 +95,11 @@ std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
     spec.layout = Parse<Layout>(fields, "layout", {"sparse", "dense"});
     Set(fields, "modular", spec.modular);
     spec.aggregation = ToAggregation(fields);
+    round_clip = ToClip(fields, "round_clip");
+    clips.push_back(ToClip(fields, "clip"));
     specs.push_back(std::move(spec));
   }
+  ThrowIfError(ResolveClips(round_clip, clips, absl::MakeSpan(specs)));
   return specs;
 }
 

@@ -12,9 +12,10 @@
 namespace sparseagg::python {
 
 // Converts a list of dictionaries, one for each tensor. The keys of a dictionary are name, dtype, num_rows, row_width,
-// layout and modular of a TensorSpec, the field names of its AggregationSpec, and max_submissions. Requires: the GIL.
-// Returns: specs that are not validated. Errors: ValueError for unknown names of enum values or dtypes; the package
-// refuses them before.
+// layout and modular of a TensorSpec, the field names of its AggregationSpec, max_submissions, and clip and round_clip:
+// None, or a dictionary of the fields of a ClipSpec. Requires: the GIL.
+// Returns: specs that are not validated but for their bounds. Errors: ValueError for unknown names of enum values or
+// dtypes; the package refuses them before. StatusException: as of ResolveClips.
 std::vector<TensorSpec> ToTensorSpecs(const pybind11::list& tensors);
 
 // Returns: the dtype of this name. Errors: ValueError.

@@ -74,6 +74,9 @@ struct Metrics::Impl {
     for (const char* event : {"created", "leased", "expired", "completed", "failed", "cancelled"}) {
       task_events.Add({{"event", event}});
     }
+    for (const char* bound : {"l2", "linf", "max_keys"}) {
+      clipped.Add({{"bound", bound}});
+    }
     for (const char* limit : {"open_rounds", "uploads", "transfers", "submissions_per_second"}) {
       tenant_refused.Add({{"limit", limit}});
     }
@@ -114,6 +117,8 @@ struct Metrics::Impl {
   Counter& withdrawn = Counters("sparseagg_submissions_withdrawn_total",
                                 "Accepted submissions that were taken out of their round again.")
                            .Add({});
+  Family<Counter>& clipped = Counters("sparseagg_submissions_clipped_total",
+                                      "Accepted submissions that a bound of their round has changed, by bound.");
   Counter& tuples = Counters("sparseagg_update_tuples_total", "(key, row) tuples of accepted submissions.").Add({});
   Counter& bytes =
       Counters("sparseagg_update_bytes_total", "Bytes of keys and values of accepted submissions.").Add({});
@@ -148,6 +153,12 @@ void Metrics::CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes) {
 }
 
 void Metrics::CountWithdrawn(uint64_t number) { impl_->withdrawn.Increment(static_cast<double>(number)); }
+
+void Metrics::CountClipped(const ClipOutcome& outcome) {
+  if (outcome.l2()) impl_->clipped.Add({{"bound", "l2"}}).Increment();
+  if (outcome.linf) impl_->clipped.Add({{"bound", "linf"}}).Increment();
+  if (outcome.max_keys) impl_->clipped.Add({{"bound", "max_keys"}}).Increment();
+}
 
 void Metrics::CountRefused(const absl::Status& status) {
   impl_->submissions.Add({{"result", RefusalResult(status)}}).Increment();

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "host/clip/clip_summary.h"
 #include "service/base/round_stage.h"
 
 namespace sparseagg::service {
@@ -50,6 +51,8 @@ class Metrics {
   void SetEngine(const std::string& engine, const std::string& device);
   // Counts an accepted submission; `duplicate`: the repetition of an accepted one.
   void CountSubmission(bool duplicate, uint64_t tuples, uint64_t bytes);
+  // Counts an accepted submission that a bound has changed.
+  void CountClipped(const ClipOutcome& outcome);
   // Counts accepted submissions that were taken out of their round.
   void CountWithdrawn(uint64_t number);
   // Counts a refused submission.

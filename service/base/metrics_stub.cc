@@ -9,6 +9,7 @@ Metrics::Metrics() = default;
 Metrics::~Metrics() = default;
 void Metrics::SetEngine(const std::string&, const std::string&) {}
 void Metrics::CountSubmission(bool, uint64_t, uint64_t) {}
+void Metrics::CountClipped(const ClipOutcome&) {}
 void Metrics::CountWithdrawn(uint64_t) {}
 void Metrics::CountRefused(const absl::Status&) {}
 void Metrics::CountDenied(const absl::Status&) {}

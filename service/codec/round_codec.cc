@@ -32,6 +32,14 @@ void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSumma
   if (result.fixed_point_shift.has_value()) wire->set_fixed_point_shift(*result.fixed_point_shift);
 }
 
+void EncodeClip(const ClipSummary& clip, v1::ClipSummary* wire) {
+  wire->set_num_clipped(clip.num_clipped);
+  wire->set_num_l2(clip.num_l2);
+  wire->set_num_linf(clip.num_linf);
+  wire->set_num_max_keys(clip.num_max_keys);
+  for (const uint64_t count : clip.factors) wire->add_factors(count);
+}
+
 void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
   EncodeDuration(timeline.finish, wire->mutable_finish());
   EncodeDuration(timeline.open, wire->mutable_open());
@@ -75,6 +83,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
   }
   EncodeTimeline(snapshot.timeline, wire->mutable_timeline());
   wire->set_engine(std::string(engine));
+  if (config.HasClip()) EncodeClip(snapshot.clip, wire->mutable_clip());
   if (snapshot.results == nullptr) return;
   for (size_t t = 0; t < config.tensors.size(); ++t) {
     const Result& result = (*snapshot.results)[t];

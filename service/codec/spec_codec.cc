@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "host/base/status_macros.h"
+#include "host/spec/resolve_clips.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -41,6 +42,7 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.result_dtype(), "result_dtype"));
   RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
   RETURN_IF_ERROR(CheckKnown(spec.on_bound(), "on_bound"));
+  RETURN_IF_ERROR(CheckKnown(spec.mean_divisor(), "mean_divisor"));
   return CheckKnown(spec.on_empty(), "on_empty");
 }
 
@@ -63,6 +65,10 @@ static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POIN
 static_assert(static_cast<int>(NonfinitePolicy::kPropagate) == v1::NONFINITE_POLICY_PROPAGATE - 1);
 static_assert(static_cast<int>(BoundPolicy::kClip) == v1::BOUND_POLICY_CLIP - 1);
 static_assert(static_cast<int>(EmptyPolicy::kKeep) == v1::EMPTY_POLICY_KEEP - 1);
+static_assert(static_cast<int>(MeanDivisor::kWeights) == v1::MEAN_DIVISOR_WEIGHTS - 1 &&
+              static_cast<int>(MeanDivisor::kSubmissions) == v1::MEAN_DIVISOR_SUBMISSIONS - 1 &&
+              static_cast<int>(MeanDivisor::kFixed) == v1::MEAN_DIVISOR_FIXED - 1);
+static_assert(static_cast<int>(ClipPolicy::kReject) == v1::CLIP_POLICY_REJECT - 1);
 static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
               static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
@@ -96,6 +102,13 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
   spec.on_nonfinite = Choose(tensor.on_nonfinite(), round.on_nonfinite(), NonfinitePolicy::kReject);
   spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), BoundPolicy::kReject);
   spec.on_empty = Choose(tensor.on_empty(), round.on_empty(), EmptyPolicy::kFail);
+  spec.mean_divisor = Choose(tensor.mean_divisor(), round.mean_divisor(), MeanDivisor::kWeights);
+  if (tensor.has_fixed_divisor() || round.has_fixed_divisor()) {
+    // A divisor of the round is not for a tensor with another kind of divisor.
+    if (tensor.has_fixed_divisor() || spec.mean_divisor == MeanDivisor::kFixed) {
+      spec.fixed_divisor = SPARSEAGG_PICK(fixed_divisor);
+    }
+  }
   spec.value_bound = SPARSEAGG_PICK(value_bound);
   spec.weight_bound = SPARSEAGG_PICK(weight_bound);
   spec.max_submissions = max_submissions;
@@ -103,6 +116,23 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
 }
 
 #undef SPARSEAGG_PICK
+
+ClipSpec DecodeClip(const v1::ClipSpec& wire) {
+  ClipSpec clip;
+  if (wire.has_l2()) clip.l2 = wire.l2();
+  if (wire.has_linf()) clip.linf = wire.linf();
+  if (wire.has_max_keys()) clip.max_keys = wire.max_keys();
+  if (wire.on_clip() != 0) clip.on_clip = static_cast<ClipPolicy>(wire.on_clip() - 1);
+  return clip;
+}
+
+// Sets the bounds of all tensors.
+absl::Status DecodeClips(const v1::RoundSpec& wire, std::vector<TensorSpec>& tensors) {
+  if (wire.has_clip()) RETURN_IF_ERROR(CheckKnown(wire.clip().on_clip(), "clip.on_clip"));
+  std::vector<ClipSpec> own;
+  for (const v1::TensorSpec& tensor : wire.tensors()) own.push_back(DecodeClip(tensor.clip()));
+  return ResolveClips(DecodeClip(wire.clip()), own, absl::MakeSpan(tensors));
+}
 
 bool HasFixedPoint(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kFixedPoint; }
 
@@ -147,6 +177,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   RETURN_IF_ERROR(in_tensor(CheckKnown(wire.dtype(), "dtype")));
   RETURN_IF_ERROR(in_tensor(CheckKnown(wire.layout(), "layout")));
   RETURN_IF_ERROR(in_tensor(CheckEnums(wire.aggregation())));
+  RETURN_IF_ERROR(in_tensor(CheckKnown(wire.clip().on_clip(), "clip.on_clip")));
   TensorSpec spec;
   spec.name = wire.name();
   const auto dtype = DecodeDType(wire.dtype());
@@ -232,6 +263,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   if (std::none_of(config.tensors.begin(), config.tensors.end(), HasFixedPoint)) {
     RETURN_IF_ERROR(RefuseBounds(spec.aggregation()));
   }
+  RETURN_IF_ERROR(DecodeClips(spec, config.tensors));
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

@@ -28,7 +28,9 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "AggregationSpec.on_empty",
                                            "TensorSpec.shape",
                                            "Tasks",
-                                           "SubmitBatch"};
+                                           "SubmitBatch",
+                                           "RoundSpec.clip",
+                                           "AggregationSpec.mean_divisor"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

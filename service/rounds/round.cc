@@ -30,6 +30,7 @@ void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
        {"submissions", snapshot.num_submissions},
        {"refused", snapshot.num_refused},
        {"withdrawn", snapshot.num_withdrawn},
+       {"clipped", snapshot.clip.num_clipped},
        {"tuples", snapshot.num_tuples},
        {"bytes", snapshot.num_bytes},
        {"open_ms", snapshot.timeline.open},
@@ -256,6 +257,7 @@ RoundSnapshot Round::Snapshot() const {
   snapshot.num_tuples = committed_.num_tuples();
   snapshot.num_bytes = committed_.num_bytes();
   snapshot.num_withdrawn = committed_.num_withdrawn();
+  snapshot.clip = committed_.clip();
   snapshot.num_uploads = uploads_.size();
   snapshot.num_refused = num_refused_;
   snapshot.recent_refusals = recent_refusals_.list();

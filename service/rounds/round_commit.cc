@@ -152,8 +152,8 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
                                    PreparedSubmission prepared, TuplesPerTensor tuples) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
-  records.emplace(handle.client_id,
-                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", ""});
+  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
+                                                        "", "", prepared.clip});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
@@ -204,6 +204,7 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   // Finish waits for its commit.
   if (life_.has_ended()) return NotOpenErrorLocked();
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
   committed_.Insert(std::move(record));
   if (life_.is_open() && committed_.num_submissions() == config_->max_submissions) {
     FinalizeLocked(PrepareToFinalizeLocked(), services_.clock.Now());

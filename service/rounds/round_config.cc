@@ -20,4 +20,8 @@ std::string RoundConfig::LogName() const { return tenant == kDefaultTenant ? id 
 
 bool RoundConfig::KeepsSubmissions() const { return std::any_of(tensors.begin(), tensors.end(), OrderMatters); }
 
+bool RoundConfig::HasClip() const {
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSpec& spec) { return spec.clip.has_bound(); });
+}
+
 }  // namespace sparseagg::service

@@ -37,6 +37,8 @@ struct RoundConfig {
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
   // Returns: whether the round keeps all submissions until it closes, because their order matters for some tensor.
   bool KeepsSubmissions() const;
+  // Returns: whether a tensor has bounds (TensorSpec::clip).
+  bool HasClip() const;
 };
 
 }  // namespace sparseagg::service

@@ -35,7 +35,7 @@ void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord&
   const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
   SubmissionTable::Map records;
   records.emplace(client_id,
-                  CommittedSubmission{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", ""});
+                  CommittedSubmission{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", "", {}});
   MutexLock lock(&mu_);
   committed_.Insert(records.extract(records.begin()));
 }

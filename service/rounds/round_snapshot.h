@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "host/clip/clip_summary.h"
 #include "host/result.h"
 #include "service/base/round_stage.h"
 #include "service/rounds/recent_refusals.h"
@@ -65,6 +66,7 @@ struct RoundSnapshot {
   absl::Time expire_time = absl::InfinitePast();  // InfinitePast: not ended yet
   RoundTimeline timeline;
   Results results;  // null unless kDone
+  ClipSummary clip;
 };
 
 }  // namespace sparseagg::service

@@ -36,6 +36,7 @@ void SubmissionTable::Insert(Map::node_type submission) {
   ++num_submissions_;
   num_tuples_ += receipt.num_tuples;
   num_bytes_ += receipt.num_bytes;
+  clip_.Add(submission.mapped().clip);
   submissions_.insert(std::move(submission));
 }
 
@@ -45,6 +46,7 @@ void SubmissionTable::Withdraw(absl::string_view client_id, Map& withdrawn) {
   --num_submissions_;
   num_tuples_ -= receipt.num_tuples;
   num_bytes_ -= receipt.num_bytes;
+  clip_.Add(submission.mapped().clip, -1);
   ++num_withdrawn_;
   withdrawn.insert(std::move(submission));
 }

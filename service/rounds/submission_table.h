@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "host/base/content_hash.h"
+#include "host/clip/clip_summary.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/upload_handle.h"
 
@@ -26,6 +27,7 @@ struct CommittedSubmission {
   uint64_t upload = 0;   // number in the store of the upload that was committed
   std::string retry_id;  // the latest other submission id with the same content, and its tag
   std::string retry_tag;
+  ClipOutcome clip = {};
 
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };
@@ -43,6 +45,8 @@ class SubmissionTable {
   uint64_t num_tuples() const { return num_tuples_; }
   uint64_t num_bytes() const { return num_bytes_; }
   uint64_t num_withdrawn() const { return num_withdrawn_; }
+  // What the bounds have done to them.
+  const ClipSummary& clip() const { return clip_; }
 
   // Returns: the client's submission, or null. `submission_id`: that of its first commit or of its latest retry; empty:
   // any.
@@ -72,6 +76,7 @@ class SubmissionTable {
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;
   uint64_t num_withdrawn_ = 0;
+  ClipSummary clip_;
 };
 
 }  // namespace sparseagg::service

@@ -38,7 +38,8 @@ class LoneMerger {
       : shape_(shape),
         tuples_(Tuples(update)),
         step_(StepOf(spec)),
-        fold_(tuples_, {update.values, tuples_.size() * spec.row_width, 1.0, update.dtype}, update.weight) {}
+        fold_(tuples_, {update.values, tuples_.size() * spec.row_width, {}, update.dtype},
+              {update.factor, update.weight}) {}
 
   // The same as BlockMerger::MergeBlock.
   template <typename RowSink>

@@ -41,7 +41,7 @@ class RowSums {
   RowSums(const Sources<Key, Fold>& sources, const Rows* base, const RowShape& shape)
       : sources_(sources), base_(base), shape_(shape) {
     for (const Cursor<Key>& cursor : sources.cursors) {
-      row_sources_.push_back({cursor.values, cursor.end * shape.columns, cursor.weight, cursor.dtype, false});
+      row_sources_.push_back({cursor.values, cursor.end * shape.columns, cursor.scale, cursor.dtype, false});
     }
     if (base == nullptr) return;
     RowSource folded;

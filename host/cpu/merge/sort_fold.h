@@ -135,10 +135,10 @@ class SortFold {
     if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
     if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
     // There is an update: without one, each block begins at a key of the base, and its output is not direct. The first
-    // update's dtype and weight are those of all updates if the payload is the value, and not read otherwise. The bound
+    // update's dtype and scale are those of all updates if the payload is the value, and not read otherwise. The bound
     // and the scale are the spec's.
     tuples.dtype = sources_.cursors[0].dtype;
-    tuples.weight = sources_.cursors[0].weight;
+    tuples.value_scale = sources_.cursors[0].scale;
     tuples.fixed = std::is_same_v<Fold, SumFixed>;
     tuples.bound = sources_.sources[0].params.bound;
     tuples.scale = sources_.sources[0].params.scale;
@@ -160,7 +160,7 @@ class SortFold {
     rows.resize(0, shape_);
     rows.resize(entries.size(), shape_);
     size_t num_rows = 0;
-    if (collector_.payload_is_value()) {  // one value of up to 32 bits a key, one dtype and weight (PayloadIsValue)
+    if (collector_.payload_is_value()) {  // one value of up to 32 bits a key, one dtype and scale (PayloadIsValue)
       LoadSortedTerms(entries);
       num_rows = FoldTerms(entries, sorted_terms_, rows, [](size_t i, const Entry&) { return i; });
     } else if (collector_.needs_origins()) {  // rows of several values, or collected rows of the base

@@ -51,8 +51,8 @@ struct Sources {
       cursor.dtype = update->dtype;
       Source source;
       source.load = TermLoader<Term>(update->dtype);
-      source.params = MakeTermParams(*input.spec, update->weight);
-      cursor.weight = source.params.weight;
+      source.params = MakeTermParams(*input.spec, {update->factor, update->weight});
+      cursor.scale = source.params.value_scale;
       if (input.shape.key_weights == KeyWeights::kFloat) source.key_weight = std::bit_cast<uint64_t>(update->weight);
       if (input.shape.key_weights == KeyWeights::kFixed) {
         source.key_weight = static_cast<uint64_t>(FixedWeight(update->weight, input.weight_scale));

@@ -73,7 +73,9 @@ class TupleCollector {
   static bool PayloadIsValue(const MergeInput<Key, Fold>& input) {
     if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
     for (const CpuUpdate* update : input.updates) {
-      if (update->dtype != input.updates[0]->dtype || update->weight != input.updates[0]->weight) return false;
+      const CpuUpdate& first = *input.updates[0];
+      if (update->dtype != first.dtype || update->weight != first.weight || update->factor != first.factor)
+        return false;
     }
     return !input.updates.empty() && SizeOf(input.updates[0]->dtype) <= sizeof(uint32_t);
   }

@@ -34,6 +34,7 @@ class CpuUpdate : public PreparedUpdate {
   // Type of `values`: the tensor's dtype. If rows of repeated keys were folded: the type they were folded in (float64,
   // int64).
   DType dtype = DType::kFloat32;
+  double factor = 1.0;  // of values, before the weight; 1 but for floats
   double weight = 1.0;
   std::shared_ptr<const void> owner;  // of the memory of keys and values
   size_t bytes = 0;                   // that keys and values take

@@ -76,7 +76,7 @@ void FoldFloatRows(const TensorSpec& spec, const SortedTuples<Key>& sorted, cons
   const size_t num_keys = sorted.CountKeys();
   out.keys.resize(num_keys);
   out.values.resize(num_keys * width * sizeof(double));
-  RepeatFold<Key> fold(sorted, {values, sorted.size() * width, 1.0, spec.dtype}, 1.0);
+  RepeatFold<Key> fold(sorted, {values, sorted.size() * width, {}, spec.dtype}, {});
   DirectOutput<Key> output;
   output.keys = out.keys.data();
   output.values = out.values.data();
@@ -281,7 +281,7 @@ absl::Status CheckBound(const TensorSpec& spec, const CpuUpdate& update) {
   const double bound = a.on_bound == BoundPolicy::kClip ? std::numeric_limits<double>::infinity() : a.value_bound;
   const LoadTerms<double> load = TermLoader<double>(update.dtype);
   TermParams params;
-  params.weight = update.weight;
+  params.value_scale = {update.factor, update.weight};
   constexpr size_t kBatch = 256;
   double terms[kBatch + kVectorSlack];
   const uint64_t n = update.num_keys * spec.row_width;
@@ -330,6 +330,7 @@ absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update,
                                                          bool may_stay_unfolded) {
   auto out = std::make_unique<CpuUpdate>();
+  out->factor = update.factor();
   out->weight = update.weight();
   out->dtype = spec.dtype;
   if (update.unique()) {

@@ -16,7 +16,8 @@
 namespace sparseagg::cpu {
 
 // Folder of the float rows of one update, one range of its sorted tuples after another: the rows of a key are added in
-// the order of occurrence, starting from +0.0, and the sum is multiplied by the update's weight. Rows are not moved.
+// the order of occurrence, starting from +0.0, and the sum is multiplied by the update's factor and weight. Rows are
+// not moved.
 //
 //   RepeatFold<Key> fold(tuples, rows, weight);
 //   fold.Collect(begin, end);                    // whole keys
@@ -26,10 +27,10 @@ namespace sparseagg::cpu {
 template <typename Key>
 class RepeatFold {
  public:
-  // `rows`: of the update, float values. `weight`: of the update; 1: rows are not weighted.
-  RepeatFold(const SortedTuples<Key>& tuples, RowSource rows, double weight)
-      : tuples_(tuples), rows_(rows), weight_(weight) {
-    rows_.weight = 1.0;  // rows are weighted after their fold
+  // `rows`: of the update, float values. `scale`: of the update; its default: rows are only added.
+  RepeatFold(const SortedTuples<Key>& tuples, RowSource rows, ValueScale scale)
+      : tuples_(tuples), rows_(rows), scale_(scale) {
+    rows_.scale = {};  // rows are multiplied after their fold
   }
 
   // Requires: tuples [begin, end), of 2^32 − 1 at most, are all tuples of their keys.
@@ -62,12 +63,12 @@ class RepeatFold {
   void WriteTo(const DirectOutput<Key>& output) const {
     std::copy_n(keys_.data(), num_keys_, output.keys);
     if (output.counts != nullptr) std::fill_n(output.counts, num_keys_, uint32_t{1});
-    if (output.weights != nullptr) std::fill_n(output.weights, num_keys_, std::bit_cast<uint64_t>(weight_));
+    if (output.weights != nullptr) std::fill_n(output.weights, num_keys_, std::bit_cast<uint64_t>(scale_.weight));
     DirectValues values = output;
     if (output.divided_by == DividedBy::kCount) values.divided_by = DividedBy::kNothing;
     if (output.divided_by == DividedBy::kWeight) {
       values.divided_by = DividedBy::kTotal;
-      values.total = weight_;
+      values.total = scale_.weight;
     }
     CollectedRows rows;
     rows.sources = &rows_;
@@ -75,14 +76,14 @@ class RepeatFold {
     rows.order = order_.data();
     rows.ends = ends_.data();
     rows.num_keys = num_keys_;
-    rows.weight = weight_;
+    rows.folded = scale_;
     FoldRowsTo(rows, values);
   }
 
  private:
   const SortedTuples<Key>& tuples_;
   RowSource rows_;
-  const double weight_;
+  const ValueScale scale_;
   size_t num_keys_ = 0;
   Column<Key> keys_;
   Column<uint32_t> ends_;

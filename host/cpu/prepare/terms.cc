@@ -10,13 +10,13 @@
 namespace sparseagg::cpu {
 namespace {
 
-using FloatLoader = void (*)(const void* values, size_t count, size_t readable, double weight, double* terms);
+using FloatLoader = void (*)(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
 
-// The product is rounded once. With weight 1 it is exact, so uniform sums need no loop of their own.
+// Each product is rounded once. With 1 it is exact, so uniform sums need no loop of their own.
 template <typename Wire, FloatLoader kLoad>
 void LoadFloat(const std::byte* values, uint64_t size, uint64_t first, size_t count, const TermParams& params,
                double* terms) {
-  kLoad(values + first * sizeof(Wire), count, size - first, params.weight, terms);
+  kLoad(values + first * sizeof(Wire), count, size - first, params.value_scale, terms);
 }
 
 template <typename Wire, FloatLoader kLoad>
@@ -26,7 +26,7 @@ void LoadFixed(const std::byte* values, uint64_t size, uint64_t first, size_t co
   double products[kBatch + kVectorSlack];
   for (size_t done = 0; done < count; done += kBatch) {
     const size_t n = std::min(kBatch, count - done);
-    kLoad(values + (first + done) * sizeof(Wire), n, size - first - done, params.weight, products);
+    kLoad(values + (first + done) * sizeof(Wire), n, size - first - done, params.value_scale, products);
     QuantiseTerms(products, n, params.bound, params.scale, terms + done);
   }
 }
@@ -84,12 +84,13 @@ LoadTerms<uint64_t> TermLoader<uint64_t>(DType dtype) {
   return dtype == DType::kUInt32 ? LoadModular<uint32_t> : LoadModular<uint64_t>;
 }
 
-TermParams MakeTermParams(const TensorSpec& spec, double weight) {
+TermParams MakeTermParams(const TensorSpec& spec, ValueScale scale) {
   TermParams params;
+  params.value_scale.factor = scale.factor;
   const AggregationSpec& a = spec.aggregation;
   if (a.op == Op::kMin || a.op == Op::kMax || a.op == Op::kUnion) return params;  // unweighted
-  params.weight = weight;
-  if (IsSignedInteger(spec.dtype)) params.integer_weight = static_cast<int64_t>(weight);
+  params.value_scale = scale;
+  if (IsSignedInteger(spec.dtype)) params.integer_weight = static_cast<int64_t>(scale.weight);
   if (UsesFixedPoint(spec)) {
     params.bound = a.value_bound;
     params.scale = std::ldexp(1.0, ValueShift(a));

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "host/cpu/simd/value_scale.h"
 #include "host/spec/dtype.h"
 #include "host/spec/spec.h"
 
@@ -13,7 +14,7 @@ namespace sparseagg::cpu {
 
 // Parameters of the conversion for one update.
 struct TermParams {
-  double weight = 1.0;
+  ValueScale value_scale;
   int64_t integer_weight = 1;
   double bound = 0.0;  // fixed point: terms are clipped to ±bound
   double scale = 1.0;  // fixed point: 2^s
@@ -30,8 +31,8 @@ using LoadTerms = void (*)(const std::byte* values, uint64_t size, uint64_t firs
 template <typename Term>
 LoadTerms<Term> TermLoader(DType dtype);
 
-// Returns: the parameters of an update with this weight. MIN, MAX and UNION ignore weights.
-TermParams MakeTermParams(const TensorSpec& spec, double weight);
+// Returns: the parameters of an update with this factor and weight. MIN, MAX and UNION ignore weights.
+TermParams MakeTermParams(const TensorSpec& spec, ValueScale scale);
 
 }  // namespace sparseagg::cpu
 

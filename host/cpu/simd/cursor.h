@@ -20,7 +20,7 @@ struct Cursor {
   uint64_t position = 0;
   uint64_t stop = 0;  // end of the current block's tuples, after Advance
   uint64_t end = 0;
-  double weight = 1.0;
+  ValueScale scale;
   Key first = 0;
   DType dtype = DType::kFloat32;
 

@@ -35,26 +35,26 @@ HWY_INLINE void ForReadable(size_t count, size_t readable, Step step) {
 
 // Terms behind the last one are unspecified, and land in the slack.
 template <DType kDType>
-HWY_INLINE void LoadTermsOf(const void* values, size_t count, size_t readable, double weight, double* terms) {
+HWY_INLINE void LoadTermsOf(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
   const Doubles d;
-  const auto factor = hn::Set(d, weight);
+  const FloatTerms make_terms(scale);
   const auto* from = static_cast<const std::byte*>(values);
   ForReadable(count, readable, [&](size_t i, size_t n) HWY_ATTR {
-    hn::StoreU(MakeTerms(LoadDoubles<kDType>(from, i, n), factor), d, terms + i);
+    hn::StoreU(make_terms(LoadDoubles<kDType>(from, i, n)), d, terms + i);
   });
 }
 
-void LoadFloat32(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  LoadTermsOf<DType::kFloat32>(values, count, readable, weight, terms);
+void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  LoadTermsOf<DType::kFloat32>(values, count, readable, scale, terms);
 }
-void LoadFloat64(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  LoadTermsOf<DType::kFloat64>(values, count, readable, weight, terms);
+void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  LoadTermsOf<DType::kFloat64>(values, count, readable, scale, terms);
 }
-void LoadFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  LoadTermsOf<DType::kFloat16>(values, count, readable, weight, terms);
+void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  LoadTermsOf<DType::kFloat16>(values, count, readable, scale, terms);
 }
-void LoadBFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  LoadTermsOf<DType::kBFloat16>(values, count, readable, weight, terms);
+void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  LoadTermsOf<DType::kBFloat16>(values, count, readable, scale, terms);
 }
 
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
@@ -139,17 +139,17 @@ HWY_EXPORT(RoundToFloat32);
 HWY_EXPORT(ScaleIntegers);
 HWY_EXPORT(Divide);
 
-void LoadFloat32(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat32)(values, count, readable, weight, terms);
+void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat32)(values, count, readable, scale, terms);
 }
-void LoadFloat64(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat64)(values, count, readable, weight, terms);
+void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat64)(values, count, readable, scale, terms);
 }
-void LoadFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat16)(values, count, readable, weight, terms);
+void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloat16)(values, count, readable, scale, terms);
 }
-void LoadBFloat16(const void* values, size_t count, size_t readable, double weight, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadBFloat16)(values, count, readable, weight, terms);
+void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadBFloat16)(values, count, readable, scale, terms);
 }
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
   HWY_DYNAMIC_DISPATCH(QuantiseTerms)(products, count, bound, scale, terms);

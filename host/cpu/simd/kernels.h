@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "host/cpu/simd/value_scale.h"
 
 namespace sparseagg::cpu {
 
@@ -31,12 +32,12 @@ std::string CurrentSimdTarget();
 // they hold: the last vector is read and written whole.
 inline constexpr size_t kVectorSlack = 16;
 
-// terms[i] = widen(values[i]) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else. Values may be
-// unaligned. `readable` ≥ `count`: the number of values that may be read.
-void LoadFloat32(const void* values, size_t count, size_t readable, double weight, double* terms);
-void LoadFloat64(const void* values, size_t count, size_t readable, double weight, double* terms);
-void LoadFloat16(const void* values, size_t count, size_t readable, double weight, double* terms);
-void LoadBFloat16(const void* values, size_t count, size_t readable, double weight, double* terms);
+// terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else.
+// Values may be unaligned. `readable` ≥ `count`: the number of values that may be read.
+void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
+void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
+void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
+void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
 
 // terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);

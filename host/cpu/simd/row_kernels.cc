@@ -68,8 +68,8 @@ HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count,
 template <class MakeTermsOf, class Acc>
 HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, MakeTermsOf make_terms, bool is_first,
                          Acc* HWY_RESTRICT accs) {
-  const auto terms = make_terms(source.weight);
-  using Terms = decltype(make_terms(1.0));
+  const auto terms = make_terms(source.scale);
+  using Terms = decltype(make_terms(ValueScale()));
   if (source.is_folded) return AddFolded<Terms>(source, begin, count, is_first, accs);
   switch (source.dtype) {
     case DType::kFloat64:
@@ -94,16 +94,16 @@ HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const 
   });
 }
 
-// Multiplies folded rows by the weight of their update, as terms are made: no product is −0.0.
-HWY_INLINE void ApplyWeight(double weight, size_t count, double* HWY_RESTRICT accs) {
-  const FloatTerms terms(weight);
+// Multiplies folded rows as their update says, as terms are made: no product is −0.0.
+HWY_INLINE void ApplyScale(ValueScale scale, size_t count, double* HWY_RESTRICT accs) {
+  const FloatTerms terms(scale);
   const Doubles d;
   for (size_t c = 0; c < count; c += hn::Lanes(d)) hn::Store(terms(hn::Load(d, accs + c)), d, accs + c);
 }
 
 template <bool kStreams, class MakeTermsOf>
 HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& output, MakeTermsOf make_terms) {
-  using Acc = typename decltype(make_terms(1.0))::Acc;
+  using Acc = typename decltype(make_terms(ValueScale()))::Acc;
   HWY_ALIGN Acc accs[kStrip];
   const size_t columns = output.columns;
   const size_t size = rows.num_keys == 0 ? 0 : rows.ends[rows.num_keys - 1];
@@ -121,7 +121,7 @@ HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& outpu
         AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
       }
       if constexpr (std::is_same_v<Acc, double>) {
-        if (rows.weight != 1.0) ApplyWeight(rows.weight, count, accs);
+        if (rows.folded.factor != 1.0 || rows.folded.weight != 1.0) ApplyScale(rows.folded, count, accs);
       }
       WriteStrip<kStreams>(accs, count, divisor, output, place * columns + column);
     }
@@ -132,9 +132,9 @@ HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& outpu
 template <bool kStreams>
 HWY_INLINE void FoldRowsToBy(const CollectedRows& rows, const DirectValues& output) {
   if (!rows.fixed)
-    return FoldRowsToT<kStreams>(rows, output, [](double weight) HWY_ATTR { return FloatTerms(weight); });
+    return FoldRowsToT<kStreams>(rows, output, [](ValueScale scale) HWY_ATTR { return FloatTerms(scale); });
   FoldRowsToT<kStreams>(rows, output,
-                        [&rows](double weight) HWY_ATTR { return FixedTerms(weight, rows.bound, rows.scale); });
+                        [&rows](ValueScale scale) HWY_ATTR { return FixedTerms(scale, rows.bound, rows.scale); });
 }
 
 void FoldRowsToAny(const CollectedRows& rows, const DirectValues& output) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "host/cpu/rows/direct_output.h"
+#include "host/cpu/simd/value_scale.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {
@@ -14,7 +15,7 @@ namespace sparseagg::cpu {
 struct RowSource {
   const std::byte* values = nullptr;
   uint64_t num_values = 0;
-  double weight = 1.0;
+  ValueScale scale;
   DType dtype = DType::kFloat32;
   bool is_folded = false;  // of the base: the values are accumulators, kFloat64, or kInt64 in fixed point
 };
@@ -34,7 +35,7 @@ struct CollectedRows {
   const double* divisors = nullptr;  // for each key, if the output divides by count or weight; else null
   const uint64_t* places = nullptr;  // for each key, its row of the output; null: rows follow each other
   size_t num_keys = 0;
-  double weight = 1.0;  // float sums: of the update whose repeated keys are folded, applied to folded rows
+  ValueScale folded;  // float sums: of the update whose repeated keys are folded, applied to folded rows
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s

@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<Doubles> ValuesOf(hn::Vec<Longs> words) {
   }
 }
 
-// Terms of values in the words. All have the same weight, so weights are not summed here.
+// Terms of values in the words. All have the same scale, so weights are not summed here.
 template <DType kDType, class Terms>
 struct PayloadTerms {
   using Acc = typename Terms::Acc;
@@ -186,8 +186,8 @@ HWY_INLINE void FoldToKeys(const CollectedTuples& tuples, Key first, size_t rows
     return tuples.fixed ? FoldIndexed<int64_t>(tuples, first, rows, output)
                         : FoldIndexed<double>(tuples, first, rows, output);
   }
-  if (!tuples.fixed) return FoldPayloads(tuples, first, FloatTerms(tuples.weight), rows, output);
-  FoldPayloads(tuples, first, FixedTerms(tuples.weight, tuples.bound, tuples.scale), rows, output);
+  if (!tuples.fixed) return FoldPayloads(tuples, first, FloatTerms(tuples.value_scale), rows, output);
+  FoldPayloads(tuples, first, FixedTerms(tuples.value_scale, tuples.bound, tuples.scale), rows, output);
 }
 
 void FoldTo32(const CollectedTuples& tuples, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "host/cpu/rows/direct_output.h"
+#include "host/cpu/simd/value_scale.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {
@@ -16,12 +17,12 @@ struct CollectedTuples {
   // bits, if `terms` is null; else an index into `terms`.
   const uint64_t* words = nullptr;
   size_t size = 0;
-  // Null: all values have one dtype and one weight, and are in the words. Else double, or int64_t if `fixed`.
+  // Null: all values have one dtype and one ValueScale, and are in the words. Else double, or int64_t if `fixed`.
   const void* terms = nullptr;
   const uint64_t* weights = nullptr;  // one for each term, in the bits of FoldedRows::weights; null: not summed
   // Of values in the words:
   DType dtype = DType::kFloat32;  // of at most 32 bits
-  double weight = 1.0;
+  ValueScale value_scale;
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s

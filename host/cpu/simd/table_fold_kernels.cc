@@ -159,14 +159,14 @@ HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
 
 template <class Key, class MakeTermsOf, class TallyOf>
 HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_terms, TallyOf tally_of) {
-  using Acc = typename decltype(make_terms(1.0))::Acc;
+  using Acc = typename decltype(make_terms(ValueScale()))::Acc;
   auto* table = static_cast<Acc*>(window.table);
   uint64_t tuples = 0;
   for (size_t k = 0; k < window.num_cursors; ++k) {
     if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
-    const auto terms = make_terms(cursor.weight);
-    const auto tally = tally_of(cursor.weight);
+    const auto terms = make_terms(cursor.scale);
+    const auto tally = tally_of(cursor.scale.weight);
     uint64_t position = cursor.position;
     switch (cursor.dtype) {
       case DType::kFloat32:
@@ -196,7 +196,7 @@ HWY_INLINE uint64_t AddCounted(const TableWindow<Key>& window, MakeTermsOf make_
 
 template <class Count, class Key, class MakeTermsOf>
 HWY_INLINE uint64_t AddWeighed(const TableWindow<Key>& window, MakeTermsOf make_terms) {
-  using Weight = typename decltype(make_terms(1.0))::Acc;
+  using Weight = typename decltype(make_terms(ValueScale()))::Acc;
   return AddCursors(window, make_terms, [&window](double weight) HWY_ATTR {
     WeightTally<Count, Weight> tally{static_cast<Count*>(window.counts), static_cast<Weight*>(window.weights), {}};
     if constexpr (std::is_same_v<Weight, double>) {
@@ -229,9 +229,9 @@ HWY_INLINE uint64_t AddTallied(const TableWindow<Key>& window, MakeTermsOf make_
 
 template <class Key>
 HWY_INLINE uint64_t AddToTableT(const TableWindow<Key>& window) {
-  if (!window.fixed) return AddTallied(window, [](double weight) HWY_ATTR { return FloatTerms(weight); });
+  if (!window.fixed) return AddTallied(window, [](ValueScale scale) HWY_ATTR { return FloatTerms(scale); });
   return AddTallied(window,
-                    [&window](double weight) HWY_ATTR { return FixedTerms(weight, window.bound, window.scale); });
+                    [&window](ValueScale scale) HWY_ATTR { return FixedTerms(scale, window.bound, window.scale); });
 }
 
 uint64_t AddToTable32(const TableWindow<uint32_t>& window) { return AddToTableT(window); }

@@ -13,6 +13,7 @@
 
 #include "host/base/vectors-inl.h"
 #include "host/cpu/rows/direct_output.h"
+#include "host/cpu/simd/value_scale.h"
 #include "host/spec/dtype.h"
 #include "hwy/highway.h"
 
@@ -52,11 +53,16 @@ HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, s
   }
 }
 
-// Returns: widened · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else, so terms are never −0.0
-// (see SumFloat).
-HWY_INLINE hn::Vec<Doubles> MakeTerms(hn::Vec<Doubles> widened, hn::Vec<Doubles> weight) {
-  return hn::Add(hn::Mul(widened, weight), hn::Zero(Doubles()));
-}
+// Multiplies widened values, as ValueScale says.
+struct Scaler {
+  explicit Scaler(ValueScale scale)
+      : factor(hn::Set(Doubles(), scale.factor)), weight(hn::Set(Doubles(), scale.weight)) {}
+  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const {
+    return hn::Mul(hn::Mul(widened, factor), weight);
+  }
+  hn::Vec<Doubles> factor;
+  hn::Vec<Doubles> weight;
+};
 
 // Conversion of products to fixed point: rint(clamp(products, ±bound) · scale), ties to even.
 struct Quantiser {
@@ -71,24 +77,25 @@ struct Quantiser {
   hn::Vec<Doubles> factor;
 };
 
-// Makes terms of a float64 sum from widened values.
+// Makes terms of a float64 sum from widened values. Adding +0.0 turns −0.0 into +0.0 and changes nothing else, so terms
+// are never −0.0 (see SumFloat).
 struct FloatTerms {
   using Acc = double;
   using Lanes = Doubles;
-  explicit FloatTerms(double weight) : factor(hn::Set(Doubles(), weight)) {}
-  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const { return MakeTerms(widened, factor); }
-  hn::Vec<Doubles> factor;
+  explicit FloatTerms(ValueScale by) : scale(by) {}
+  HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const {
+    return hn::Add(scale(widened), hn::Zero(Doubles()));
+  }
+  Scaler scale;
 };
 
 // Makes terms of a fixed-point sum from widened values.
 struct FixedTerms {
   using Acc = int64_t;
   using Lanes = SignedLongs;
-  FixedTerms(double weight, double bound, double scale) : factor(hn::Set(Doubles(), weight)), quantise(bound, scale) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const {
-    return quantise(hn::Mul(widened, factor));
-  }
-  hn::Vec<Doubles> factor;
+  FixedTerms(ValueScale by, double bound, double unit) : scale(by), quantise(bound, unit) {}
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const { return quantise(scale(widened)); }
+  Scaler scale;
   Quantiser quantise;
 };
 

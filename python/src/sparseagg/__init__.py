@@ -12,8 +12,8 @@
 Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and
 ``Client(":memory:")`` merges in this process. ``Server`` is such a local server as an object.
 
-What a round computes: ``RoundSpec`` and ``TensorSpec``. What it returns: ``Result``, with a ``TensorResult`` for each
-tensor.
+What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions. What it returns:
+``Result``, with a ``TensorResult`` for each tensor.
 
 Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
 clients lease a ``Task`` each and do it with ``worker``. A ``PublishedModel`` brings clients up to date.
@@ -40,6 +40,7 @@ from sparseagg._internal.local.server import Server
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import (
     BatchReceipt,
+    ClipSummary,
     Refusal,
     RoundInfo,
     ServerInfo,
@@ -50,6 +51,7 @@ from sparseagg._internal.results.info import (
 )
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
+from sparseagg._internal.spec.clip_spec import ClipSpec
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.top_k import TopK
 from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError
@@ -60,6 +62,8 @@ __all__ = [
     "Aggregator",
     "BatchReceipt",
     "Client",
+    "ClipSpec",
+    "ClipSummary",
     "DTypeLike",
     "DeviceTensorResult",
     "InvalidArgumentError",

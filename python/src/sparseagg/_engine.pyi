@@ -102,6 +102,9 @@ class Aggregator:
     @property
     def memory_bytes(self) -> int: ...
     @property
+    def clip(self) -> dict[str, Any]:
+        """What the bounds have done to the submissions: the fields of ClipSummary."""
+    @property
     def times(self) -> tuple[float, float, float]: ...
 
 # A tensor's name, keys (None: 0, 1, …), bytes of a key, number of keys, values (None: a union's), and their encoding.

@@ -113,6 +113,13 @@ function roundCard(round) {
   if (Number(round.numRefused) > 0) {
     card.append(element("p", { className: "error", textContent: `${plural(Number(round.numRefused), "submission")} refused` }));
   }
+  const clipped = Number(round.clip?.numClipped ?? 0);
+  if (clipped > 0) {
+    const by = [["L2 norm", round.clip.numL2], ["value", round.clip.numLinf], ["number of keys", round.clip.numMaxKeys]];
+    const reasons = by.filter(([, count]) => Number(count) > 0).map(([bound, count]) => `${bound} ${count}`);
+    const text = `${plural(clipped, "submission")} clipped: ${reasons.join(", ")}`;
+    card.append(element("p", { className: "faint", textContent: text }));
+  }
   const refusal = round.recentRefusals?.at(-1);
   if (refusal) {
     const reason = `the latest, of ${refusal.clientId}: ${refusal.code}: ${refusal.reason}`;

@@ -336,3 +336,29 @@ def test_batch_in_json_counts_each_submission(address, round_path):
     assert (answer["numTuples"], answer["numDuplicates"], answer["refusals"]) == ("2", "0", [])
     assert call(address, "POST", f"{round_path}/batches", batch)["numDuplicates"] == "3"
     assert call(address, "GET", round_path)["numSubmissions"] == "3"
+
+
+def test_bounds_in_json_are_applied_and_counted(address):
+    spec = {**SPEC, "clip": {"l2": 5.0, "onClip": "CLIP_POLICY_CLIP"}}
+    spec["tensors"] = [{**SPEC["tensors"][0], "clip": {"linf": "Infinity"}}]
+    call(address, "POST", "/v1/rounds", {"roundId": "bounded", "spec": spec})
+    put(address, "/v1/rounds/bounded", "a")  # of norm √30
+    bounded = call(address, "GET", "/v1/rounds/bounded")
+    assert bounded["spec"]["clip"]["l2"] == 5.0
+    assert (bounded["clip"]["numClipped"], bounded["clip"]["factors"][0]) == ("1", "1")
+    call(address, "POST", "/v1/rounds/bounded:close")
+    call(address, "GET", "/v1/rounds/bounded:wait?timeout=30s")
+    page = call(address, "GET", "/v1/rounds/bounded/result")
+    values = np.frombuffer(base64.b64decode(page["slice"]["values"]), "<f4")
+    assert np.linalg.norm(values) == pytest.approx(5.0)
+
+
+def test_bounds_without_meaning_are_refused_in_json(address):
+    for clip, text in (
+        ({"l2": -1}, "clip.l2 -1 is not in [2^-500, 2^500]"),
+        ({"l2": 1, "onClip": "HALVE"}, "HALVE"),
+        ({"l3": 1}, "l3"),
+    ):
+        answer = request(address, "POST", "/v1/rounds", {"spec": {**SPEC, "clip": clip}})
+        assert answer.status == 400
+        assert text in answer.json["detail"]

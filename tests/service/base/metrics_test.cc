@@ -30,6 +30,7 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
   metrics.CountRefused(absl::ResourceExhaustedError(""));
   metrics.CountRefused(absl::FailedPreconditionError(""));
   metrics.CountRefused(absl::InternalError(""));
+  metrics.CountClipped({.factor = 0.5, .max_keys = true});
   metrics.CountEndedConnections(2);
   metrics.CountRefusedInFlight();
   metrics.ObserveStage(RoundStage::kDecode, absl::Microseconds(20));
@@ -41,6 +42,9 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
                     HasSubstr("sparseagg_submissions_total{result=\"stale\"} 1\n"),
                     HasSubstr("sparseagg_submissions_total{result=\"failed\"} 1\n"),
                     HasSubstr("sparseagg_submissions_withdrawn_total 3\n"),
+                    HasSubstr("sparseagg_submissions_clipped_total{bound=\"l2\"} 1\n"),
+                    HasSubstr("sparseagg_submissions_clipped_total{bound=\"linf\"} 0\n"),
+                    HasSubstr("sparseagg_submissions_clipped_total{bound=\"max_keys\"} 1\n"),
                     HasSubstr("sparseagg_rejected_total{reason=\"invalid_argument\"} 1\n"),
                     HasSubstr("sparseagg_update_tuples_total 5\n"), HasSubstr("sparseagg_update_bytes_total 40\n"),
                     HasSubstr("sparseagg_stage_seconds_bucket{stage=\"decode\",le=\"1e-05\"} 0\n"),

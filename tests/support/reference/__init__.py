@@ -6,16 +6,19 @@ that every rule reads here as it does there. Not for use where speed matters.
 """
 
 from reference.checks import check_spec, check_update
+from reference.clip import Clipped, clip
 from reference.differences import differences
 from reference.merge import MergedTensor, merge
 from reference.numbers import encode_values, round_to_dtype
 from reference.update import Update
 
 __all__ = [
+    "Clipped",
     "MergedTensor",
     "Update",
     "check_spec",
     "check_update",
+    "clip",
     "differences",
     "encode_values",
     "merge",

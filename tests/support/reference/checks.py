@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 
+from reference.clip import clip
 from reference.numbers import Row, check_int64, round_to_dtype
 from reference.update import (
     Update,
@@ -59,6 +60,8 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
                 yield "fill"
         except OverflowError:
             yield "fill"
+    if how.mean_divisor == "fixed" and not 2.0**-900 <= (how.fixed_divisor or 0.0) <= 2.0**900:
+        yield "fixed_divisor"
     if sums_fixed(tensor, how) and how.on_nonfinite == "propagate":
         yield "on_nonfinite"
     if (sums_fixed(tensor, how) or sums_weights_fixed(how)) and not 1 <= (spec.max_submissions or 0) <= 2**32:
@@ -96,10 +99,13 @@ def check_update(spec: RoundSpec, update: Update) -> None:
                 for value in row:
                     if not math.isfinite(value):
                         raise InvalidArgumentError(f"tensor {tensor.name!r}: value {value} at position {position}")
+    bounded = clip(spec, update).rows
+    for tensor in spec.tensors:
+        how = spec.aggregation_of(tensor)
         if how.op != "union":
             for key, row in fold(tensor, update).items():
                 check_int64(tensor, key, row)
-            for key, row in terms(tensor, how, update).items():
+            for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
                 check_int64(tensor, key, row)
                 _check_bound(tensor, how, key, row)
     if spec.max_tuples_per_submission and num_tuples > spec.max_tuples_per_submission:

@@ -11,10 +11,13 @@ from sparseagg._internal.spec.round_spec import DTYPES, Aggregation, RoundSpec, 
 from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 
 from reference.checks import check_spec, check_update
+from reference.clip import clip
 from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
 from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
 
 __all__ = ["MergedTensor", "merge"]
+
+Bounded = dict[str, dict[int, Row]]  # by tensor: the rows of one submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +69,11 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
         for update in updates.values():
             check_update(spec, update)
     clients = sorted(updates, key=lambda client_id: client_id.encode())
-    ordered = [updates[client_id] for client_id in clients]
+    ordered = [(updates[client_id], clip(spec, updates[client_id]).rows) for client_id in clients]
     return {tensor.name: _merge_tensor(spec, tensor, ordered) for tensor in spec.tensors}
 
 
-def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) -> MergedTensor:
+def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Update, Bounded]]) -> MergedTensor:
     how = spec.aggregation_of(tensor)
     if tensor.layout == "dense" and not updates:
         if how.on_empty == "fail":
@@ -81,10 +84,10 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     merged: dict[int, _Key] = {}
     no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
     total = no_weight
-    for update in updates:
+    for update, bounded in updates:
         weight = _weight_term(spec, how, update)
         total += weight
-        for key, row in terms(tensor, how, update).items():
+        for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
             if fixed:
                 row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
             at = merged.get(key)
@@ -101,6 +104,10 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[Update]) ->
     for at in merged.values():
         at.weight = _weight_value(spec, how, at.weight)
     total_weight = _weight_value(spec, how, total)
+    if how.mean_divisor == "submissions":
+        total_weight = float(len(updates))
+    if how.mean_divisor == "fixed":
+        total_weight = how.fixed_divisor or 0.0
     rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
     return _select(tensor, how, merged, rows, shift if fixed else None)
 

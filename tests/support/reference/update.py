@@ -85,11 +85,13 @@ def fold(tensor: TensorSpec, update: Update) -> dict[int, Row]:
     return folded
 
 
-def terms(tensor: TensorSpec, how: Aggregation, update: Update) -> dict[int, Row]:
-    """One submission's w·v at each of its keys: its duplicates folded first, then weighted."""
+def terms(
+    tensor: TensorSpec, how: Aggregation, update: Update, bounded: dict[int, Row] | None = None
+) -> dict[int, Row]:
+    """One submission's w·v at each of its keys: its duplicates folded first, or as bounds left them, then weighted."""
     if how.op == "union":
         return {key: [] for key in columns(tensor, update)[0]}
-    folded = fold(tensor, update)
+    folded = fold(tensor, update) if bounded is None else bounded
     if how.weighting == "by_weight" and how.op not in ("min", "max"):
         weight: Number = update.weight or 0.0
         if not is_float(tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,8 @@ class Merge:
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
+        # Bounds are for differences: the norm of a whole array is that of the model.
+        self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if options.get("clip") is not None else None
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
         self._nonfinite = {
             name: nonfinite
@@ -77,6 +80,7 @@ class Merge:
             result_layout="sparse" if is_sparse else "dense",
             op=op if is_sparse else "mean",
             on_nonfinite=on_nonfinite,
+            clip=None if is_sparse else self._unbounded,
         )
 
     def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:

@@ -60,7 +60,8 @@ class SparseMixin:
             Then training that always uses the same rows, such as the words of a text, sees no difference. Evaluation
             is sent all changed rows. Not with a server.
         history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
-        options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds.
+        options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds. A
+            ``clip`` bounds the differences of the sparse tensors.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
 
     Raises:

@@ -10,6 +10,9 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 BOUND_POLICY_CLIP: BoundPolicy
 BOUND_POLICY_REJECT: BoundPolicy
 BOUND_POLICY_UNSPECIFIED: BoundPolicy
+CLIP_POLICY_CLIP: ClipPolicy
+CLIP_POLICY_REJECT: ClipPolicy
+CLIP_POLICY_UNSPECIFIED: ClipPolicy
 DESCRIPTOR: _descriptor.FileDescriptor
 DTYPE_BFLOAT16: DType
 DTYPE_FLOAT16: DType
@@ -29,6 +32,10 @@ KEY_ENCODING_IMPLICIT: KeyEncoding
 KEY_ENCODING_U32: KeyEncoding
 KEY_ENCODING_U64: KeyEncoding
 KEY_ENCODING_UNSPECIFIED: KeyEncoding
+MEAN_DIVISOR_FIXED: MeanDivisor
+MEAN_DIVISOR_SUBMISSIONS: MeanDivisor
+MEAN_DIVISOR_UNSPECIFIED: MeanDivisor
+MEAN_DIVISOR_WEIGHTS: MeanDivisor
 NONFINITE_POLICY_PROPAGATE: NonfinitePolicy
 NONFINITE_POLICY_REJECT: NonfinitePolicy
 NONFINITE_POLICY_UNSPECIFIED: NonfinitePolicy
@@ -81,9 +88,11 @@ class AggregateRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
-    __slots__ = ["dense_threshold", "fill", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
+    __slots__ = ["dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
     DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
+    FIXED_DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    MEAN_DIVISOR_FIELD_NUMBER: _ClassVar[int]
     MIN_CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
     ON_BOUND_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +109,8 @@ class AggregationSpec(_message.Message):
     WEIGHT_BOUND_FIELD_NUMBER: _ClassVar[int]
     dense_threshold: float
     fill: float
+    fixed_divisor: float
+    mean_divisor: MeanDivisor
     min_contributors: int
     numerics: Numerics
     on_bound: BoundPolicy
@@ -114,7 +125,7 @@ class AggregationSpec(_message.Message):
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ...) -> None: ...
 
 class BatchRefusal(_message.Message):
     __slots__ = ["client_id", "index", "reason"]
@@ -133,6 +144,32 @@ class CancelRoundRequest(_message.Message):
     name: str
     reason: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ClipSpec(_message.Message):
+    __slots__ = ["l2", "linf", "max_keys", "on_clip"]
+    L2_FIELD_NUMBER: _ClassVar[int]
+    LINF_FIELD_NUMBER: _ClassVar[int]
+    MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ON_CLIP_FIELD_NUMBER: _ClassVar[int]
+    l2: float
+    linf: float
+    max_keys: int
+    on_clip: ClipPolicy
+    def __init__(self, l2: _Optional[float] = ..., linf: _Optional[float] = ..., max_keys: _Optional[int] = ..., on_clip: _Optional[_Union[ClipPolicy, str]] = ...) -> None: ...
+
+class ClipSummary(_message.Message):
+    __slots__ = ["factors", "num_clipped", "num_l2", "num_linf", "num_max_keys"]
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    NUM_L2_FIELD_NUMBER: _ClassVar[int]
+    NUM_LINF_FIELD_NUMBER: _ClassVar[int]
+    NUM_MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    factors: _containers.RepeatedScalarFieldContainer[int]
+    num_clipped: int
+    num_l2: int
+    num_linf: int
+    num_max_keys: int
+    def __init__(self, num_clipped: _Optional[int] = ..., num_l2: _Optional[int] = ..., num_linf: _Optional[int] = ..., num_max_keys: _Optional[int] = ..., factors: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CloseRoundRequest(_message.Message):
     __slots__ = ["name", "only_client_ids"]
@@ -301,7 +338,8 @@ class ResultPage(_message.Message):
     def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ["close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "recent_refusals", "results", "spec", "state", "state_reason", "timeline"]
+    __slots__ = ["clip", "close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "recent_refusals", "results", "spec", "state", "state_reason", "timeline"]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
     CLOSE_TIME_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     END_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +357,7 @@ class Round(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_REASON_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    clip: ClipSummary
     close_time: _timestamp_pb2.Timestamp
     create_time: _timestamp_pb2.Timestamp
     end_time: _timestamp_pb2.Timestamp
@@ -336,11 +375,12 @@ class Round(_message.Message):
     state: RoundState
     state_reason: str
     timeline: RoundTimeline
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "result_ttl", "tensors"]
+    __slots__ = ["aggregation", "clip", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "result_ttl", "tensors"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +389,7 @@ class RoundSpec(_message.Message):
     RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
+    clip: ClipSpec
     deadline: _duration_pb2.Duration
     max_bytes_per_submission: int
     max_submissions: int
@@ -356,7 +397,7 @@ class RoundSpec(_message.Message):
     min_submissions: int
     result_ttl: _duration_pb2.Duration
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]
@@ -539,8 +580,9 @@ class TensorSlice(_message.Message):
     def __init__(self, tensor: _Optional[str] = ..., key_encoding: _Optional[_Union[KeyEncoding, str]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ..., first_key: _Optional[int] = ..., num_keys: _Optional[int] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ..., keys_sorted: bool = ..., keys_unique: bool = ...) -> None: ...
 
 class TensorSpec(_message.Message):
-    __slots__ = ["aggregation", "dtype", "layout", "modular", "name", "num_rows", "row_width", "shape"]
+    __slots__ = ["aggregation", "clip", "dtype", "layout", "modular", "name", "num_rows", "row_width", "shape"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     MODULAR_FIELD_NUMBER: _ClassVar[int]
@@ -549,6 +591,7 @@ class TensorSpec(_message.Message):
     ROW_WIDTH_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
+    clip: ClipSpec
     dtype: DType
     layout: TensorLayout
     modular: bool
@@ -556,7 +599,7 @@ class TensorSpec(_message.Message):
     num_rows: int
     row_width: int
     shape: Shape
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., num_rows: _Optional[int] = ..., row_width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., num_rows: _Optional[int] = ..., row_width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ...) -> None: ...
 
 class TensorSummary(_message.Message):
     __slots__ = ["dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "num_rows", "plan", "row_width"]
@@ -671,6 +714,12 @@ class BoundPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class EmptyPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class MeanDivisor(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class ClipPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class KeyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

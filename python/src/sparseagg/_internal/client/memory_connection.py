@@ -58,6 +58,8 @@ _FEATURES = (
     "AggregationSpec.on_empty",
     "TensorSpec.shape",
     "SubmitBatch",
+    "RoundSpec.clip",
+    "AggregationSpec.mean_divisor",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"

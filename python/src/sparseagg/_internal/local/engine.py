@@ -18,7 +18,7 @@ from sparseagg._internal.local.engine_results import device_result, tensor_resul
 from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
 from sparseagg._internal.local.placement import placed
 from sparseagg._internal.results.device_result import DeviceTensorResult
-from sparseagg._internal.results.info import RoundInfo, StageTime, TensorSummary, Timeline
+from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
@@ -328,6 +328,12 @@ class Aggregator:
         )
         return self._index[data.spec.name], keys, values, data.num_keys
 
+    def _clip_summary(self) -> ClipSummary | None:
+        if not any(self.spec.clips(tensor) for tensor in self.spec.tensors):
+            return None
+        counts = self._engine.clip
+        return ClipSummary(**{**counts, "factors": tuple(counts["factors"])})
+
     def _info(self, results: Mapping[str, TensorResult], plans: Sequence[str]) -> RoundInfo:
         prepare, add, finish = self._engine.times
         return RoundInfo(
@@ -358,6 +364,7 @@ class Aggregator:
                 TensorSummary(r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, plan)
                 for r, plan in zip(results.values(), plans)
             ),
+            clip=self._clip_summary(),
         )
 
 

@@ -23,7 +23,8 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
         how = spec.aggregation_of(tensor)
         is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
         is_whole = how.min_contributors in (0, 1) and not how.fill
-        return "float" in tensor.dtype and is_sum and is_whole and how.on_nonfinite == "reject"
+        is_checked = how.on_nonfinite == "reject" and not spec.clips(tensor)  # norms need finite values
+        return "float" in tensor.dtype and is_sum and is_whole and is_checked
 
     telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
     if len(telling) == len(spec.tensors) and not any(tensor.on_nonfinite for tensor in spec.tensors):
@@ -75,9 +76,13 @@ def what_matters(spec: RoundSpec) -> dict[str, Any]:
 def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
     names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
     options = vars(spec.aggregation_of(tensor)).copy()
+    if options["mean_divisor"] != "fixed" and tensor.fixed_divisor is None:
+        options["fixed_divisor"] = None  # of the round, for other tensors
     options["result"] = options.pop("result_layout")  # as the extension calls it
     return {
         **{name: getattr(tensor, name) for name in names},
         **options,
         "max_submissions": spec.max_submissions,
+        "clip": None if tensor.clip is None else tensor.clip.bounds(),
+        "round_clip": None if spec.clip is None else spec.clip.bounds(),
     }

@@ -17,6 +17,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
     "BatchReceipt",
+    "ClipSummary",
     "Refusal",
     "RoundInfo",
     "ServerInfo",
@@ -253,6 +254,29 @@ class TensorSummary:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClipSummary:
+    """What the bounds of a round (``ClipSpec``) have done to the submissions that count.
+
+    Attributes:
+        num_clipped: submissions that any bound has changed.
+        num_l2, num_linf, num_max_keys: submissions that this bound has changed.
+        factors: of the ``num_l2`` submissions, how many were multiplied by a factor in [1/2, 1), in [1/4, 1/2), …; the
+            last number is of all smaller ones.
+    """
+
+    num_clipped: int
+    num_l2: int
+    num_linf: int
+    num_max_keys: int
+    factors: tuple[int, ...]
+
+    @classmethod
+    def from_proto(cls, proto: pb.ClipSummary) -> ClipSummary:
+        """Returns the values of a message."""
+        return cls(proto.num_clipped, proto.num_l2, proto.num_linf, proto.num_max_keys, tuple(proto.factors))
+
+
+@dataclasses.dataclass(frozen=True)
 class RoundInfo:
     """A round at one moment.
 
@@ -272,6 +296,7 @@ class RoundInfo:
         timeline: seconds by stage.
         engine: name of the engine that merges, "cpu" or "cuda".
         results: the tensors of a round that is "done".
+        clip: what the bounds have done to the submissions; None: the spec has no ``clip``.
     """
 
     name: str
@@ -291,6 +316,7 @@ class RoundInfo:
     engine: str
     results: tuple[TensorSummary, ...]
     recent_refusals: tuple[Refusal, ...] = ()
+    clip: ClipSummary | None = None
 
     @property
     def ended(self) -> bool:
@@ -331,4 +357,5 @@ class RoundInfo:
             recent_refusals=tuple(
                 Refusal(each.client_id, each.code, each.reason, _time(each, "time")) for each in proto.recent_refusals
             ),
+            clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
         )

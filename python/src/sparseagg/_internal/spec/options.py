@@ -139,6 +139,8 @@ class Aggregation:
     on_nonfinite: str = "reject"
     on_bound: str = "reject"
     on_empty: str = "fail"
+    mean_divisor: str = "weights"
+    fixed_divisor: float | None = None
     value_bound: float | None = None
     weight_bound: float | None = None
 
@@ -160,6 +162,8 @@ class OptionArguments(TypedDict, total=False):
     on_nonfinite: str | None
     on_bound: str | None
     on_empty: str | None
+    mean_divisor: str | None
+    fixed_divisor: float | None
     value_bound: float | None
     weight_bound: float | None
 
@@ -182,6 +186,8 @@ class Options:
     on_nonfinite: str | None
     on_bound: str | None
     on_empty: str | None
+    mean_divisor: str | None
+    fixed_divisor: float | None
     value_bound: float | None
     weight_bound: float | None
 

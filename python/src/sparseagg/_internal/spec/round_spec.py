@@ -11,6 +11,7 @@ from sparseagg._internal.base.arguments import checked_integer, checked_text, sh
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.types import DTypeLike
+from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
@@ -72,6 +73,7 @@ class TensorSpec(Options):
         row_width: values per key. None: as ``shape`` says, and 1 without a shape.
         layout: "sparse", or "dense" when every update carries all ``num_rows`` rows.
         modular: true for uint32 and uint64, whose sums wrap (secure aggregation).
+        clip: bounds of this tensor, each of which overrides that of the round.
         options: ``op``, ``weighting`` and the other options of ``RoundSpec``, for this tensor. None: the round's.
 
     Raises:
@@ -85,6 +87,7 @@ class TensorSpec(Options):
     shape: tuple[int, ...] | None = None
     layout: str = "sparse"
     modular: bool = False
+    clip: ClipSpec | None = None
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class TensorSpec(Options):
         row_width: SupportsIndex | None = None,
         layout: str = "sparse",
         modular: bool = False,
+        clip: ClipSpec | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         checked_text("a tensor's name", name)
@@ -103,7 +107,7 @@ class TensorSpec(Options):
             raise InvalidArgumentError(f"tensor {shown(name)}: unknown layout {layout!r}; known: sparse, dense")
         try:
             super().__init__(**options)
-            self._set(name=name, dtype=dtype_name(dtype), layout=layout, modular=modular)
+            self._set(name=name, dtype=dtype_name(dtype), layout=layout, modular=modular, clip=checked_clip(clip))
             self._set(**_sizes(layout, shape, num_rows, row_width))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"tensor {shown(name)}: {error}") from error
@@ -133,6 +137,8 @@ class TensorSpec(Options):
             set_fields(proto, self, ("name", "num_rows", "row_width", "modular"))
             if self.shape is not None:
                 proto.shape.CopyFrom(pb.Shape(sizes=self.shape))
+            if self.clip is not None:
+                proto.clip.CopyFrom(self.clip.to_proto())
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"tensor {shown(self.name)}: {error}") from error
         return proto
@@ -154,6 +160,7 @@ class TensorSpec(Options):
             **sizes,
             layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
             modular=proto.modular,
+            clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
             **options_from_proto(proto.aggregation),
         )
 
@@ -193,6 +200,9 @@ class RoundSpec(Options):
         on_empty: what a round without submissions means for a tensor of dense layout, which has no mean of nothing:
             "fail" (default) makes the round fail; "keep" gives a sparse result without rows, so that ``add_to``
             changes nothing.
+        mean_divisor: what "mean" divides by: "weights" (default), Σ w_k of all submissions; "submissions", their
+            number; or "fixed", the ``fixed_divisor``, a constant that tells nothing of the submissions.
+        fixed_divisor: the constant of ``mean_divisor`` "fixed".
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
         min_submissions: a round that closes with fewer submissions fails.
@@ -201,6 +211,7 @@ class RoundSpec(Options):
         result_ttl: how long the server keeps the ended round, in seconds or as a timedelta. None: the server's limit.
         max_tuples_per_submission: limit over all tensors. None: the server's limit.
         max_bytes_per_submission: limit of keys and values. None: the server's limit.
+        clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -210,6 +221,7 @@ class RoundSpec(Options):
     result_ttl: Seconds | None = None
     max_tuples_per_submission: int | None = None
     max_bytes_per_submission: int | None = None
+    clip: ClipSpec | None = None
 
     def __init__(
         self,
@@ -221,6 +233,7 @@ class RoundSpec(Options):
         result_ttl: Seconds | None = None,
         max_tuples_per_submission: int | None = None,
         max_bytes_per_submission: int | None = None,
+        clip: ClipSpec | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -235,6 +248,7 @@ class RoundSpec(Options):
             result_ttl=result_ttl,
             max_tuples_per_submission=max_tuples_per_submission,
             max_bytes_per_submission=max_bytes_per_submission,
+            clip=checked_clip(clip),
         )
 
     def __repr__(self) -> str:
@@ -309,6 +323,11 @@ class RoundSpec(Options):
             layout: Aggregation(**{"result_layout": layout, **self.given_options}) for layout in ("sparse", "dense")
         }
 
+    def clips(self, tensor: TensorSpec) -> bool:
+        """Returns whether bounds apply to ``tensor``: its own, or those of the round."""
+        how = self.aggregation_of(tensor)
+        return "float" in tensor.dtype and how.op != "union" and (self.clip or ClipSpec()).covers(tensor.clip)
+
     def to_proto(self) -> pb.RoundSpec:
         """Returns the message. Fields of None stay unset.
 
@@ -320,6 +339,7 @@ class RoundSpec(Options):
             aggregation=self._options_to_proto(),
             deadline=duration("deadline", self.deadline),
             result_ttl=duration("result_ttl", self.result_ttl),
+            clip=None if self.clip is None else self.clip.to_proto(),
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -335,6 +355,7 @@ class RoundSpec(Options):
             result_ttl=seconds_of(proto.result_ttl) if proto.HasField("result_ttl") else None,
             max_tuples_per_submission=proto.max_tuples_per_submission or None,
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
+            clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
             **options_from_proto(proto.aggregation),
         )
 

@@ -45,6 +45,18 @@ _RULES: list[_Rule] = [
         "is for sums and means, and for return_weights",
     ),
     (
+        "mean_divisor",
+        lambda of: of.mean_divisor is not None,
+        lambda _, how: how.op == "mean",
+        'is for the op "mean"',
+    ),
+    (
+        "fixed_divisor",
+        lambda of: of.fixed_divisor is not None,
+        lambda _, how: how.op == "mean" and how.mean_divisor == "fixed",
+        'is for the op "mean" and the mean_divisor "fixed"',
+    ),
+    (
         "fill",
         lambda of: bool(of.fill),
         lambda _, how: how.result_layout != "sparse",

@@ -1,0 +1,109 @@
+// ResolveClips: which bounds apply to which tensor, and which have no meaning.
+#include "host/spec/resolve_clips.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace sparseagg {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TensorSpec Tensor(const char* name, DType dtype = DType::kFloat32) {
+  TensorSpec spec;
+  spec.name = name;
+  spec.dtype = dtype;
+  spec.num_rows = 100;
+  return spec;
+}
+
+TEST(ResolveClips, BoundsOfTheRound_ApplyToFloatsWithoutTheirOwn) {
+  TensorSpec keys = Tensor("keys");
+  keys.aggregation.op = Op::kUnion;
+  TensorSpec bias = Tensor("bias");
+  bias.layout = Layout::kDense;
+  std::vector<TensorSpec> specs = {Tensor("rows"), bias,          Tensor("integers", DType::kInt32),
+                                   keys,           Tensor("own"), Tensor("free")};
+  const ClipSpec round = {.l2 = 2.0, .linf = 1.0, .max_keys = 7};
+  const ClipSpec own = {.l2 = 3.0, .max_keys = 9, .on_clip = ClipPolicy::kReject};
+  const ClipSpec free = {.l2 = kInfinity, .linf = kInfinity, .max_keys = 0};
+  ASSERT_TRUE(ResolveClips(round, {{}, {}, {}, {}, own, free}, absl::MakeSpan(specs)).ok());
+  EXPECT_TRUE(specs[0].clip.shares_l2);
+  EXPECT_EQ(specs[0].clip.l2, 2.0);
+  EXPECT_EQ(specs[0].clip.max_keys, 7);
+  EXPECT_TRUE(specs[1].clip.shares_l2);
+  EXPECT_EQ(specs[1].clip.max_keys, 0) << "of a dense tensor";
+  EXPECT_FALSE(specs[2].clip.has_bound());
+  EXPECT_FALSE(specs[3].clip.has_bound());
+  EXPECT_FALSE(specs[4].clip.shares_l2);
+  EXPECT_EQ(specs[4].clip.l2, 3.0);
+  EXPECT_EQ(specs[4].clip.linf, 1.0);
+  EXPECT_EQ(specs[4].clip.max_keys, 9);
+  EXPECT_EQ(specs[4].clip.on_clip, ClipPolicy::kReject);
+  EXPECT_EQ(specs[4].clip.on_l2, ClipPolicy::kReject);
+  EXPECT_FALSE(specs[5].clip.has_bound());
+}
+
+TEST(ResolveClips, PolicyOfATensor_DoesNotChangeTheSharedBound) {
+  std::vector<TensorSpec> specs = {Tensor("a")};
+  const ClipSpec own = {.linf = 1.0, .on_clip = ClipPolicy::kReject};
+  ASSERT_TRUE(ResolveClips({.l2 = 2.0}, {own}, absl::MakeSpan(specs)).ok());
+  EXPECT_EQ(specs[0].clip.on_l2, ClipPolicy::kClip);
+  EXPECT_EQ(specs[0].clip.on_clip, ClipPolicy::kReject);
+}
+
+TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {
+  TensorSpec dense = Tensor("e");
+  dense.layout = Layout::kDense;
+  TensorSpec propagates = Tensor("e");
+  propagates.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
+  TensorSpec keys = Tensor("e");
+  keys.aggregation.op = Op::kUnion;
+  const TensorSpec floats = Tensor("e");
+  const TensorSpec integers = Tensor("e", DType::kInt64);
+  const ClipSpec none;
+  struct Case {
+    ClipSpec round;
+    ClipSpec own;
+    TensorSpec spec;
+    const char* text;
+  };
+  const ClipSpec only_policy = {.on_clip = ClipPolicy::kReject};
+  for (const auto& [round, own, spec, text] : std::vector<Case>{
+           {{.l2 = 0.0}, none, floats, "clip.l2 0 is not in [2^-500, 2^500]"},
+           {{.l2 = kInfinity}, none, floats, "clip.l2 inf is not in [2^-500, 2^500]"},
+           {{.l2 = std::numeric_limits<double>::quiet_NaN()}, none, floats, "clip.l2 nan is not in [2^-500, 2^500]"},
+           {{.linf = -1.0}, none, floats, "clip.linf -1 is not in [2^-500, 2^500]"},
+           {{.linf = 0x1p501}, none, floats, "clip.linf 6.54678e+150 is not in [2^-500, 2^500]"},
+           {{.max_keys = 0}, none, floats, "clip.max_keys 0: nothing would be left"},
+           {only_policy, none, floats, "clip has on_clip and no bound: l2, linf or max_keys"},
+           {{.l2 = 1.0}, none, integers, "clip.l2 has no effect: no tensor of floats takes it"},
+           {{.linf = 1.0}, none, keys, "clip.linf has no effect: no tensor of floats takes it"},
+           {{.max_keys = 1}, none, dense, "clip.max_keys has no effect: no sparse tensor of floats takes it"},
+           {{.l2 = 1.0}, {.l2 = 2.0}, floats, "clip.l2 has no effect: no tensor of floats takes it"},
+           {{.l2 = 1.0}, none, propagates, "tensor 'e': clip needs on_nonfinite reject: NaN and Inf have no norm"},
+           {none, {.l2 = -2.0}, floats, "tensor 'e': clip.l2 -2 is not in [2^-500, 2^500]"},
+           {none, {.l2 = 1.0}, integers, "tensor 'e': clip is for floats, not int64"},
+           {none, {.linf = 1.0}, keys, "tensor 'e': clip is for values, and union has none"},
+           {none,
+            {.max_keys = 5},
+            dense,
+            "tensor 'e': clip.max_keys 5 is for sparse tensors: a dense one has all 100 keys"},
+           {{.l2 = 1.0},
+            only_policy,
+            floats,
+            "tensor 'e': clip.on_clip has no effect: the tensor has no bound of its own"},
+       }) {
+    std::vector<TensorSpec> specs = {spec};
+    const absl::Status status = ResolveClips(round, {own}, absl::MakeSpan(specs));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(status.message(), text);
+  }
+}
+
+}  // namespace
+}  // namespace sparseagg

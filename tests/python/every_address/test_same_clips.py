@@ -1,0 +1,120 @@
+"""Bounds on submissions hold alike at every address."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import reference
+import sparseagg as sa
+from every_client import SEED, one, refusal
+from random_clips import with_random_clips
+from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
+
+THREE_FOUR = ([2, 1], [4.0, 3.0])  # of norm 5
+
+
+def clipped(**bounds) -> sa.RoundSpec:
+    return one(clip=sa.ClipSpec(**bounds))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_bounds_equal_the_reference(any_client, seed):
+    print("seed", seed)
+    rng = np.random.default_rng([SEED, 39, seed])
+    spec = None
+    while spec is None:
+        spec = with_random_clips(rng, random_spec(rng))
+    pools = random_pools(rng, spec)
+    updates = {f"client {i}": random_update(rng, spec, pools) for i in range(6)}
+    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in updates}
+    expected = {name: as_reference(spec, updates[name], weights[name]) for name in updates}
+    opened = any_client.create_round(spec)
+    for name in updates:
+        refused = error_of(functools.partial(opened.submit, name, updates[name], weights[name]))
+        if error_of(functools.partial(reference.check_update, spec, expected[name])) is not None:
+            assert refused is not None
+            del expected[name]
+        else:
+            assert refused is None
+    if error_of(lambda: reference.merge(spec, expected)) is not None:
+        return
+    result = opened.finish()
+    assert reference.differences(spec, expected, result) == []
+    found = [reference.clip(spec, update) for update in expected.values()]
+    assert (result.info.clip.num_l2 if result.info.clip else 0) == sum(each.factor < 1 for each in found)
+
+
+def test_refused_submission_changes_nothing_and_may_come_again(any_client):
+    opened = any_client.create_round(clipped(l2=4.0, on_clip="reject"))
+    opened.submit("a", ([1], [1.0]))
+    text = "client 'b': the L2 norm 5 of the submission is beyond clip.l2 4"
+    assert refusal(lambda: opened.submit("b", THREE_FOUR)) == ("InvalidArgumentError", text)
+    opened.submit("b", ([1, 2], [1.0, 2.0]))
+    result = opened.finish()
+    assert result["v"].values.tolist() == [2.0, 2.0]
+    assert result.info.num_refused == 1
+    assert result.info.clip == sa.ClipSummary(0, 0, 0, 0, (0,) * 16)
+
+
+def test_refusals_name_value_and_number(any_client):
+    opened = any_client.create_round(clipped(linf=3.5, on_clip="reject"))
+    text = "client 'a': tensor 'v', key 2: value 4 is beyond clip.linf 3.5"
+    assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("InvalidArgumentError", text)
+    opened = any_client.create_round(clipped(max_keys=1, on_clip="reject"))
+    text = "client 'a': tensor 'v': 2 keys are beyond clip.max_keys 1"
+    assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("ResourceExhaustedError", text)
+
+
+def test_withdrawn_submission_is_not_counted(any_client):
+    opened = any_client.create_round(clipped(l2=2.5, max_keys=1))
+    opened.submit("a", THREE_FOUR)
+    opened.submit("b", ([7], [1.0]))
+    counts = opened.refresh().clip
+    assert (counts.num_clipped, counts.num_l2, counts.num_max_keys, counts.factors[0]) == (1, 1, 1, 1)
+    assert opened.withdraw("a")
+    assert opened.refresh().clip.num_clipped == 0
+    assert opened.finish()["v"].keys.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (clipped(l2=0.0), "clip.l2 0 is not in [2^-500, 2^500]"),
+        (clipped(max_keys=0), "clip.max_keys 0: nothing would be left"),
+        (clipped(on_clip="reject"), "clip has on_clip and no bound: l2, linf or max_keys"),
+        (one("int32", clip=sa.ClipSpec(linf=1.0)), "clip.linf has no effect: no tensor of floats takes it"),
+        (one("float16", clip=sa.ClipSpec(linf=1e-9)), "tensor 'v': clip.linf is below all values of float16 but 0"),
+        (
+            one(clip=sa.ClipSpec(l2=1.0), on_nonfinite="propagate"),
+            "tensor 'v': clip needs on_nonfinite reject: NaN and Inf have no norm",
+        ),
+        (one(op="mean", mean_divisor="fixed"), "tensor 'v': mean_divisor fixed needs fixed_divisor"),
+        (
+            one(op="mean", mean_divisor="fixed", fixed_divisor=-1.0),
+            "tensor 'v': fixed_divisor -1 is not in [2^-900, 2^900]",
+        ),
+    ],
+)
+def test_specs_without_meaning_are_refused(any_client, spec, text):
+    assert refusal(lambda: any_client.create_round(spec)) == ("InvalidArgumentError", text)
+
+
+@pytest.mark.parametrize(("divisor", "expected"), [("weights", 1.75), ("submissions", 3.5), ("fixed", 0.7)])
+def test_mean_divisor_as_hand_computed(any_client, divisor, expected):
+    constant = 10.0 if divisor == "fixed" else None
+    spec = one("float64", op="mean", weighting="by_weight", mean_divisor=divisor, fixed_divisor=constant)
+    opened = any_client.create_round(spec)
+    opened.submit("a", ([1], [1.0]), 1.0)
+    opened.submit("b", ([1], [2.0]), 3.0)
+    assert opened.finish()["v"].values.tolist() == [expected]
+
+
+def test_spec_comes_back_as_it_was_sent(any_client):
+    tensors = [
+        sa.TensorSpec("a", "float32", num_rows=9, clip=sa.ClipSpec(l2=2.0, max_keys=0)),
+        sa.TensorSpec("b", "float32", num_rows=9),
+    ]
+    spec = sa.RoundSpec(tensors, op="mean", mean_divisor="submissions", clip=sa.ClipSpec(l2=1.0, max_keys=3))
+    assert any_client.create_round(spec).info.spec == spec
