@@ -99,7 +99,8 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
 }  // namespace
 
 absl::string_view Name(Op op) {
-  constexpr absl::string_view kNames[] = {"sum", "mean", "coordinate_mean", "union", "min", "max"};
+  constexpr absl::string_view kNames[] = {"sum", "mean",   "coordinate_mean", "union",   "min",
+                                          "max", "median", "trimmed_mean",    "quantile"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -111,6 +112,7 @@ absl::Status Validate(const TensorSpec& spec) {
   if (spec.row_width == 0) return Invalid(spec, "row_width 0; a row has at least one value");
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));
+  if (IsOrderStatistic(spec.aggregation.op)) return ValidateOrder(spec);
   return ValidateNumerics(spec);
 }
 

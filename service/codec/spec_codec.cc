@@ -41,6 +41,7 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.result_dtype(), "result_dtype"));
   RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
   RETURN_IF_ERROR(CheckKnown(spec.on_bound(), "on_bound"));
+  RETURN_IF_ERROR(CheckKnown(spec.absent(), "absent"));
   return CheckKnown(spec.on_empty(), "on_empty");
 }
 
@@ -56,6 +57,7 @@ static_assert(static_cast<int>(Op::kMax) == v1::OP_MAX - 1 && static_cast<int>(O
               static_cast<int>(Op::kMean) == v1::OP_MEAN - 1 &&
               static_cast<int>(Op::kCoordinateMean) == v1::OP_COORDINATE_MEAN - 1 &&
               static_cast<int>(Op::kUnion) == v1::OP_UNION - 1 && static_cast<int>(Op::kMin) == v1::OP_MIN - 1);
+static_assert(static_cast<int>(AbsentPolicy::kZero) == v1::ABSENT_POLICY_ZERO - 1);
 static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT - 1);
 static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
               static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
@@ -72,12 +74,40 @@ static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kUInt32) == v1::DTYPE_UINT32 - 1 &&
               static_cast<int>(DType::kUInt64) == v1::DTYPE_UINT64 - 1);
 
+// Returns: the tensor's op, or the round's if the tensor sets none. The wire numbers order statistics from 20 on.
+Op ChooseOp(v1::Op tensor, v1::Op round) {
+  switch (tensor != v1::OP_UNSPECIFIED ? tensor : round) {
+    case v1::OP_MEDIAN:
+      return Op::kMedian;
+    case v1::OP_TRIMMED_MEAN:
+      return Op::kTrimmedMean;
+    case v1::OP_QUANTILE:
+      return Op::kQuantile;
+    default:
+      return Choose(tensor, round, Op::kSum);
+  }
+}
+
+// Returns: the tensor's options where it sets them, and else the round's. A trim of the tensor replaces either kind of
+// trim of the round.
+OrderOptions CombineOrder(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round) {
+  OrderOptions order;
+  const v1::AggregationSpec& trim = tensor.has_trim_fraction() || tensor.has_trim_count() ? tensor : round;
+  if (trim.has_trim_fraction()) order.trim_fraction = trim.trim_fraction();
+  if (trim.has_trim_count()) order.trim_count = trim.trim_count();
+  const v1::AggregationSpec& quantile = tensor.has_quantile() ? tensor : round;
+  if (quantile.has_quantile()) order.quantile = quantile.quantile();
+  order.absent = Choose(tensor.absent(), round.absent(), AbsentPolicy::kSkip);
+  return order;
+}
+
 #define SPARSEAGG_PICK(field) (tensor.has_##field() ? tensor.field() : round.field())
 
 AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round, Layout layout,
                         uint64_t max_submissions) {
   AggregationSpec spec;
-  spec.op = Choose(tensor.op(), round.op(), Op::kSum);
+  spec.op = ChooseOp(tensor.op(), round.op());
+  spec.order = CombineOrder(tensor, round);
   spec.weighting = Choose(tensor.weighting(), round.weighting(), Weighting::kUniform);
   spec.result_layout = Choose(tensor.result_layout(), round.result_layout(),
                               layout == Layout::kDense ? ResultLayout::kDense : ResultLayout::kSparse);

@@ -26,6 +26,7 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "WithdrawSubmission",
                                            "CloseRoundRequest.only_client_ids",
                                            "AggregationSpec.on_empty",
+                                           "OP_MEDIAN",
                                            "TensorSpec.shape",
                                            "Tasks",
                                            "SubmitBatch"};

@@ -13,7 +13,7 @@ from sparseagg.errors import OutOfRangeError
 
 __all__ = ["Number", "Row", "ceil_log2", "check_int64", "encode_values", "round_to_dtype"]
 
-Number = Union[int, float]
+Number = Union[int, float, Fraction]
 Row = list[Any]  # of Number; numpy's tolist makes them
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1

@@ -90,7 +90,7 @@ def terms(tensor: TensorSpec, how: Aggregation, update: Update) -> dict[int, Row
     if how.op == "union":
         return {key: [] for key in columns(tensor, update)[0]}
     folded = fold(tensor, update)
-    if how.weighting == "by_weight" and how.op not in ("min", "max"):
+    if how.weighting == "by_weight" and how.op not in ("min", "max", "median", "quantile"):
         weight: Number = update.weight or 0.0
         if not is_float(tensor):
             weight = int(weight)

@@ -135,6 +135,10 @@ class Aggregation:
     on_empty: str = "fail"
     value_bound: float | None = None
     weight_bound: float | None = None
+    trim_fraction: float | None = None
+    trim_count: int | None = None
+    quantile: float | None = None
+    absent: str = "skip"
 
 
 class OptionArguments(TypedDict, total=False):
@@ -156,6 +160,10 @@ class OptionArguments(TypedDict, total=False):
     on_empty: str | None
     value_bound: float | None
     weight_bound: float | None
+    trim_fraction: float | None
+    trim_count: int | None
+    quantile: float | None
+    absent: str | None
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -178,6 +186,10 @@ class Options:
     on_empty: str | None
     value_bound: float | None
     weight_bound: float | None
+    trim_fraction: float | None
+    trim_count: int | None
+    quantile: float | None
+    absent: str | None
 
     def __init__(self, **options: Unpack[OptionArguments]) -> None:
         names = OptionArguments.__annotations__

@@ -1,0 +1,183 @@
+#include "host/cpu/order/lanes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <type_traits>
+
+#include "host/cpu/order/half_way.h"
+
+namespace sparseagg::cpu {
+namespace {
+
+template <typename T>
+bool IsNan(T value) {
+  return value != value;
+}
+
+}  // namespace
+
+template <typename T, typename Out>
+LaneError LaneEvaluator<T, Out>::Evaluate(const LaneRows<T>& rows, Out* out) {
+  LaneError found = LaneError::kNone;
+  for (size_t column = 0; column < rows.columns; ++column) {
+    LoadVotes(rows, column);
+    const LaneError error = EvaluateLane(out[column]);
+    if (error == LaneError::kZeroWeight) return error;
+    if (error != LaneError::kNone) found = error;
+  }
+  return found;
+}
+
+template <typename T, typename Out>
+void LaneEvaluator<T, Out>::LoadVotes(const LaneRows<T>& rows, size_t column) {
+  const auto value_at = [&](size_t row) { return rows.values[row * rows.columns + column] + T{0}; };  // −0 + 0 = +0
+  values_.clear();
+  weights_.clear();
+  num_zeros_ = 0;
+  if (!params_.by_weight) {
+    for (size_t row = 0; row < rows.count; ++row) values_.push_back(value_at(row));
+    num_zeros_ = params_.NumVotes(rows.count) - rows.count;
+    return;
+  }
+  if (!params_.absent_is_zero()) {
+    for (size_t row = 0; row < rows.count; ++row) {
+      values_.push_back(value_at(row));
+      weights_.push_back(params_.weights[params_.position[rows.sources[row]]]);
+    }
+    return;
+  }
+  values_.resize(params_.num_submissions);
+  std::fill(values_.begin(), values_.end(), T{0});
+  weights_ = params_.weights;
+  for (size_t row = 0; row < rows.count; ++row) values_[params_.position[rows.sources[row]]] = value_at(row);
+}
+
+template <typename T, typename Out>
+LaneError LaneEvaluator<T, Out>::EvaluateLane(Out& out) {
+  const bool has_nan = std::any_of(values_.begin(), values_.end(), IsNan<T>);
+  if (params_.by_weight) {
+    const bool has_weight = std::any_of(weights_.begin(), weights_.end(), [](double weight) { return weight > 0; });
+    if (!has_weight) return LaneError::kZeroWeight;
+  }
+  if (has_nan) {
+    out = static_cast<Out>(std::numeric_limits<double>::quiet_NaN());  // integers are never NaN
+    return LaneError::kNone;
+  }
+  const double q = params_.op == Op::kMedian ? 0.5 : params_.order.quantile.value_or(0.0);
+  if (params_.op == Op::kTrimmedMean) return TrimmedMean(out);
+  if (params_.by_weight) return WeightedQuantile(q, out);
+  sorted_ = values_;
+  std::sort(sorted_.begin(), sorted_.end());
+  const uint64_t votes = values_.size() + num_zeros_;
+  if (params_.op == Op::kQuantile) {
+    out = HalfWay<Out>::Single(SortedAt(QuantileIndex(q, votes)), params_.dtype);
+  } else if (votes % 2 == 1) {
+    out = HalfWay<Out>::Single(SortedAt(votes / 2), params_.dtype);
+  } else {
+    out = HalfWay<Out>::Between(SortedAt(votes / 2 - 1), SortedAt(votes / 2), params_.dtype);
+  }
+  return LaneError::kNone;
+}
+
+template <typename T, typename Out>
+T LaneEvaluator<T, Out>::SortedAt(uint64_t rank) {
+  const auto negatives =
+      static_cast<uint64_t>(std::lower_bound(sorted_.begin(), sorted_.end(), T{0}) - sorted_.begin());
+  if (rank < negatives) return sorted_[rank];
+  return rank < negatives + num_zeros_ ? T{0} : sorted_[rank - num_zeros_];
+}
+
+template <typename T, typename Out>
+LaneError LaneEvaluator<T, Out>::WeightedQuantile(double q, Out& out) {
+  order_.clear();
+  for (uint32_t i = 0; i < values_.size(); ++i) {
+    if (weights_[i] > 0) order_.push_back(i);
+  }
+  std::stable_sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) { return values_[a] < values_[b]; });
+  double total = 0.0;
+  for (const uint32_t i : order_) total += weights_[i];
+  const double target = q * total;
+  double cumulative = 0.0;
+  for (size_t place = 0; place < order_.size(); ++place) {
+    const uint32_t i = order_[place];
+    cumulative += weights_[i];
+    if (cumulative < target) continue;
+    const uint32_t next = cumulative == target ? order_[std::min(place + 1, order_.size() - 1)] : i;
+    out = next == i ? HalfWay<Out>::Single(values_[i], params_.dtype)
+                    : HalfWay<Out>::Between(values_[i], values_[next], params_.dtype);
+    break;
+  }
+  return LaneError::kNone;
+}
+
+template <typename T, typename Out>
+LaneError LaneEvaluator<T, Out>::TrimmedMean(Out& out) {
+  const uint64_t votes = values_.size() + num_zeros_;
+  const uint64_t trim = TrimOf(params_.order, votes);
+  sorted_ = values_;
+  std::sort(sorted_.begin(), sorted_.end());
+  const T low = SortedAt(trim);
+  const T high = SortedAt(votes - 1 - trim);
+  // Of the values that equal a threshold, the lowest and the highest in canonical order are dropped. Zeros that are not
+  // listed have no place in that order; they and the listed zeros add nothing to a sum without weights.
+  const bool any_zero = num_zeros_ > 0;
+  uint64_t drop_low = 0;
+  uint64_t keep_high = 0;
+  for (uint64_t rank = 0; rank < trim; ++rank) drop_low += SortedAt(rank) == low ? 1 : 0;
+  for (uint64_t rank = trim; rank < votes - trim; ++rank) keep_high += SortedAt(rank) == high ? 1 : 0;
+  if (low == high) keep_high += drop_low;
+  using Sum = std::conditional_t<std::is_same_v<T, int64_t>, __int128, double>;
+  Sum sum = 0;
+  double divisor = 0.0;
+  uint64_t num_low = 0;
+  uint64_t num_high = 0;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const T value = values_[i];
+    const bool stays_at_low = value != low || num_low++ >= drop_low;
+    const bool stays_at_high = value != high || num_high++ < keep_high;
+    const bool stays = value >= low && value <= high && ((stays_at_low && stays_at_high) || (any_zero && value == T{0}));
+    if (!stays) continue;
+    if (!params_.by_weight) {
+      sum += static_cast<Sum>(value);
+    } else {
+      divisor += weights_[i];
+      if constexpr (std::is_same_v<T, int64_t>) {
+        sum += value * static_cast<int64_t>(weights_[i]);
+      } else {
+        sum += weights_[i] * static_cast<double>(value);
+      }
+    }
+  }
+  if (!params_.by_weight) divisor = static_cast<double>(votes - 2 * trim);
+  if (divisor == 0.0) return LaneError::kZeroWeight;
+  if constexpr (std::is_same_v<T, int64_t>) {
+    if (sum < std::numeric_limits<int64_t>::min() || sum > std::numeric_limits<int64_t>::max()) {
+      return LaneError::kOverflow;
+    }
+    return Mean(static_cast<double>(static_cast<int64_t>(sum)), divisor, out);
+  } else {
+    return Mean(sum, divisor, out);
+  }
+}
+
+template <typename T, typename Out>
+LaneError LaneEvaluator<T, Out>::Mean(double sum, double divisor, Out& out) const {
+  const double mean = sum / divisor;
+  if constexpr (std::is_same_v<Out, int64_t>) {
+    const double rounded = std::rint(mean);
+    if (!(rounded >= -0x1p63 && rounded < 0x1p63)) return LaneError::kOverflow;
+    out = static_cast<int64_t>(rounded);
+  } else {
+    out = mean;
+  }
+  return LaneError::kNone;
+}
+
+template class LaneEvaluator<float, double>;
+template class LaneEvaluator<double, double>;
+template class LaneEvaluator<int64_t, double>;
+template class LaneEvaluator<int64_t, int64_t>;
+
+}  // namespace sparseagg::cpu
