@@ -174,6 +174,7 @@ class RoundSpec(Options):
         op: by default "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent
             key counts as 0. "coordinate_mean": that sum over Σ_{C(i)} w_k; a missing key is excluded from the average.
             "union": keys and counts, without values. "min", "max": element-wise over C(i), unweighted.
+            "median", "trimmed_mean", "quantile": order statistics, element-wise over C(i) (docs/robust.md).
         weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
             without, a submission with another weight than 1 is refused.
         result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
@@ -195,6 +196,11 @@ class RoundSpec(Options):
             changes nothing.
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
+        trim_fraction: of "trimmed_mean", how many of n values are dropped at either end: the b = ⌊trim_fraction·n⌋
+            lowest and highest; in [0, 0.5).
+        trim_count: b itself, instead of ``trim_fraction``. Keys of 2b or fewer values are left out.
+        quantile: of "quantile", which one; in [0, 1].
+        absent: of order statistics, whether a submission without a key votes there: "skip" (default), or "zero", for 0.
         min_submissions: a round that closes with fewer submissions fails.
         max_submissions: the round closes itself at this number. None: the server's limit.
         deadline: the round closes itself this long after its creation, in seconds or as a timedelta. None: never.
@@ -299,7 +305,10 @@ class RoundSpec(Options):
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
         defaults = {"result_layout": tensor.layout}
-        return Aggregation(**{**defaults, **self._options(), **tensor._options()})
+        of_round = self._options()
+        if tensor.trim_fraction is not None or tensor.trim_count is not None:  # it replaces either kind of the round
+            of_round = {name: value for name, value in of_round.items() if not name.startswith("trim_")}
+        return Aggregation(**{**defaults, **of_round, **tensor._options()})
 
     def to_proto(self) -> pb.RoundSpec:
         """Returns the message. Fields of None stay unset.
