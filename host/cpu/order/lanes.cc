@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <type_traits>
 
 #include "host/cpu/order/half_way.h"
@@ -14,6 +13,20 @@ namespace {
 template <typename T>
 bool IsNan(T value) {
   return value != value;
+}
+
+// Errors: kOverflow if the mean of integers leaves int64.
+template <typename Out>
+LaneError MeanOf(double sum, double divisor, Out& out) {
+  const double mean = sum / divisor;
+  if constexpr (std::is_same_v<Out, int64_t>) {
+    const double rounded = std::rint(mean);
+    if (!(rounded >= -0x1p63 && rounded < 0x1p63)) return LaneError::kOverflow;
+    out = static_cast<int64_t>(rounded);
+  } else {
+    out = mean;
+  }
+  return LaneError::kNone;
 }
 
 }  // namespace
@@ -32,7 +45,8 @@ LaneError LaneEvaluator<T, Out>::Evaluate(const LaneRows<T>& rows, Out* out) {
 
 template <typename T, typename Out>
 void LaneEvaluator<T, Out>::LoadVotes(const LaneRows<T>& rows, size_t column) {
-  const auto value_at = [&](size_t row) { return rows.values[row * rows.columns + column] + T{0}; };  // −0 + 0 = +0
+  const T* const values = rows.values + column * rows.column_step;
+  const auto value_at = [&](size_t row) { return values[row * rows.row_step] + T{0}; };  // −0 + 0 = +0
   values_.clear();
   weights_.clear();
   num_zeros_ = 0;
@@ -44,14 +58,16 @@ void LaneEvaluator<T, Out>::LoadVotes(const LaneRows<T>& rows, size_t column) {
   if (!params_.absent_is_zero()) {
     for (size_t row = 0; row < rows.count; ++row) {
       values_.push_back(value_at(row));
-      weights_.push_back(params_.weights[params_.position[rows.sources[row]]]);
+      weights_.push_back(rows.weights[row * rows.place_step]);
     }
     return;
   }
   values_.resize(params_.num_submissions);
   std::fill(values_.begin(), values_.end(), T{0});
   weights_ = params_.weights;
-  for (size_t row = 0; row < rows.count; ++row) values_[params_.position[rows.sources[row]]] = value_at(row);
+  for (size_t row = 0; row < rows.count; ++row) {
+    values_[params_.position[rows.sources[row * rows.place_step]]] = value_at(row);
+  }
 }
 
 template <typename T, typename Out>
@@ -69,24 +85,32 @@ LaneError LaneEvaluator<T, Out>::EvaluateLane(Out& out) {
   if (params_.op == Op::kTrimmedMean) return TrimmedMean(out);
   if (params_.by_weight) return WeightedQuantile(q, out);
   sorted_ = values_;
-  std::sort(sorted_.begin(), sorted_.end());
   const uint64_t votes = values_.size() + num_zeros_;
   if (params_.op == Op::kQuantile) {
-    out = HalfWay<Out>::Single(SortedAt(QuantileIndex(q, votes)), params_.dtype);
+    out = HalfWay<Out>::Single(SelectVote(QuantileIndex(q, votes)), params_.dtype);
   } else if (votes % 2 == 1) {
-    out = HalfWay<Out>::Single(SortedAt(votes / 2), params_.dtype);
+    out = HalfWay<Out>::Single(SelectVote(votes / 2), params_.dtype);
   } else {
-    out = HalfWay<Out>::Between(SortedAt(votes / 2 - 1), SortedAt(votes / 2), params_.dtype);
+    const T low = SelectVote(votes / 2 - 1);
+    out = HalfWay<Out>::Between(low, SelectVote(votes / 2), params_.dtype);
   }
   return LaneError::kNone;
 }
 
+// Returns: the vote at `rank`. Reorders sorted_. Cost: O(n) on average.
 template <typename T, typename Out>
-T LaneEvaluator<T, Out>::SortedAt(uint64_t rank) {
-  const auto negatives =
-      static_cast<uint64_t>(std::lower_bound(sorted_.begin(), sorted_.end(), T{0}) - sorted_.begin());
-  if (rank < negatives) return sorted_[rank];
-  return rank < negatives + num_zeros_ ? T{0} : sorted_[rank - num_zeros_];
+T LaneEvaluator<T, Out>::SelectVote(uint64_t rank) {
+  const auto select = [this](uint64_t index) {
+    const auto at = sorted_.begin() + static_cast<std::ptrdiff_t>(index);
+    std::nth_element(sorted_.begin(), at, sorted_.end());
+    return *at;
+  };
+  if (num_zeros_ == 0) return select(rank);
+  // Negative values keep their rank; positive ones follow the zeros.
+  if (rank < sorted_.size()) {
+    if (const T value = select(rank); value < T{0}) return value;
+  }
+  return rank >= num_zeros_ ? std::max(T{0}, select(rank - num_zeros_)) : T{0};
 }
 
 template <typename T, typename Out>
@@ -117,17 +141,20 @@ LaneError LaneEvaluator<T, Out>::TrimmedMean(Out& out) {
   const uint64_t votes = values_.size() + num_zeros_;
   const uint64_t trim = TrimOf(params_.order, votes);
   sorted_ = values_;
-  std::sort(sorted_.begin(), sorted_.end());
-  const T low = SortedAt(trim);
-  const T high = SortedAt(votes - 1 - trim);
+  const T low = SelectVote(trim);
+  const T high = SelectVote(votes - 1 - trim);
   // Of the values that equal a threshold, the lowest and the highest in canonical order are dropped. Zeros that are not
   // listed have no place in that order; they and the listed zeros add nothing to a sum without weights.
   const bool any_zero = num_zeros_ > 0;
-  uint64_t drop_low = 0;
+  uint64_t drop_low = trim - (low > T{0} ? num_zeros_ : 0);
+  uint64_t drop_high = trim - (high < T{0} ? num_zeros_ : 0);
   uint64_t keep_high = 0;
-  for (uint64_t rank = 0; rank < trim; ++rank) drop_low += SortedAt(rank) == low ? 1 : 0;
-  for (uint64_t rank = trim; rank < votes - trim; ++rank) keep_high += SortedAt(rank) == high ? 1 : 0;
-  if (low == high) keep_high += drop_low;
+  for (const T value : values_) {
+    drop_low -= value < low ? 1 : 0;
+    drop_high -= value > high ? 1 : 0;
+    keep_high += value == high ? 1 : 0;
+  }
+  keep_high -= drop_high;
   using Sum = std::conditional_t<std::is_same_v<T, int64_t>, __int128, double>;
   Sum sum = 0;
   double divisor = 0.0;
@@ -156,23 +183,10 @@ LaneError LaneEvaluator<T, Out>::TrimmedMean(Out& out) {
     if (sum < std::numeric_limits<int64_t>::min() || sum > std::numeric_limits<int64_t>::max()) {
       return LaneError::kOverflow;
     }
-    return Mean(static_cast<double>(static_cast<int64_t>(sum)), divisor, out);
+    return MeanOf(static_cast<double>(static_cast<int64_t>(sum)), divisor, out);
   } else {
-    return Mean(sum, divisor, out);
+    return MeanOf(sum, divisor, out);
   }
-}
-
-template <typename T, typename Out>
-LaneError LaneEvaluator<T, Out>::Mean(double sum, double divisor, Out& out) const {
-  const double mean = sum / divisor;
-  if constexpr (std::is_same_v<Out, int64_t>) {
-    const double rounded = std::rint(mean);
-    if (!(rounded >= -0x1p63 && rounded < 0x1p63)) return LaneError::kOverflow;
-    out = static_cast<int64_t>(rounded);
-  } else {
-    out = mean;
-  }
-  return LaneError::kNone;
 }
 
 template class LaneEvaluator<float, double>;

@@ -10,9 +10,6 @@
 
 namespace sparseagg::cpu {
 
-// Values by which columns of lane values must be longer than what they hold: vectors are read whole.
-inline constexpr size_t kLaneSlack = 16;
-
 // What the statistic of every lane needs. The same for all threads of a merge.
 struct StatisticParams {
   explicit StatisticParams(const TensorSpec& tensor) : op(tensor.aggregation.op), order(tensor.aggregation.order) {}
@@ -24,6 +21,8 @@ struct StatisticParams {
   uint64_t num_submissions = 0;    // N
   std::vector<double> weights;     // of all submissions, in canonical order; empty unless by_weight
   std::vector<uint32_t> position;  // of each update, its place in canonical order; empty unless by_weight
+
+  bool needs_sources() const { return by_weight && absent_is_zero(); }
 
   bool absent_is_zero() const { return order.absent == AbsentPolicy::kZero; }
   // Returns: the number of values of a lane that `n` submissions list, with the zeros of the others if these vote.
@@ -37,17 +36,22 @@ struct StatisticParams {
 // Why a lane has no statistic.
 enum class LaneError : uint8_t { kNone, kZeroWeight, kOverflow };
 
-// The values at one key, in canonical order: `count` rows of `columns` values each.
+// The values at one key, in canonical order.
 template <typename T>
 struct LaneRows {
-  const T* values = nullptr;
-  const uint32_t* sources = nullptr;  // of each row, the index of its update; null unless by_weight
+  const T* values = nullptr;  // value of column c of row p: values[p · row_step + c · column_step]
+  size_t row_step = 1;
+  size_t column_step = 1;
+  // Of row p at p · place_step. Null unless by_weight.
+  const double* weights = nullptr;
+  const uint32_t* sources = nullptr;  // index of the row's update; only if absent submissions vote, too
+  size_t place_step = 1;
   size_t count = 0;
   size_t columns = 1;
 };
 
-// Evaluator of one lane after another, for every type, op, weighting and policy: simple and not fast. Kernels (kernels.h)
-// do the same arithmetic for the cases that they serve. Results are float64 values to be rounded to the result's dtype;
+// Evaluator of one lane after another, for every type, op, weighting and policy: simple and not fast. The kernels
+// (lane_kernels.h) do the same arithmetic for most lanes. Results are float64 values to be rounded to the result's dtype;
 // of integers with an integer result, exact int64 values. Owned by one thread of a merge. Not thread-safe.
 //
 // T: float, double, int64_t. Out: double; int64_t only if T is int64_t.
@@ -64,9 +68,8 @@ class LaneEvaluator {
   LaneError EvaluateLane(Out& out);
   LaneError TrimmedMean(Out& out);
   LaneError WeightedQuantile(double q, Out& out);
-  T SortedAt(uint64_t rank);
+  T SelectVote(uint64_t rank);
   void LoadVotes(const LaneRows<T>& rows, size_t column);
-  LaneError Mean(double sum, double divisor, Out& out) const;
 
   const StatisticParams& params_;
   // The votes of the lane, in canonical order. Zeros of absent submissions are listed only if they have weights.

@@ -13,7 +13,9 @@
 #include "host/cpu/merge/blocks.h"
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/order/entries.h"
+#include "host/cpu/order/entry_gatherer.h"
 #include "host/cpu/order/lanes.h"
+#include "host/cpu/order/statistics.h"
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/tuning.h"
 #include "host/merge_errors.h"
@@ -32,8 +34,9 @@ class OrderMerger {
       : input_(input),
         params_(params),
         shape_(input.shape),
-        gatherer_(input, params.by_weight || shape_.key_weights != KeyWeights::kNone),
-        evaluator_(params) {}
+        gatherer_(input),
+        statistics_(params, shape_.columns),
+        entries_(shape_.columns, params.by_weight || shape_.key_weights != KeyWeights::kNone, params.needs_sources()) {}
 
   // As BlockMerger::MergeBlock. Errors: also those of Accumulator::Finish, for the smallest key concerned.
   template <typename RowSink>
@@ -74,46 +77,27 @@ class OrderMerger {
   }
 
   absl::Status Evaluate() {
-    const size_t n = entries_.keys.size();
+    const size_t n = entries_.size();
     rows_.resize(0, shape_);
     rows_.resize(n, shape_);
-    std::copy_n(entries_.keys.data(), n, rows_.keys.data());
-    if (shape_.counts) {
-      for (size_t i = 0; i < n; ++i) rows_.counts[i] = entries_.CountOf(i);
-    }
+    std::copy_n(entries_.keys(), n, rows_.keys.data());
+    if (shape_.counts) std::copy_n(entries_.counts(), n, rows_.counts.data());
     if (shape_.key_weights != KeyWeights::kNone) SumWeights();
-    for (size_t i = 0; i < n; ++i) {
-      Out* const out = rows_.accs.data() + i * shape_.columns;
-      const uint32_t count = entries_.CountOf(i);
-      if (params_.Hides(count)) {
-        std::fill_n(out, shape_.columns, Out{0});
-        continue;
-      }
-      LaneRows<T> lanes;
-      lanes.values = entries_.values.data() + entries_.begins[i] * shape_.columns;
-      if (params_.by_weight) lanes.sources = entries_.sources.data() + entries_.begins[i];
-      lanes.count = count;
-      lanes.columns = shape_.columns;
-      const LaneError error = evaluator_.Evaluate(lanes, out);
-      if (error != LaneError::kNone) return ErrorAt(i, error);
-    }
-    return absl::OkStatus();
+    const auto failure = statistics_.Evaluate(entries_, rows_.accs.data());
+    if (failure.error == LaneError::kNone) return absl::OkStatus();
+    const FailedRow row = {entries_.key(failure.key), entries_.count(failure.key)};
+    return failure.error == LaneError::kZeroWeight ? ZeroWeightError(*input_.spec, row)
+                                                   : OverflowError(*input_.spec, row, 0);
   }
 
   // Sums the weights of each key's contributors, in canonical order.
   void SumWeights() {
-    for (size_t i = 0; i < entries_.keys.size(); ++i) {
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const double* weight = entries_.weights() + entries_.place(i);
       double sum = 0.0;
-      for (uint32_t at = entries_.begins[i]; at < entries_.begins[i + 1]; ++at) {
-        sum += input_.updates[entries_.sources[at]]->weight;
-      }
+      for (uint32_t p = 0; p < entries_.count(i); ++p, weight += entries_.step(i)) sum += *weight;
       rows_.weights[i] = std::bit_cast<uint64_t>(sum);
     }
-  }
-
-  absl::Status ErrorAt(size_t i, LaneError error) const {
-    const FailedRow row = {entries_.keys[i], entries_.CountOf(i)};
-    return error == LaneError::kZeroWeight ? ZeroWeightError(*input_.spec, row) : OverflowError(*input_.spec, row, 0);
   }
 
   const MergeInput<Key, SumFloat>& input_;
@@ -121,7 +105,7 @@ class OrderMerger {
   const RowShape shape_;
   Key next_key_ = 0;  // the cursors stand at their first key from here on
   EntryGatherer<Key, T> gatherer_;
-  LaneEvaluator<T, Out> evaluator_;
+  Statistics<Key, T, Out> statistics_;
   Entries<Key, T> entries_;
   Rows rows_;
 };
