@@ -25,9 +25,14 @@ HWY_INLINE hn::Vec<D> LoadValues(D d, const hn::TFromD<D>* from) {
   return hn::Add(hn::LoadU(d, from), hn::Zero(d));  // −0 + 0 = +0
 }
 
+// Integers are never NaN. Not Ne(v, v), which Highway 1.0.3 makes an ordered comparison.
 template <class D>
 HWY_INLINE hn::Mask<D> IsNan(D, hn::Vec<D> v) {
-  return hn::Ne(v, v);
+  if constexpr (std::is_same_v<hn::TFromD<D>, int64_t>) {
+    return hn::Ne(v, v);
+  } else {
+    return hn::IsNaN(v);
+  }
 }
 
 // 1 where the mask is set, else 0.
