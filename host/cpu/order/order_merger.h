@@ -63,7 +63,7 @@ class OrderMerger {
 
  private:
   // Values of a window: few enough that they stay in the cache from the gathering to the statistic.
-  static constexpr uint64_t kWindowValues = kTiny ? 64 : uint64_t{1} << 15;
+  static constexpr uint64_t kWindowValues = kTiny ? 64 : uint64_t{1} << 16;
 
   // Returns: keys of a window. Windows begin where the coarse order of the updates allows, as the block's own do.
   uint64_t WindowKeys(const Block<Key>& block, uint64_t span_minus_one) const {
