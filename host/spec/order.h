@@ -25,8 +25,8 @@ struct OrderOptions {
   AbsentPolicy absent = AbsentPolicy::kSkip;
 };
 
-// Returns: b, the number of values that a trimmed mean of `n` values drops at either end. ⌊fraction · n⌋ is taken of the
-// float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3.
+// Returns: b, the number of values that a trimmed mean of `n` values drops at either end. ⌊fraction · n⌋ is taken of
+// the float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3.
 uint64_t TrimOf(const OrderOptions& options, uint64_t n);
 
 // Returns: the index, in ascending order, of the unweighted q-quantile of n ≥ 1 values: NumPy's "inverted_cdf".

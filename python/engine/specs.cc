@@ -26,8 +26,8 @@ void Set(const py::dict& fields, const char* field, T& out) {
 
 AggregationSpec ToAggregation(const py::dict& fields) {
   AggregationSpec a;
-  a.op = Parse<Op>(fields, "op", {"sum", "mean", "coordinate_mean", "union", "min", "max", "median",
-                                 "trimmed_mean", "quantile"});
+  a.op = Parse<Op>(fields, "op",
+                   {"sum", "mean", "coordinate_mean", "union", "min", "max", "median", "trimmed_mean", "quantile"});
   a.weighting = Parse<Weighting>(fields, "weighting", {"uniform", "by_weight"});
   a.result_layout = Parse<ResultLayout>(fields, "result", {"sparse", "dense", "auto"});
   a.numerics = Parse<Numerics>(fields, "numerics", {"canonical", "fixed_point"});

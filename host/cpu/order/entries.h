@@ -21,8 +21,8 @@ struct EntryGroup {
   uint32_t keys = 0;   // at most kGroupLanes
 };
 
-// Entries of a range of keys, in canonical order of submissions within a key. Each entry has a place, and its values and
-// weight are found by it. There are two ways to place entries:
+// Entries of a range of keys, in canonical order of submissions within a key. Each entry has a place, and its values
+// and weight are found by it. There are two ways to place entries:
 //   in groups   keys of equally many entries, at most kMaxNetwork, and rows narrower than a vector: entry p of lane l
 //               is at place + p · kGroupLanes + l, and each column has planes of its own
 //   one by one  all others: entry p of a key is at place + p, and its row is contiguous

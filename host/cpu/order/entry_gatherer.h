@@ -142,32 +142,73 @@ class EntryGatherer {
   template <typename Wire, bool kMixed>
   void Place(size_t k, Key first, Entries<Key, T>& out) {
     const Cursor<Key>& cursor = sources_.cursors[k];
-    uint32_t* const places = places_.data();
-    const auto slot_of = [&](uint64_t i) { return static_cast<Key>(cursor[i] - first); };
-    if (columns_ == 1) {  // the place is the index of the value
-      T* const values = out.ValuesAt(0, /*is_grouped=*/false);
-      for (uint64_t i = cursor.position; i < cursor.stop; ++i) {
-        const Key slot = slot_of(i);
-        const uint32_t place = places[slot];
-        if (!out.keeps_weights()) places[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
+    const bool moves_on = !out.keeps_weights();  // else the weights need the places, too
+    if (columns_ > 1) {
+      ForSlots(cursor, first, [&](uint64_t i, Key slot) {
+        const uint32_t place = places_[slot];
+        const uint32_t step = kMixed ? steps_[slot] : uint32_t{kGroupLanes};
+        if (moves_on) places_[slot] = place + step;
+        PlaceRow<Wire>(cursor.values, i, place, step > 1, out);
+      });
+    } else if (kMixed || !moves_on) {
+      T* const values = out.ValuesAt(0, /*is_grouped=*/false);  // the place is the index of the value
+      ForSlots(cursor, first, [&](uint64_t i, Key slot) {
+        const uint32_t place = places_[slot];
+        if (moves_on) places_[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
         values[place] = Load<Wire>(cursor.values, i);
-      }
+      });
     } else {
-      for (uint64_t i = cursor.position; i < cursor.stop; ++i) {
-        const Key slot = slot_of(i);
-        const uint32_t place = places[slot];
-        const bool is_grouped = !kMixed || steps_[slot] > 1;
-        if (!out.keeps_weights()) places[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
-        PlaceRow<Wire>(cursor.values, i, place, is_grouped, out);
-      }
+      PlaceValues<Wire>(cursor, input_.updates[k]->coarse_bits == 0, first, out.ValuesAt(0, /*is_grouped=*/false));
     }
-    if (!out.keeps_weights()) return;
-    for (uint64_t i = cursor.position; i < cursor.stop; ++i) {
-      const Key slot = slot_of(i);
+    if (moves_on) return;
+    double* const weights = out.weights();
+    uint32_t* const sources = out.keeps_sources() ? out.sources() : nullptr;
+    ForSlots(cursor, first, [&](uint64_t, Key slot) {
+      const uint32_t place = places_[slot];
+      places_[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
+      weights[place] = cursor.weight;
+      if (sources != nullptr) sources[place] = static_cast<uint32_t>(k);
+    });
+  }
+
+  // Calls step(index, slot) for each tuple of the window.
+  template <typename Step>
+  static void ForSlots(const Cursor<Key>& cursor, Key first, Step step) {
+    if (cursor.keys == nullptr) {
+      for (uint64_t i = cursor.position; i < cursor.stop; ++i) step(i, static_cast<Key>(cursor.first + i - first));
+      return;
+    }
+    const Key* const keys = cursor.keys;
+    for (uint64_t i = cursor.position; i < cursor.stop; ++i) step(i, static_cast<Key>(keys[i] - first));
+  }
+
+  // Returns: whether kGroupLanes places are one behind another.
+  static bool IsPlane(const uint32_t* places) {
+    uint32_t differs = 0;
+    for (uint32_t lane = 0; lane < kGroupLanes; ++lane) differs |= places[lane] ^ (places[0] + lane);
+    return differs == 0;
+  }
+
+  // Puts single values to their places, where all keys are in groups. Consecutive keys whose entries fill a plane are
+  // put at once.
+  template <typename Wire>
+  void PlaceValues(const Cursor<Key>& cursor, bool is_sorted, Key first, T* values) {
+    uint32_t* const places = places_.data();
+    const std::byte* const from = cursor.values;
+    const uint64_t stop = cursor.stop;
+    for (uint64_t i = cursor.position; i < stop;) {
+      const auto slot = static_cast<Key>(cursor[i] - first);
       const uint32_t place = places[slot];
-      places[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
-      out.weights()[place] = cursor.weight;
-      if (out.keeps_sources()) out.sources()[place] = static_cast<uint32_t>(k);
+      const bool fits = is_sorted && place % kGroupLanes == 0 && stop - i >= kGroupLanes;
+      if (fits && cursor[i + kGroupLanes - 1] - cursor[i] == kGroupLanes - 1 && IsPlane(places + slot)) {
+        for (size_t lane = 0; lane < kGroupLanes; ++lane) values[place + lane] = Load<Wire>(from, i + lane);
+        for (size_t lane = 0; lane < kGroupLanes; ++lane) places[slot + lane] += kGroupLanes;
+        i += kGroupLanes;
+        continue;
+      }
+      places[slot] = place + kGroupLanes;
+      values[place] = Load<Wire>(from, i);
+      ++i;
     }
   }
 

@@ -14,8 +14,8 @@ template <typename T>
 struct Planes {
   const T* values = nullptr;
   size_t step = kGroupLanes;
-  size_t count = 0;     // of values in each lane; at most kMaxNetwork
-  uint64_t zeros = 0;   // votes for 0 besides these
+  size_t count = 0;    // of values in each lane; at most kMaxNetwork
+  uint64_t zeros = 0;  // votes for 0 besides these
   uint64_t votes() const { return count + zeros; }
 };
 
@@ -32,9 +32,9 @@ struct PlaneWeights {
 };
 
 // Writes, for each lane, the sum of weight · value over the votes that are left when the `trim` lowest and the `trim`
-// highest are dropped, and the sum of their weights. Of equal values, those first in canonical order are the lower ones.
-// Both sums are float64 folds in canonical order. The sum is NaN if a value is NaN; the other one is then of all values.
-// Requires: 2 · trim < votes; with weights, no zeros besides the values. T: float, double.
+// highest are dropped, and the sum of their weights. Of equal values, those first in canonical order are the lower
+// ones. Both sums are float64 folds in canonical order. The sum is NaN if a value is NaN; the other one is then of all
+// values. Requires: 2 · trim < votes; with weights, no zeros besides the values. T: float, double.
 template <typename T>
 void TrimmedSums(const Planes<T>& planes, const PlaneWeights& weights, uint64_t trim, double* sums, double* divisors);
 

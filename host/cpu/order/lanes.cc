@@ -164,7 +164,8 @@ LaneError LaneEvaluator<T, Out>::TrimmedMean(Out& out) {
     const T value = values_[i];
     const bool stays_at_low = value != low || num_low++ >= drop_low;
     const bool stays_at_high = value != high || num_high++ < keep_high;
-    const bool stays = value >= low && value <= high && ((stays_at_low && stays_at_high) || (any_zero && value == T{0}));
+    const bool stays =
+        value >= low && value <= high && ((stays_at_low && stays_at_high) || (any_zero && value == T{0}));
     if (!stays) continue;
     if (!params_.by_weight) {
       sum += static_cast<Sum>(value);

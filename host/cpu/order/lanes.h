@@ -28,9 +28,7 @@ struct StatisticParams {
   // Returns: the number of values of a lane that `n` submissions list, with the zeros of the others if these vote.
   uint64_t NumVotes(uint64_t n) const { return absent_is_zero() ? num_submissions : n; }
   // Returns: whether the trim leaves no value of such a lane, so that its key is hidden.
-  bool Hides(uint64_t n) const {
-    return op == Op::kTrimmedMean && NumVotes(n) <= 2 * TrimOf(order, NumVotes(n));
-  }
+  bool Hides(uint64_t n) const { return op == Op::kTrimmedMean && NumVotes(n) <= 2 * TrimOf(order, NumVotes(n)); }
 };
 
 // Why a lane has no statistic.
@@ -51,8 +49,8 @@ struct LaneRows {
 };
 
 // Evaluator of one lane after another, for every type, op, weighting and policy: simple and not fast. The kernels
-// (lane_kernels.h) do the same arithmetic for most lanes. Results are float64 values to be rounded to the result's dtype;
-// of integers with an integer result, exact int64 values. Owned by one thread of a merge. Not thread-safe.
+// (lane_kernels.h) do the same arithmetic for most lanes. Results are float64 values to be rounded to the result's
+// dtype; of integers with an integer result, exact int64 values. Owned by one thread of a merge. Not thread-safe.
 //
 // T: float, double, int64_t. Out: double; int64_t only if T is int64_t.
 template <typename T, typename Out>
@@ -61,7 +59,8 @@ class LaneEvaluator {
   explicit LaneEvaluator(const StatisticParams& params) : params_(params) {}
 
   // Writes the statistic of each column of `rows` to `out`.
-  // Requires: rows.count > 0, !Hides(rows.count). Returns: the error of the key; a zero weight comes before an overflow.
+  // Requires: rows.count > 0, !Hides(rows.count). Returns: the error of the key; a zero weight comes before an
+  // overflow.
   LaneError Evaluate(const LaneRows<T>& rows, Out* out);
 
  private:

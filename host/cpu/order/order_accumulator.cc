@@ -181,9 +181,8 @@ class OrderAccumulator : public Accumulator {
       return result;
     }
     Result result = MakeSparse(spec_, blocks.MaxRows());
-    ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
-                                       [&] { return SparseRowSink<Fold>(finish, result); }));
+    ASSIGN_OR_RETURN(const uint64_t num_rows, MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
+                                                                [&] { return SparseRowSink<Fold>(finish, result); }));
     updates_.clear();
     CutSparse(spec_, num_rows, result);
     result.plan = Explain(blocks);

@@ -11,7 +11,8 @@ std::vector<Comparator> MakeNetwork(size_t n) {
     for (size_t k = p; k >= 1; k /= 2) {
       for (size_t j = k % p; j + k < n; j += 2 * k) {
         for (size_t i = j; i < j + k && i + k < n; ++i) {
-          if (i / (2 * p) == (i + k) / (2 * p)) network.push_back({static_cast<uint8_t>(i), static_cast<uint8_t>(i + k)});
+          if (i / (2 * p) == (i + k) / (2 * p))
+            network.push_back({static_cast<uint8_t>(i), static_cast<uint8_t>(i + k)});
         }
       }
     }

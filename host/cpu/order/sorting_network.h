@@ -9,7 +9,7 @@
 namespace sparseagg::cpu {
 
 inline constexpr size_t kMaxNetwork = 128;  // values
-inline constexpr size_t kGroupLanes = 16;  // lists that are sorted side by side
+inline constexpr size_t kGroupLanes = 16;   // lists that are sorted side by side
 
 // Swaps the values at `low` and `high` unless they ascend.
 struct Comparator {

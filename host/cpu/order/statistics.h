@@ -54,7 +54,12 @@ class Statistics {
     PlaneWeights weights;
     if (params_.by_weight) weights = {entries.weights() + group.place, kGroupLanes, 1};
     for (size_t c = 0; c < columns_; ++c, planes.values += kGroupLanes) {
-      EvaluatePlanes(planes, weights, group.keys, [&](size_t lane) { return Cell{keys[lane], c}; }, out);
+      EvaluatePlanes(
+          planes, weights, group.keys,
+          [&](size_t lane) {
+            return Cell{keys[lane], c};
+          },
+          out);
     }
   }
 
@@ -69,8 +74,12 @@ class Statistics {
     PlaneWeights weights;
     if (params_.by_weight) weights = {entries.weights() + entries.place(key), 1, 0};
     for (size_t c = 0; c < columns_; c += kGroupLanes, planes.values += kGroupLanes) {
-      EvaluatePlanes(planes, weights, std::min(kGroupLanes, columns_ - c),
-                     [&](size_t lane) { return Cell{key, c + lane}; }, out);
+      EvaluatePlanes(
+          planes, weights, std::min(kGroupLanes, columns_ - c),
+          [&](size_t lane) {
+            return Cell{key, c + lane};
+          },
+          out);
     }
   }
 

@@ -92,7 +92,8 @@ TEST_P(OrderStatisticsContract, FoldPending_IsRefusedWithTheReason) {
   const auto engine = GetParam().create();
   const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMedian);
   const auto aggregation = *Aggregation::Create(*engine, {spec});
-  for (const char* id : {"b", "a", "c"}) ASSERT_TRUE(Submit(*aggregation, Client(spec, id, {7}, {id[0] - 'a' + 1.0})).ok());
+  for (const char* id : {"b", "a", "c"})
+    ASSERT_TRUE(Submit(*aggregation, Client(spec, id, {7}, {id[0] - 'a' + 1.0})).ok());
   const absl::Status status = aggregation->FoldPending();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("median needs all values of a key at once"));

@@ -50,7 +50,7 @@ def _round_float(value: Number, dtype: str) -> float:
         except OverflowError:
             rounded = math.copysign(math.inf, value)
         return rounded + 0.0
-    magnitude = Fraction(abs(value))
+    magnitude = abs(Fraction(value))
     # 2^exponent ≤ magnitude < 2^(exponent + 1)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** exponent:

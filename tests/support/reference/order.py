@@ -49,9 +49,8 @@ def order_problems(how: Aggregation) -> list[str]:
     if how.numerics == "fixed_point":
         problems.append("numerics")
     if how.op == "trimmed_mean":
-        if (how.trim_fraction is None) == (how.trim_count is None):
-            problems.append("trim_fraction")
-        elif how.trim_fraction is not None and not 0.0 <= how.trim_fraction < 0.5:
+        is_one = (how.trim_fraction is None) != (how.trim_count is None)
+        if not is_one or not 0.0 <= (how.trim_fraction or 0.0) < 0.5:
             problems.append("trim_fraction")
     if how.op == "quantile" and not (how.quantile is not None and 0.0 <= how.quantile <= 1.0):
         problems.append("quantile")
