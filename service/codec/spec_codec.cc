@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "host/base/status_macros.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -146,6 +147,23 @@ absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
   return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
 }
 
+// Errors: INVALID_ARGUMENT: `wire` has an option of order statistics that the op of no tensor uses.
+absl::Status RefuseUnusedOrder(const v1::AggregationSpec& wire, absl::Span<const TensorSpec> tensors) {
+  const auto is_used = [&](auto uses) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const TensorSpec& s) { return uses(s.aggregation.op); });
+  };
+  const bool trims = is_used([](Op op) { return op == Op::kTrimmedMean; });
+  if (!trims && wire.has_trim_fraction()) return absl::InvalidArgumentError("trim_fraction is for the op trimmed_mean");
+  if (!trims && wire.has_trim_count()) return absl::InvalidArgumentError("trim_count is for the op trimmed_mean");
+  if (wire.has_quantile() && !is_used([](Op op) { return op == Op::kQuantile; })) {
+    return absl::InvalidArgumentError("quantile is for the op quantile");
+  }
+  if (wire.absent() != v1::ABSENT_POLICY_UNSPECIFIED && !is_used(IsOrderStatistic)) {
+    return absl::InvalidArgumentError("absent is for the ops median, trimmed_mean and quantile");
+  }
+  return absl::OkStatus();
+}
+
 // Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
 absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
   const auto refuse = [&](absl::string_view problem) {
@@ -190,6 +208,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   RETURN_IF_ERROR(Validate(spec));
   if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
+  RETURN_IF_ERROR(in_tensor(RefuseUnusedOrder(wire.aggregation(), {&spec, 1})));
   if (limits.max_row_width != 0 && spec.row_width > limits.max_row_width) {
     return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": row_width ", spec.row_width,
                                                      " is beyond the server's max_row_width ", limits.max_row_width));
@@ -262,6 +281,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   if (std::none_of(config.tensors.begin(), config.tensors.end(), HasFixedPoint)) {
     RETURN_IF_ERROR(RefuseBounds(spec.aggregation()));
   }
+  RETURN_IF_ERROR(RefuseUnusedOrder(spec.aggregation(), config.tensors));
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

@@ -119,7 +119,8 @@ LaneError LaneEvaluator<T, Out>::WeightedQuantile(double q, Out& out) {
   for (uint32_t i = 0; i < values_.size(); ++i) {
     if (weights_[i] > 0) order_.push_back(i);
   }
-  std::stable_sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) { return values_[a] < values_[b]; });
+  std::sort(order_.begin(), order_.end(),
+            [this](uint32_t a, uint32_t b) { return values_[a] != values_[b] ? values_[a] < values_[b] : a < b; });
   double total = 0.0;
   for (const uint32_t i : order_) total += weights_[i];
   const double target = q * total;

@@ -122,7 +122,8 @@ class OrderAccumulator : public Accumulator {
     const uint64_t keys = SaturatingAdd(pending_.num_keys(), update == nullptr ? 0 : update->num_keys);
     const uint64_t rows = spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
     const uint64_t sort_bytes = std::max(sort_bytes_, update == nullptr ? 0 : SortBytes(spec_, *update));
-    return SaturatingAdd(is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, rows), sort_bytes);
+    return SaturatingAdd(is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, rows),
+                         SaturatingAdd(sort_bytes, EntryBytes(keys, updates_.size() + (next == nullptr ? 0 : 1))));
   }
 
  private:
@@ -143,6 +144,14 @@ class OrderAccumulator : public Accumulator {
     RowFinisher<Key, Fold> finisher_;
     Result& result_;
   };
+
+  // Returns: the most memory of the entries of `keys` keys of `num_updates` updates that grows with the input. A thread
+  // has few entries at a time, but at least all those of one key.
+  uint64_t EntryBytes(uint64_t keys, uint64_t num_updates) const {
+    const uint64_t entry_bytes = uint64_t{spec_.row_width} * sizeof(double) + sizeof(double) + sizeof(uint32_t);
+    const auto threads = static_cast<uint64_t>(arena_.max_concurrency());
+    return SaturatingMultiply(std::min(keys, SaturatingMultiply(num_updates, threads)), entry_bytes);
+  }
 
   // Returns: the spec with the min_contributors that hides what trim_count hides.
   static TensorSpec FinishSpec(const TensorSpec& spec) {

@@ -73,10 +73,18 @@ def test_json_names_the_options(start_server):
     aggregation = {"op": "OP_TRIMMED_MEAN", "trimFraction": 0.25, "absent": "ABSENT_POLICY_ZERO"}
     opened = post("/v1/rounds", {"roundId": "json", "spec": {"tensors": tensors, "aggregation": aggregation}})
     assert opened["spec"]["aggregation"].items() >= aggregation.items()
-    refused = {"op": "OP_QUANTILE", "quantile": 2}
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        post("/v1/rounds", {"roundId": "refused", "spec": {"tensors": tensors, "aggregation": refused}})
-    assert "quantile 2 is not in [0, 1]" in caught.value.read().decode()
+    for refused, text in (
+        ({"op": "OP_QUANTILE", "quantile": 2}, "quantile 2 is not in [0, 1]"),
+        ({"op": "OP_MEDIAN", "numerics": "NUMERICS_FIXED_POINT"}, "fixed_point merges submissions as they arrive"),
+        ({"op": "OP_MEDIAN", "trimCount": 1}, "trim_count is for the op trimmed_mean"),
+        ({"op": "OP_MEDIAN", "trimFraction": 0.1}, "trim_fraction is for the op trimmed_mean"),
+        ({"op": "OP_MEDIAN", "quantile": 0.1}, "quantile is for the op quantile"),
+        ({"op": "OP_SUM", "absent": "ABSENT_POLICY_SKIP"}, "absent is for the ops median, trimmed_mean and quantile"),
+        ({"op": "OP_MEDIAN", "absent": 9}, "absent 9 is unknown here"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post("/v1/rounds", {"roundId": "refused", "spec": {"tensors": tensors, "aggregation": refused}})
+        assert text in caught.value.read().decode()
 
 
 def test_server_that_keeps_submissions_refuses_those_beyond_its_memory(start_server):
