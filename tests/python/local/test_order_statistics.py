@@ -187,3 +187,23 @@ def test_a_trim_of_the_tensor_replaces_that_of_the_round():
 def _over_memory(updates: list[Any], spec: sa.RoundSpec) -> sa.Result:
     with sa.Client(":memory:") as client:
         return client.aggregate(updates, spec)
+
+
+@pytest.mark.parametrize("num_rows", [15_000, 2**32, 2**40, 0])
+@pytest.mark.parametrize(
+    "options", [{"op": "median"}, {"op": "trimmed_mean", "trim_fraction": 0.2}], ids=["median", "trim"]
+)
+def test_large_unsorted_updates_have_the_bits_of_sorted_ones(num_rows, options):
+    rng = np.random.default_rng([9, num_rows % 1009])
+    pool = np.unique(rng.integers(0, num_rows - 1 if num_rows else 2**64 - 1, 14_000, np.uint64, True))
+    spec = one("float32", num_rows, **options)
+    sorted_ones, unsorted_ones, expected = {}, {}, {}
+    for client in range(9):
+        keys = rng.choice(pool, 9_000, replace=False)  # enough for a coarse order of the unsorted ones
+        values = rng.standard_normal(9_000).astype(np.float32)
+        order = np.argsort(keys)
+        unsorted_ones[str(client)] = {"v": (keys, values)}
+        sorted_ones[str(client)] = {"v": (keys[order], values[order])}
+        expected[str(client)] = reference.Update({"v": (keys, values.reshape(-1, 1))})
+    for updates in (sorted_ones, unsorted_ones):
+        assert differences(spec, expected, sa.aggregate(updates, spec, threads=2)) == []
