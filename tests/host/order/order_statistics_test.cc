@@ -118,7 +118,7 @@ TEST_P(OrderStatisticsContract, MemoryLimit_IsKeptAndRefusesWithTheReason) {
   absl::Status status;
   for (int k = 0; k < 100 && status.ok(); ++k) {
     status = Submit(*aggregation, Client(trimmed, absl::StrCat(k), keys, values));
-    EXPECT_LE(aggregation->BytesWith(nullptr), kLimit);
+    EXPECT_LE(aggregation->memory_bytes(), kLimit);
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("trimmed_mean needs all values of a key at once"));
