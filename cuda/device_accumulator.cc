@@ -228,7 +228,9 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   };
   if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
   if (on_cpu_) {
-    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: the CPU holds the sums"));
+    const absl::string_view reason =
+        IsOrderStatistic(spec_.aggregation.op) ? "order statistics are computed on the CPU" : "the CPU holds the sums";
+    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();

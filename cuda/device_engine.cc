@@ -45,7 +45,9 @@ DeviceUse DeviceEngine::use() const {
 
 absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> cpu, cpu_engine_->CreateAccumulator(spec));
-  return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), /*on_cpu=*/!Probe().ok());
+  // There are no kernels for order statistics.
+  const bool on_cpu = IsOrderStatistic(spec.aggregation.op) || !Probe().ok();
+  return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), on_cpu);
 }
 
 // Awaits what reads the arrays before it gives them back, since their owner may write to them at once.

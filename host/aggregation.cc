@@ -11,6 +11,7 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/clip/clip.h"
+#include "host/merge_errors.h"
 
 namespace sparseagg {
 namespace {
@@ -105,7 +106,7 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
     const Accumulator& accumulator = *accumulators_[t];
     const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
     // Sums whose order matters are folded before Finish only to stay within a memory limit.
-    const bool folds = memory_limit_ != 0 || !OrderMatters(tensors_[t]);
+    const bool folds = !OrderMatters(tensors_[t]) || (memory_limit_ != 0 && FindOrderStatistic() == nullptr);
     const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
     bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
   }
@@ -125,16 +126,19 @@ absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string
 absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission) {
   const auto fits = [&] { return BytesWith(&submission) <= memory_limit_; };
   if (fits()) return absl::OkStatus();
+  const TensorSpec* const kept = FindOrderStatistic();
   const auto does_not_fit = [&] {
+    const std::string reason = kept == nullptr ? "" : absl::StrCat("; ", KeepsSubmissionsError(*kept).message());
     return absl::ResourceExhaustedError(
         absl::StrCat("with the update of client '", client_id, "', of ", submission.memory_bytes(),
                      " bytes, the merged rows (", memory_bytes(), " bytes) and the result take up to ",
-                     BytesWith(&submission), " bytes, beyond the memory_limit ", memory_limit_));
+                     BytesWith(&submission), " bytes, beyond the memory_limit ", memory_limit_, reason));
   };
   // The submission and its rows alone are beyond the limit. Folding the others would not help.
   if (submission.memory_bytes() > memory_limit_ / 2) return does_not_fit();
   RETURN_IF_ERROR(MergePending());
   if (fits()) return absl::OkStatus();
+  if (kept != nullptr) return does_not_fit();
   // Add has compared the id with those that are folded already.
   const auto pending = client_ids_.begin() + static_cast<std::ptrdiff_t>(folded_.size());
   if (OrderMattersSomewhere() && pending != client_ids_.end()) {
@@ -217,6 +221,13 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   return order;
 }
 
+const TensorSpec* Aggregation::FindOrderStatistic() const {
+  for (const TensorSpec& spec : tensors_) {
+    if (IsOrderStatistic(spec.aggregation.op)) return &spec;
+  }
+  return nullptr;
+}
+
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
 absl::Status Aggregation::MergePending() {
@@ -229,6 +240,7 @@ absl::Status Aggregation::MergePending() {
 
 absl::Status Aggregation::FoldPending() {
   const DefaultFloatEnvironment environment;
+  if (const TensorSpec* const kept = FindOrderStatistic(); kept != nullptr) return KeepsSubmissionsError(*kept);
   RETURN_IF_ERROR(MergePending());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
   const std::vector<uint32_t> order = CanonicalOrder();

@@ -104,7 +104,8 @@ class Aggregation {
   absl::Status MergePending();
   // Folds the pending updates of all tensors, as Add does when the memory limit needs it. If the order matters for a
   // tensor, clients added later must follow all present ones. This may hold after an error too: some tensors may have
-  // been folded, and no submission is lost. Errors: as of MergePending.
+  // been folded, and no submission is lost. Errors: as of MergePending. FAILED_PRECONDITION: a tensor's op is an order
+  // statistic, which keeps all submissions; nothing is folded.
   absl::Status FoldPending();
 
   // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
@@ -134,6 +135,8 @@ class Aggregation {
   absl::Status FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission);
   std::vector<uint32_t> CanonicalOrder() const;
   bool OrderMattersSomewhere() const;
+  // Returns: a tensor whose op is an order statistic, which keeps all submissions; null if there is none.
+  const TensorSpec* FindOrderStatistic() const;
 
   std::vector<TensorSpec> tensors_;
   bool has_clips_ = false;  // a tensor has bounds

@@ -23,6 +23,12 @@ absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row) {
                                                     " add up to 0, so there is no ", Name(op)));
 }
 
+absl::Status KeepsSubmissionsError(const TensorSpec& spec) {
+  return absl::FailedPreconditionError(absl::StrCat(Quoted(spec), ": ", Name(spec.aggregation.op),
+                                                    " needs all values of a key at once, so that submissions cannot be "
+                                                    "folded before the close"));
+}
+
 absl::Status OverflowError(const TensorSpec& spec, const FailedRow& row, uint64_t column) {
   std::string name = RowName(spec, row);
   if (spec.row_width > 1) absl::StrAppend(&name, ", column ", column);

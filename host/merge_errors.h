@@ -20,6 +20,9 @@ absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row);
 // OUT_OF_RANGE: an integer sum overflows int64. `column` is the position of the value in its row.
 absl::Status OverflowError(const TensorSpec& spec, const FailedRow& row, uint64_t column);
 
+// FAILED_PRECONDITION: a fold was asked for of submissions that an order statistic keeps.
+absl::Status KeepsSubmissionsError(const TensorSpec& spec);
+
 }  // namespace sparseagg
 
 #endif  // SPARSEAGG_HOST_MERGE_ERRORS_H_

@@ -14,7 +14,8 @@ bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
   if (op == Op::kUnion || update.num_keys() == 0) return false;
   if (UsesFixedPoint(spec)) return true;
   if (!IsSignedInteger(spec.dtype)) return false;
-  return !update.unique() || (update.weight() != 1.0 && op != Op::kMin && op != Op::kMax);
+  const bool is_weighted = op != Op::kMin && op != Op::kMax && op != Op::kMedian && op != Op::kQuantile;
+  return !update.unique() || (update.weight() != 1.0 && is_weighted);
 }
 
 absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,

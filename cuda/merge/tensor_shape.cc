@@ -8,7 +8,8 @@
 namespace sparseagg::cuda {
 namespace {
 
-bool IsSum(Op op) { return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean; }
+// Whether values are multiplied by their weights. Of a trimmed mean, the device only checks the products.
+bool IsSum(Op op) { return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean || op == Op::kTrimmedMean; }
 
 FoldKind FoldOf(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;

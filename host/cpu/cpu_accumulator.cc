@@ -1,5 +1,6 @@
 #include "host/cpu/cpu_accumulator.h"
 
+#include "host/cpu/order/order_accumulator.h"
 #include "host/cpu/rows/fold.h"
 
 namespace sparseagg::cpu {
@@ -18,6 +19,10 @@ std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::tas
     case Op::kMax:
       return IsFloat(spec.dtype) ? MakeTypedAccumulator<MaxFloat>(spec, arena)
                                  : MakeTypedAccumulator<MaxInteger>(spec, arena);
+    case Op::kMedian:
+    case Op::kTrimmedMean:
+    case Op::kQuantile:
+      return MakeOrderAccumulator(spec, arena);
     case Op::kSum:
     case Op::kMean:
     case Op::kCoordinateMean:

@@ -107,6 +107,12 @@ absl::Status ResolveClips(const ClipSpec& round, absl::Span<const ClipSpec> tens
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": clip.linf is below all values of ", Name(spec.dtype), " but 0"));
     }
+    if (IsOrderStatistic(spec.aggregation.op) && clip.l2 != TensorClip::kNone && clip.on_l2 == ClipPolicy::kClip) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec),
+                       ": clip.l2 multiplies values, and order statistics choose among values as they are; "
+                       "use on_clip reject, or linf and max_keys"));
+    }
     if (clip.has_bound() && spec.aggregation.on_nonfinite == NonfinitePolicy::kPropagate) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": clip needs on_nonfinite reject: NaN and Inf have no norm"));

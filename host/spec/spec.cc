@@ -110,7 +110,8 @@ absl::Status ValidateDivisor(const TensorSpec& spec) {
 }  // namespace
 
 absl::string_view Name(Op op) {
-  constexpr absl::string_view kNames[] = {"sum", "mean", "coordinate_mean", "union", "min", "max"};
+  constexpr absl::string_view kNames[] = {"sum", "mean",   "coordinate_mean", "union",   "min",
+                                          "max", "median", "trimmed_mean",    "quantile"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -123,6 +124,7 @@ absl::Status Validate(const TensorSpec& spec) {
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));
   RETURN_IF_ERROR(ValidateDivisor(spec));
+  if (IsOrderStatistic(spec.aggregation.op)) return ValidateOrder(spec);
   return ValidateNumerics(spec);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "host/spec/clip.h"
 #include "host/spec/dtype.h"
+#include "host/spec/order.h"
 
 namespace sparseagg {
 
@@ -21,6 +22,10 @@ enum class Op : uint8_t {
   kUnion,           // keys and counts, no values
   kMin,             // element-wise minimum over C(i), unweighted
   kMax,             // element-wise maximum over C(i), unweighted
+  // Order statistics, element-wise over C(i) (order.h, docs/robust.md).
+  kMedian,
+  kTrimmedMean,
+  kQuantile,
 };
 
 enum class Weighting : uint8_t { kUniform, kByWeight };
@@ -57,6 +62,9 @@ enum class EmptyPolicy : uint8_t {
 // "sum", "coordinate_mean", … as in the Python API.
 absl::string_view Name(Op op);
 
+// Returns: whether the op needs all values of a key at once, so that submissions are kept until Finish.
+constexpr bool IsOrderStatistic(Op op) { return op == Op::kMedian || op == Op::kTrimmedMean || op == Op::kQuantile; }
+
 // How one tensor is aggregated.
 struct AggregationSpec {
   Op op = Op::kSum;
@@ -74,6 +82,7 @@ struct AggregationSpec {
   EmptyPolicy on_empty = EmptyPolicy::kFail;
   MeanDivisor mean_divisor = MeanDivisor::kWeights;
   double fixed_divisor = 0.0;  // for kFixed; 0: not given
+  OrderOptions order;
   // For kFixedPoint only.
   BoundPolicy on_bound = BoundPolicy::kReject;
   double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given
@@ -118,10 +127,12 @@ inline bool UsesFixedPoint(const TensorSpec& spec) {
          (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
 }
 
-// Whether the result depends on the order of submissions: canonical float sums, of values or of the weights at a key.
+// Whether the result depends on the order of submissions: canonical float sums, of values or of the weights at a key;
+// and order statistics, which break ties by it.
 // Where it does not, submissions may be merged as they arrive.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
+  if (IsOrderStatistic(a.op)) return true;
   if (a.numerics == Numerics::kFixedPoint) return false;
   const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
   const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);

@@ -29,7 +29,8 @@ void Set(const py::dict& fields, const char* field, T& out) {
 
 AggregationSpec ToAggregation(const py::dict& fields) {
   AggregationSpec a;
-  a.op = Parse<Op>(fields, "op", {"sum", "mean", "coordinate_mean", "union", "min", "max"});
+  a.op = Parse<Op>(fields, "op",
+                   {"sum", "mean", "coordinate_mean", "union", "min", "max", "median", "trimmed_mean", "quantile"});
   a.weighting = Parse<Weighting>(fields, "weighting", {"uniform", "by_weight"});
   a.result_layout = Parse<ResultLayout>(fields, "result", {"sparse", "dense", "auto"});
   a.numerics = Parse<Numerics>(fields, "numerics", {"canonical", "fixed_point"});
@@ -48,6 +49,14 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   Set(fields, "value_bound", a.value_bound);
   Set(fields, "weight_bound", a.weight_bound);
   Set(fields, "max_submissions", a.max_submissions);
+  a.order.absent = Parse<AbsentPolicy>(fields, "absent", {"skip", "zero"});
+  const auto set_if_given = [&fields](const char* field, auto& out) {
+    const py::object value = fields[field];
+    if (!value.is_none()) out = value.cast<typename std::decay_t<decltype(out)>::value_type>();
+  };
+  set_if_given("trim_fraction", a.order.trim_fraction);
+  set_if_given("trim_count", a.order.trim_count);
+  set_if_given("quantile", a.order.quantile);
   const py::object threshold = fields["dense_threshold"];
   if (!threshold.is_none()) a.dense_threshold = threshold.cast<double>();
   const py::object result_dtype = fields["result_dtype"];

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "host/base/status_macros.h"
 #include "host/spec/resolve_clips.h"
 #include "service/codec/duration_codec.h"
@@ -43,6 +44,7 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
   RETURN_IF_ERROR(CheckKnown(spec.on_bound(), "on_bound"));
   RETURN_IF_ERROR(CheckKnown(spec.mean_divisor(), "mean_divisor"));
+  RETURN_IF_ERROR(CheckKnown(spec.absent(), "absent"));
   return CheckKnown(spec.on_empty(), "on_empty");
 }
 
@@ -58,6 +60,7 @@ static_assert(static_cast<int>(Op::kMax) == v1::OP_MAX - 1 && static_cast<int>(O
               static_cast<int>(Op::kMean) == v1::OP_MEAN - 1 &&
               static_cast<int>(Op::kCoordinateMean) == v1::OP_COORDINATE_MEAN - 1 &&
               static_cast<int>(Op::kUnion) == v1::OP_UNION - 1 && static_cast<int>(Op::kMin) == v1::OP_MIN - 1);
+static_assert(static_cast<int>(AbsentPolicy::kZero) == v1::ABSENT_POLICY_ZERO - 1);
 static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT - 1);
 static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
               static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
@@ -78,12 +81,40 @@ static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kUInt32) == v1::DTYPE_UINT32 - 1 &&
               static_cast<int>(DType::kUInt64) == v1::DTYPE_UINT64 - 1);
 
+// Returns: the tensor's op, or the round's if the tensor sets none. The wire numbers order statistics from 20 on.
+Op ChooseOp(v1::Op tensor, v1::Op round) {
+  switch (tensor != v1::OP_UNSPECIFIED ? tensor : round) {
+    case v1::OP_MEDIAN:
+      return Op::kMedian;
+    case v1::OP_TRIMMED_MEAN:
+      return Op::kTrimmedMean;
+    case v1::OP_QUANTILE:
+      return Op::kQuantile;
+    default:
+      return Choose(tensor, round, Op::kSum);
+  }
+}
+
+// Returns: the tensor's options where it sets them, and else the round's. A trim of the tensor replaces either kind of
+// trim of the round.
+OrderOptions CombineOrder(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round) {
+  OrderOptions order;
+  const v1::AggregationSpec& trim = tensor.has_trim_fraction() || tensor.has_trim_count() ? tensor : round;
+  if (trim.has_trim_fraction()) order.trim_fraction = trim.trim_fraction();
+  if (trim.has_trim_count()) order.trim_count = trim.trim_count();
+  const v1::AggregationSpec& quantile = tensor.has_quantile() ? tensor : round;
+  if (quantile.has_quantile()) order.quantile = quantile.quantile();
+  order.absent = Choose(tensor.absent(), round.absent(), AbsentPolicy::kSkip);
+  return order;
+}
+
 #define SPARSEAGG_PICK(field) (tensor.has_##field() ? tensor.field() : round.field())
 
 AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round, Layout layout,
                         uint64_t max_submissions) {
   AggregationSpec spec;
-  spec.op = Choose(tensor.op(), round.op(), Op::kSum);
+  spec.op = ChooseOp(tensor.op(), round.op());
+  spec.order = CombineOrder(tensor, round);
   spec.weighting = Choose(tensor.weighting(), round.weighting(), Weighting::kUniform);
   spec.result_layout = Choose(tensor.result_layout(), round.result_layout(),
                               layout == Layout::kDense ? ResultLayout::kDense : ResultLayout::kSparse);
@@ -146,6 +177,23 @@ absl::Status RefuseBounds(const v1::AggregationSpec& wire) {
   return absl::InvalidArgumentError(absl::StrCat(unused, " is for fixed_point numerics; canonical sums have none"));
 }
 
+// Errors: INVALID_ARGUMENT: `wire` has an option of order statistics that the op of no tensor uses.
+absl::Status RefuseUnusedOrder(const v1::AggregationSpec& wire, absl::Span<const TensorSpec> tensors) {
+  const auto is_used = [&](auto uses) {
+    return std::any_of(tensors.begin(), tensors.end(), [&](const TensorSpec& s) { return uses(s.aggregation.op); });
+  };
+  const bool trims = is_used([](Op op) { return op == Op::kTrimmedMean; });
+  if (!trims && wire.has_trim_fraction()) return absl::InvalidArgumentError("trim_fraction is for the op trimmed_mean");
+  if (!trims && wire.has_trim_count()) return absl::InvalidArgumentError("trim_count is for the op trimmed_mean");
+  if (wire.has_quantile() && !is_used([](Op op) { return op == Op::kQuantile; })) {
+    return absl::InvalidArgumentError("quantile is for the op quantile");
+  }
+  if (wire.absent() != v1::ABSENT_POLICY_UNSPECIFIED && !is_used(IsOrderStatistic)) {
+    return absl::InvalidArgumentError("absent is for the ops median, trimmed_mean and quantile");
+  }
+  return absl::OkStatus();
+}
+
 // Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
 absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
   const auto refuse = [&](absl::string_view problem) {
@@ -191,6 +239,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   RETURN_IF_ERROR(Validate(spec));
   if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
+  RETURN_IF_ERROR(in_tensor(RefuseUnusedOrder(wire.aggregation(), {&spec, 1})));
   if (limits.max_row_width != 0 && spec.row_width > limits.max_row_width) {
     return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": row_width ", spec.row_width,
                                                      " is beyond the server's max_row_width ", limits.max_row_width));
@@ -264,6 +313,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
     RETURN_IF_ERROR(RefuseBounds(spec.aggregation()));
   }
   RETURN_IF_ERROR(DecodeClips(spec, config.tensors));
+  RETURN_IF_ERROR(RefuseUnusedOrder(spec.aggregation(), config.tensors));
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

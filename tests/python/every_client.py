@@ -84,6 +84,9 @@ SPECS = {
     "union": one("float32", 500, op="union"),
     "min": one("float16", 500, 2, op="min"),
     "max": one("int32", 500, op="max", min_contributors=3),
+    "median": one("float32", 500, 2, op="median", return_counts=True),
+    "trimmed mean by weight": one("float64", 500, op="trimmed_mean", trim_fraction=0.2, weighting="by_weight"),
+    "quantile with zeros": one("int64", 500, op="quantile", quantile=0.9, absent="zero", result_dtype="float32"),
     "dense result": one("float32", 500, 2, result_layout="dense", fill=-1.0),
     "auto result": one("float32", 500, result_layout="auto", prune_zeros=True),
     "dense tensor": sa.RoundSpec(

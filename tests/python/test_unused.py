@@ -52,7 +52,10 @@ UNUSED = {
     "value_bound": ({"value_bound": 1.0}, "is for fixed_point numerics"),
     "weight_bound": ({"weight_bound": 1.0}, "is for fixed_point numerics"),
     "on_bound clip": ({"on_bound": "clip"}, "is for fixed_point numerics"),
-    "weighting by_weight": ({"op": "min", "weighting": "by_weight"}, "is for sums and means, and for return_weights"),
+    "weighting by_weight": (
+        {"op": "min", "weighting": "by_weight"},
+        "is for sums, means and order statistics, and for return_weights",
+    ),
     "fill": ({"fill": 1.0}, 'is for the result layouts "dense" and "auto"'),
     "dense_threshold": ({"result_layout": "dense", "dense_threshold": 0.5}, 'is for the result_layout "auto"'),
     "prune_zeros": ({"op": "union", "prune_zeros": True}, "is for ops with values"),

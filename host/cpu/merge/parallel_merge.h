@@ -133,6 +133,25 @@ absl::StatusOr<uint64_t> MergeInTurns(size_t num_blocks, tbb::task_arena& arena,
   return queue.claimed();
 }
 
+// The same into rows whose place depends on their key alone, so that no block waits for another. make_sink() makes each
+// thread's row sink (see BlockMerger::MergeBlock).
+template <typename MakeMerger, typename BlockAt, typename MakeSink>
+absl::Status MergeAtKeys(size_t num_blocks, tbb::task_arena& arena, MakeMerger make_merger, BlockAt block_at,
+                         MakeSink make_sink) {
+  OrderedBlockQueue queue(num_blocks);
+  FoldInParallel(queue, arena, [&] {
+    auto sink = make_sink();
+    auto merger = make_merger();
+    for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
+      absl::Status status = TryMergeBlock(merger, block_at(block), sink);
+      if (status.ok()) continue;
+      queue.Fail(block, std::move(status));
+      return;
+    }
+  });
+  return queue.status();
+}
+
 // Merges `input`, cut into `blocks`, on the threads of `arena`, into rows that follow each other.
 //
 // make_sink() makes each thread's sink:
@@ -154,23 +173,13 @@ absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const
       [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; }, make_sink);
 }
 
-// The same into rows whose place depends on their key alone, so that no block waits for another. make_sink() makes each
-// thread's row sink (see BlockMerger::MergeBlock).
+// The same by MergeAtKeys.
 template <typename Key, typename Fold, typename MakeSink>
 absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
                                  MakeSink make_sink) {
-  OrderedBlockQueue queue(blocks.blocks.size());
-  FoldInParallel(queue, arena, [&] {
-    auto sink = make_sink();
-    BlockMerger<Key, Fold> merger(input);
-    for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
-      absl::Status status = TryMergeBlock(merger, blocks.blocks[block], sink);
-      if (status.ok()) continue;
-      queue.Fail(block, std::move(status));
-      return;
-    }
-  });
-  return queue.status();
+  return MergeAtKeys(
+      blocks.blocks.size(), arena, [&] { return BlockMerger<Key, Fold>(input); },
+      [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; }, make_sink);
 }
 
 }  // namespace sparseagg::cpu

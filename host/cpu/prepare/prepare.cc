@@ -318,6 +318,7 @@ absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
   if (update.values == nullptr) return absl::OkStatus();
   const Op op = spec.aggregation.op;
   if (op == Op::kMin || op == Op::kMax || op == Op::kUnion) return absl::OkStatus();
+  if (op == Op::kMedian || op == Op::kQuantile) return absl::OkStatus();  // no value is multiplied by its weight
   if (UsesFixedPoint(spec)) return CheckBound(spec, update);
   if (IsSignedInteger(spec.dtype) && update.weight != 1.0) {
     return update.dtype == DType::kInt32 ? CheckProducts<int32_t>(spec, update) : CheckProducts<int64_t>(spec, update);

@@ -61,6 +61,8 @@ TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {
   dense.layout = Layout::kDense;
   TensorSpec propagates = Tensor("e");
   propagates.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
+  TensorSpec median = floats;
+  median.aggregation.op = Op::kMedian;
   TensorSpec keys = Tensor("e");
   keys.aggregation.op = Op::kUnion;
   const TensorSpec floats = Tensor("e");
@@ -86,6 +88,11 @@ TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {
            {{.max_keys = 1}, none, dense, "clip.max_keys has no effect: no sparse tensor of floats takes it"},
            {{.l2 = 1.0}, {.l2 = 2.0}, floats, "clip.l2 has no effect: no tensor of floats takes it"},
            {{.l2 = 1.0}, none, propagates, "tensor 'e': clip needs on_nonfinite reject: NaN and Inf have no norm"},
+           {{.l2 = 1.0},
+            none,
+            median,
+            "tensor 'e': clip.l2 multiplies values, and order statistics choose among values as they are; use on_clip "
+            "reject, or linf and max_keys"},
            {none, {.l2 = -2.0}, floats, "tensor 'e': clip.l2 -2 is not in [2^-500, 2^500]"},
            {none, {.l2 = 1.0}, integers, "tensor 'e': clip is for floats, not int64"},
            {none, {.linf = 1.0}, keys, "tensor 'e': clip is for values, and union has none"},

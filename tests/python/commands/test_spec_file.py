@@ -62,7 +62,8 @@ def test_spec_leaves_other_strings_alone(path: pathlib.Path, name: str) -> None:
         ({"tensors": {**TENSOR, "dtype": "float31"}}, "tensors.dtype must be one of"),
         (
             {"tensors": [{**TENSOR, "aggregation": {"op": "average"}}]},
-            "tensors[0].aggregation.op must be one of sum, mean, coordinate_mean, union, min, max, got 'average'",
+            "tensors[0].aggregation.op must be one of sum, mean, coordinate_mean, union, min, max, median, "
+            "trimmed_mean, quantile, got 'average'",
         ),
         ({"tensors": [{"name": "x"}]}, f"tensor 'x' has no dtype; known: {DTYPES}"),
         ({"tensors": [{"nme": "x"}]}, 'no field named "nme"'),

@@ -10,6 +10,7 @@ from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 
 from reference.clip import clip
 from reference.numbers import Row, check_int64, round_to_dtype
+from reference.order import is_order, order_problems
 from reference.update import (
     Update,
     columns,
@@ -45,6 +46,8 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
         yield "modular"
     if tensor.modular and (how.op not in ("sum", "union") or how.weighting != "uniform" or how.result_dtype):
         yield "modular"
+    if is_order(how):
+        yield from order_problems(how)
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"
     if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result_layout):

@@ -13,6 +13,7 @@ from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 from reference.checks import check_spec, check_update
 from reference.clip import clip
 from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
+from reference.order import is_order, order_keys
 from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
 
 __all__ = ["MergedTensor", "merge"]
@@ -79,6 +80,8 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         if how.on_empty == "fail":
             raise FailedPreconditionError(f"tensor {tensor.name!r}: there are no submissions")
         how = dataclasses.replace(how, result_layout="sparse")
+    if is_order(how):
+        return _merge_order(tensor, how, updates)
     fixed = sums_fixed(tensor, how)
     shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
     merged: dict[int, _Key] = {}
@@ -110,6 +113,21 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         total_weight = how.fixed_divisor or 0.0
     rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
     return _select(tensor, how, merged, rows, shift if fixed else None)
+
+
+def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[Update]) -> MergedTensor:
+    dtype = result_dtype(tensor, how)
+    merged: dict[int, _Key] = {}
+    rows: dict[int, Row | None] = {}
+    for key, at in order_keys(tensor, how, updates).items():
+        if at.row is None:
+            continue
+        merged[key] = _Key(at.row, at.count, at.weight)
+        try:
+            rows[key] = [round_to_dtype(value, dtype) for value in at.row]
+        except OverflowError:
+            raise OutOfRangeError(f"tensor {tensor.name!r}: key {key}: {at.row} does not fit {dtype}") from None
+    return _select(tensor, how, merged, rows, None)
 
 
 def _fixed_term(value: float, bound: float, shift: int) -> int:

@@ -13,7 +13,7 @@ from sparseagg.errors import OutOfRangeError
 
 __all__ = ["Number", "Row", "ceil_log2", "check_int64", "encode_values", "round_to_dtype"]
 
-Number = Union[int, float]
+Number = Union[int, float, Fraction]
 Row = list[Any]  # of Number; numpy's tolist makes them
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -50,7 +50,7 @@ def _round_float(value: Number, dtype: str) -> float:
         except OverflowError:
             rounded = math.copysign(math.inf, value)
         return rounded + 0.0
-    magnitude = Fraction(abs(value))
+    magnitude = abs(Fraction(value))
     # 2^exponent ≤ magnitude < 2^(exponent + 1)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** exponent:

@@ -92,7 +92,7 @@ def terms(
     if how.op == "union":
         return {key: [] for key in columns(tensor, update)[0]}
     folded = fold(tensor, update) if bounded is None else bounded
-    if how.weighting == "by_weight" and how.op not in ("min", "max"):
+    if how.weighting == "by_weight" and how.op not in ("min", "max", "median", "quantile"):
         weight: Number = update.weight or 0.0
         if not is_float(tensor):
             weight = int(weight)

@@ -7,6 +7,9 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
+ABSENT_POLICY_SKIP: AbsentPolicy
+ABSENT_POLICY_UNSPECIFIED: AbsentPolicy
+ABSENT_POLICY_ZERO: AbsentPolicy
 BOUND_POLICY_CLIP: BoundPolicy
 BOUND_POLICY_REJECT: BoundPolicy
 BOUND_POLICY_UNSPECIFIED: BoundPolicy
@@ -45,8 +48,11 @@ NUMERICS_UNSPECIFIED: Numerics
 OP_COORDINATE_MEAN: Op
 OP_MAX: Op
 OP_MEAN: Op
+OP_MEDIAN: Op
 OP_MIN: Op
+OP_QUANTILE: Op
 OP_SUM: Op
+OP_TRIMMED_MEAN: Op
 OP_UNION: Op
 OP_UNSPECIFIED: Op
 RESULT_LAYOUT_AUTO: ResultLayout
@@ -88,7 +94,8 @@ class AggregateRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
-    __slots__ = ["dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "result_dtype", "result_layout", "return_counts", "return_weights", "value_bound", "weight_bound", "weighting"]
+    __slots__ = ["absent", "dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "quantile", "result_dtype", "result_layout", "return_counts", "return_weights", "trim_count", "trim_fraction", "value_bound", "weight_bound", "weighting"]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
     FIXED_DIVISOR_FIELD_NUMBER: _ClassVar[int]
@@ -100,13 +107,17 @@ class AggregationSpec(_message.Message):
     ON_NONFINITE_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     PRUNE_ZEROS_FIELD_NUMBER: _ClassVar[int]
+    QUANTILE_FIELD_NUMBER: _ClassVar[int]
     RESULT_DTYPE_FIELD_NUMBER: _ClassVar[int]
     RESULT_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     RETURN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     RETURN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    TRIM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRIM_FRACTION_FIELD_NUMBER: _ClassVar[int]
     VALUE_BOUND_FIELD_NUMBER: _ClassVar[int]
     WEIGHTING_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BOUND_FIELD_NUMBER: _ClassVar[int]
+    absent: AbsentPolicy
     dense_threshold: float
     fill: float
     fixed_divisor: float
@@ -118,14 +129,17 @@ class AggregationSpec(_message.Message):
     on_nonfinite: NonfinitePolicy
     op: Op
     prune_zeros: bool
+    quantile: float
     result_dtype: DType
     result_layout: ResultLayout
     return_counts: bool
     return_weights: bool
+    trim_count: int
+    trim_fraction: float
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., trim_count: _Optional[int] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ...) -> None: ...
 
 class BatchRefusal(_message.Message):
     __slots__ = ["client_id", "index", "reason"]
@@ -696,6 +710,9 @@ class TensorLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class AbsentPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

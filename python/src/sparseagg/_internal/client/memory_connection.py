@@ -56,6 +56,7 @@ _FEATURES = (
     "WithdrawSubmission",
     "CloseRoundRequest.only_client_ids",
     "AggregationSpec.on_empty",
+    "OP_MEDIAN",
     "TensorSpec.shape",
     "SubmitBatch",
     "RoundSpec.clip",

@@ -143,6 +143,10 @@ class Aggregation:
     fixed_divisor: float | None = None
     value_bound: float | None = None
     weight_bound: float | None = None
+    trim_fraction: float | None = None
+    trim_count: int | None = None
+    quantile: float | None = None
+    absent: str = "skip"
 
 
 class OptionArguments(TypedDict, total=False):
@@ -166,6 +170,10 @@ class OptionArguments(TypedDict, total=False):
     fixed_divisor: float | None
     value_bound: float | None
     weight_bound: float | None
+    trim_fraction: float | None
+    trim_count: int | None
+    quantile: float | None
+    absent: str | None
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -190,6 +198,10 @@ class Options:
     fixed_divisor: float | None
     value_bound: float | None
     weight_bound: float | None
+    trim_fraction: float | None
+    trim_count: int | None
+    quantile: float | None
+    absent: str | None
 
     def __init__(self, **options: Unpack[OptionArguments]) -> None:
         names = OptionArguments.__annotations__

@@ -181,6 +181,7 @@ class RoundSpec(Options):
         op: by default "sum": Σ_{C(i)} w_k·v_k(i). "mean": that sum over Σ w_k of all submissions, so that an absent
             key counts as 0. "coordinate_mean": that sum over Σ_{C(i)} w_k; a missing key is excluded from the average.
             "union": keys and counts, without values. "min", "max": element-wise over C(i), unweighted.
+            "median", "trimmed_mean", "quantile": order statistics, element-wise over C(i) (docs/robust.md).
         weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
             without, a submission with another weight than 1 is refused.
         result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
@@ -205,6 +206,11 @@ class RoundSpec(Options):
         fixed_divisor: the constant of ``mean_divisor`` "fixed".
         value_bound: the largest |w·v| with "fixed_point".
         weight_bound: the largest weight with "fixed_point" and "by_weight".
+        trim_fraction: of "trimmed_mean", how many of n values are dropped at either end: the b = ⌊trim_fraction·n⌋
+            lowest and highest; in [0, 0.5).
+        trim_count: b itself, instead of ``trim_fraction``. Keys of 2b or fewer values are left out.
+        quantile: of "quantile", which one; in [0, 1].
+        absent: of order statistics, whether a submission without a key votes there: "skip" (default), or "zero", for 0.
         min_submissions: a round that closes with fewer submissions fails.
         max_submissions: the round closes itself at this number. None: the server's limit.
         deadline: the round closes itself this long after its creation, in seconds or as a timedelta. None: never.
@@ -312,9 +318,13 @@ class RoundSpec(Options):
 
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
-        if tensor.given_options:
-            return Aggregation(**{"result_layout": tensor.layout, **self.given_options, **tensor.given_options})
-        return self._by_layout[tensor.layout]
+        own = tensor.given_options
+        if not own:
+            return self._by_layout[tensor.layout]
+        of_round = self.given_options
+        if "trim_fraction" in own or "trim_count" in own:  # it replaces either kind of the round
+            of_round = {name: value for name, value in of_round.items() if not name.startswith("trim_")}
+        return Aggregation(**{"result_layout": tensor.layout, **of_round, **own})
 
     @functools.cached_property
     def _by_layout(self) -> dict[str, Aggregation]:

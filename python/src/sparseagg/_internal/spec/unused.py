@@ -13,6 +13,7 @@ from sparseagg.errors import InvalidArgumentError
 __all__ = ["refuse_unused", "refuse_unused_weight"]
 
 _SUMS = ("sum", "mean", "coordinate_mean")
+_ORDER = ("median", "trimmed_mean", "quantile")
 
 
 def _is_fixed(tensor: TensorSpec, how: Aggregation) -> bool:
@@ -41,8 +42,27 @@ _RULES: list[_Rule] = [
     (
         "weighting by_weight",
         lambda of: of.weighting == "by_weight",
-        lambda _, how: how.op in _SUMS or how.return_weights,
-        "is for sums and means, and for return_weights",
+        lambda _, how: how.op in _SUMS or how.op in _ORDER or how.return_weights,
+        "is for sums, means and order statistics, and for return_weights",
+    ),
+    (
+        "trim_fraction",
+        lambda of: of.trim_fraction is not None,
+        lambda _, how: how.op == "trimmed_mean",
+        "is for the op trimmed_mean",
+    ),
+    (
+        "trim_count",
+        lambda of: of.trim_count is not None,
+        lambda _, how: how.op == "trimmed_mean",
+        "is for the op trimmed_mean",
+    ),
+    ("quantile", lambda of: of.quantile is not None, lambda _, how: how.op == "quantile", "is for the op quantile"),
+    (
+        "absent",
+        lambda of: of.absent is not None,
+        lambda _, how: how.op in _ORDER,
+        "is for the ops median, trimmed_mean and quantile",
     ),
     (
         "mean_divisor",

@@ -1,0 +1,84 @@
+// Order statistics of lanes. A lane is the list of values at one key and column.
+#ifndef SPARSEAGG_HOST_CPU_ORDER_LANES_H_
+#define SPARSEAGG_HOST_CPU_ORDER_LANES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "host/spec/spec.h"
+
+namespace sparseagg::cpu {
+
+// What the statistic of every lane needs. The same for all threads of a merge.
+struct StatisticParams {
+  explicit StatisticParams(const TensorSpec& tensor) : op(tensor.aggregation.op), order(tensor.aggregation.order) {}
+
+  Op op;
+  OrderOptions order;
+  DType dtype = DType::kFloat32;   // of the result
+  bool by_weight = false;          // the weights matter for the values
+  uint64_t num_submissions = 0;    // N
+  std::vector<double> weights;     // of all submissions, in canonical order; empty unless by_weight
+  std::vector<uint32_t> position;  // of each update, its place in canonical order; empty unless by_weight
+
+  bool needs_sources() const { return by_weight && absent_is_zero(); }
+
+  bool absent_is_zero() const { return order.absent == AbsentPolicy::kZero; }
+  // Returns: the number of values of a lane that `n` submissions list, with the zeros of the others if these vote.
+  uint64_t NumVotes(uint64_t n) const { return absent_is_zero() ? num_submissions : n; }
+  // Returns: whether the trim leaves no value of such a lane, so that its key is hidden.
+  bool Hides(uint64_t n) const { return op == Op::kTrimmedMean && NumVotes(n) <= 2 * TrimOf(order, NumVotes(n)); }
+};
+
+// Why a lane has no statistic.
+enum class LaneError : uint8_t { kNone, kZeroWeight, kOverflow };
+
+// The values at one key, in canonical order.
+template <typename T>
+struct LaneRows {
+  const T* values = nullptr;  // value of column c of row p: values[p · row_step + c · column_step]
+  size_t row_step = 1;
+  size_t column_step = 1;
+  // Of row p at p · place_step. Null unless by_weight.
+  const double* weights = nullptr;
+  const uint32_t* sources = nullptr;  // index of the row's update; only if absent submissions vote, too
+  size_t place_step = 1;
+  size_t count = 0;
+  size_t columns = 1;
+};
+
+// Evaluator of one lane after another, for every type, op, weighting and policy: simple and not fast. The kernels
+// (lane_kernels.h) do the same arithmetic for most lanes. Results are float64 values to be rounded to the result's
+// dtype; of integers with an integer result, exact int64 values. Owned by one thread of a merge. Not thread-safe.
+//
+// T: float, double, int64_t. Out: double; int64_t only if T is int64_t.
+template <typename T, typename Out>
+class LaneEvaluator {
+ public:
+  explicit LaneEvaluator(const StatisticParams& params) : params_(params) {}
+
+  // Writes the statistic of each column of `rows` to `out`.
+  // Requires: rows.count > 0, !Hides(rows.count). Returns: the error of the key; a zero weight comes before an
+  // overflow.
+  LaneError Evaluate(const LaneRows<T>& rows, Out* out);
+
+ private:
+  LaneError EvaluateLane(Out& out);
+  LaneError TrimmedMean(Out& out);
+  LaneError WeightedQuantile(double q, Out& out);
+  T SelectVote(uint64_t rank);
+  void LoadVotes(const LaneRows<T>& rows, size_t column);
+
+  const StatisticParams& params_;
+  // The votes of the lane, in canonical order. Zeros of absent submissions are listed only if they have weights.
+  std::vector<T> values_;
+  std::vector<double> weights_;  // empty unless by_weight
+  uint64_t num_zeros_ = 0;       // votes for 0 that are not listed
+  std::vector<T> sorted_;
+  std::vector<uint32_t> order_;
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_ORDER_LANES_H_

@@ -1,0 +1,231 @@
+#include "host/cpu/order/order_accumulator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/accumulation.h"
+#include "host/base/reserve_more.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
+#include "host/cpu/finish/dense_row_sink.h"
+#include "host/cpu/finish/row_finisher.h"
+#include "host/cpu/merge/blocks.h"
+#include "host/cpu/merge/parallel_merge.h"
+#include "host/cpu/order/order_merger.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/rows/fold.h"
+#include "host/result.h"
+
+namespace sparseagg::cpu {
+namespace {
+
+// The state of one tensor: the updates of all submissions.
+template <typename Key>
+class OrderAccumulator : public Accumulator {
+ public:
+  using Input = MergeInput<Key, SumFloat>;  // of the fold only the type of a base is used, and there is none
+
+  OrderAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
+      : spec_(spec), finish_spec_(FinishSpec(spec)), arena_(arena) {
+    shape_ = {NumColumns(spec), NeedsCounts(finish_spec_), KeyWeightsOf(spec)};
+  }
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    return PrepareUpdate(spec_, update);
+  }
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
+
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
+    ReserveOne(weights_);
+    ReserveOne(updates_);
+    weights_.push_back(cpu_update->weight);
+    if (cpu_update->num_keys == 0) {
+      updates_.push_back(nullptr);
+      return absl::OkStatus();
+    }
+    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
+    sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
+    updates_.push_back(std::move(cpu_update));
+    return absl::OkStatus();
+  }
+
+  absl::Status MergeFrom(Accumulator&& other) override {
+    auto& from = static_cast<OrderAccumulator&>(other);
+    weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
+    for (auto& update : from.updates_) updates_.push_back(std::move(update));
+    pending_.Add(from.pending_);
+    sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
+    from.updates_.clear();
+    return absl::OkStatus();
+  }
+
+  bool KeepsAll() const override { return true; }
+
+  void Remove(absl::Span<const uint32_t> indices) override {
+    for (const uint32_t index : indices) {
+      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
+    }
+    EraseAt(indices, updates_);
+    EraseAt(indices, weights_);
+    sort_bytes_ = 0;
+    for (const auto& update : updates_) {
+      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
+    }
+  }
+
+  absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }
+
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    RETURN_IF_ERROR(CheckOrder(spec_, order, weights_.size()));
+    for (const auto& update : updates_) {
+      if (update != nullptr) Unpack(*update);
+    }
+    Input input;
+    input.spec = &spec_;
+    input.shape = shape_;
+    StatisticParams params(spec_);
+    params.dtype = ResultDType(spec_);
+    params.num_submissions = weights_.size();
+    params.by_weight = spec_.aggregation.weighting == Weighting::kByWeight;
+    for (size_t place = 0; place < order.size(); ++place) {
+      const CpuUpdate* const update = updates_[order[place]].get();
+      if (params.by_weight) params.weights.push_back(weights_[order[place]]);
+      if (update == nullptr) continue;
+      input.updates.push_back(update);
+      if (params.by_weight) params.position.push_back(static_cast<uint32_t>(place));
+    }
+    if (IsSignedInteger(spec_.dtype)) {
+      return IsFloat(params.dtype) ? FinishAs<int64_t, double>(input, params)
+                                   : FinishAs<int64_t, int64_t>(input, params);
+    }
+    const bool is_wide = std::any_of(input.updates.begin(), input.updates.end(),
+                                     [](const CpuUpdate* update) { return update->dtype == DType::kFloat64; });
+    return is_wide ? FinishAs<double, double>(input, params) : FinishAs<float, double>(input, params);
+  }
+
+  uint64_t num_submissions() const override { return weights_.size(); }
+  size_t memory_bytes() const override {
+    return pending_.memory_bytes() + weights_.capacity() * sizeof(double) + updates_.capacity() * sizeof(updates_[0]);
+  }
+  uint64_t FoldBytes(const PreparedUpdate*) const override { return 0; }
+  uint64_t FinishBytes(const PreparedUpdate* next) const override {
+    const auto* const update = static_cast<const CpuUpdate*>(next);
+    const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
+    const uint64_t keys = SaturatingAdd(pending_.num_keys(), update == nullptr ? 0 : update->num_keys);
+    const uint64_t rows = spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
+    const uint64_t sort_bytes = std::max(sort_bytes_, update == nullptr ? 0 : SortBytes(spec_, *update));
+    return SaturatingAdd(is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, rows),
+                         SaturatingAdd(sort_bytes, EntryBytes(keys, updates_.size() + (next == nullptr ? 0 : 1))));
+  }
+
+ private:
+  // Row sink of a sparse result. The fold of RowFinisher says only what rows hold: the values themselves.
+  template <typename Fold>
+  class SparseRowSink {
+   public:
+    SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
+    absl::Status Prepare(FoldedRows<Key, typename Fold::Acc>& rows) { return finisher_.Prepare(rows); }
+    size_t size() const { return finisher_.size(); }
+    bool AcceptsDirectOutput() const { return false; }
+    DirectOutput<Key> DirectOutputAt(uint64_t) const { return {}; }
+    void Write(uint64_t at) {
+      finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
+    }
+
+   private:
+    RowFinisher<Key, Fold> finisher_;
+    Result& result_;
+  };
+
+  // Returns: the most memory of the entries of `keys` keys of `num_updates` updates that grows with the input. A thread
+  // has few entries at a time, but at least all those of one key.
+  uint64_t EntryBytes(uint64_t keys, uint64_t num_updates) const {
+    const uint64_t entry_bytes = uint64_t{spec_.row_width} * sizeof(double) + sizeof(double) + sizeof(uint32_t);
+    const auto threads = static_cast<uint64_t>(arena_.max_concurrency());
+    return SaturatingMultiply(std::min(keys, SaturatingMultiply(num_updates, threads)), entry_bytes);
+  }
+
+  // Returns: the spec with the min_contributors that hides what trim_count hides.
+  static TensorSpec FinishSpec(const TensorSpec& spec) {
+    TensorSpec finish = spec;
+    const OrderOptions& order = spec.aggregation.order;
+    if (spec.aggregation.op != Op::kTrimmedMean || !order.trim_count.has_value()) return finish;
+    if (order.absent == AbsentPolicy::kZero) return finish;  // Finish hides all keys or none
+    const uint64_t least = 2 * uint64_t{*order.trim_count} + 1;
+    finish.aggregation.min_contributors = static_cast<uint32_t>(std::min<uint64_t>(
+        std::max<uint64_t>(least, spec.aggregation.min_contributors), std::numeric_limits<uint32_t>::max()));
+    return finish;
+  }
+
+  template <typename T, typename Out>
+  absl::StatusOr<Result> FinishAs(const Input& input, const StatisticParams& params) {
+    using Fold = std::conditional_t<std::is_same_v<Out, double>, MinFloat, MinInteger>;
+    FinishParams finish;
+    finish.spec = &finish_spec_;
+    finish.shape = shape_;
+    Blocks<Key> blocks;
+    const bool hides_all = params.absent_is_zero() && params.Hides(0);
+    if (!hides_all) blocks = Plan(input);
+    const auto make_merger = [&] { return OrderMerger<Key, T, Out>(input, params); };
+    const auto block_at = [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; };
+    if (spec_.aggregation.result_layout == ResultLayout::kDense) {
+      Result result = MakeDense(spec_);
+      RETURN_IF_ERROR(MergeAtKeys(blocks.blocks.size(), arena_, make_merger, block_at,
+                                  [&] { return DenseRowSink<Key, Fold>(finish, result); }));
+      const bool is_empty = blocks.blocks.empty();
+      const uint64_t begin = is_empty ? spec_.num_rows : blocks.blocks.front().first;
+      const uint64_t last = is_empty ? spec_.num_rows : blocks.blocks.back().last;
+      const DenseFill fill(spec_);
+      fill.Rows(0, begin, result);
+      if (last < spec_.num_rows) fill.Rows(last + 1, spec_.num_rows, result);
+      result.plan = Explain(blocks);
+      return result;
+    }
+    Result result = MakeSparse(spec_, blocks.MaxRows());
+    ASSIGN_OR_RETURN(const uint64_t num_rows, MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
+                                                                [&] { return SparseRowSink<Fold>(finish, result); }));
+    updates_.clear();
+    CutSparse(spec_, num_rows, result);
+    result.plan = Explain(blocks);
+    if (!IsDenseResult(spec_, num_rows)) return result;
+    Result dense = MakeDense(spec_, result);
+    dense.plan = std::move(result.plan);
+    return dense;
+  }
+
+  // Cuts the keys into blocks, and sorts updates completely where the blocks need it.
+  Blocks<Key> Plan(const Input& input) {
+    Blocks<Key> blocks = ChooseBlocks(input);
+    if (!blocks.needs_full_sort) return blocks;
+    for (const auto& update : updates_) {
+      if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
+    }
+    return ChooseBlocks(input);
+  }
+
+  const TensorSpec spec_;
+  const TensorSpec finish_spec_;
+  RowShape shape_;
+  tbb::task_arena& arena_;
+  std::vector<std::unique_ptr<CpuUpdate>> updates_;  // in order of Add; null: without keys
+  std::vector<double> weights_;                      // in order of Add
+  PendingSize pending_{sizeof(CpuUpdate)};           // of updates_
+  uint64_t sort_bytes_ = 0;                          // the most that sorting one of them completely takes
+};
+
+}  // namespace
+
+std::unique_ptr<Accumulator> MakeOrderAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
+  if (HasNarrowKeys(spec)) return std::make_unique<OrderAccumulator<uint32_t>>(spec, arena);
+  return std::make_unique<OrderAccumulator<uint64_t>>(spec, arena);
+}
+
+}  // namespace sparseagg::cpu

@@ -1,0 +1,41 @@
+// Options of the order statistics: median, trimmed mean and quantile of the values at a key.
+#ifndef SPARSEAGG_HOST_SPEC_ORDER_H_
+#define SPARSEAGG_HOST_SPEC_ORDER_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+
+namespace sparseagg {
+
+struct TensorSpec;
+
+// Whether a submission that does not list a key votes in the key's order statistic.
+enum class AbsentPolicy : uint8_t {
+  kSkip,  // no
+  kZero,  // it votes for 0, with its weight
+};
+
+struct OrderOptions {
+  // Op::kTrimmedMean needs one of these two.
+  std::optional<double> trim_fraction;  // of the values, at either end; in [0, 0.5)
+  std::optional<uint32_t> trim_count;
+  std::optional<double> quantile;  // Op::kQuantile needs it; in [0, 1]
+  AbsentPolicy absent = AbsentPolicy::kSkip;
+};
+
+// Returns: b, the number of values that a trimmed mean of `n` values drops at either end. ⌊fraction · n⌋ is taken of
+// the float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3.
+uint64_t TrimOf(const OrderOptions& options, uint64_t n);
+
+// Returns: the index, in ascending order, of the unweighted q-quantile of n ≥ 1 values: NumPy's "inverted_cdf".
+uint64_t QuantileIndex(double q, uint64_t n);
+
+// Checks the options of a tensor whose op is an order statistic.
+// Errors: INVALID_ARGUMENT names tensor and field, and says why.
+absl::Status ValidateOrder(const TensorSpec& spec);
+
+}  // namespace sparseagg
+
+#endif  // SPARSEAGG_HOST_SPEC_ORDER_H_

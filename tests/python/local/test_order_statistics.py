@@ -1,0 +1,209 @@
+"""Order statistics of the engine in this process, held to the reference, to NumPy and to what they promise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import sparseagg as sa
+from order_rounds import random_order_round
+from random_rounds import error_of
+from reference import differences
+from sparseagg import errors
+
+
+def one(dtype: str = "float32", num_rows: int = 10, row_width: int = 1, **options: Any) -> sa.RoundSpec:
+    of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
+
+
+def at_one_key(values: list[float], weights: list[float] | None = None, **options: Any) -> Any:
+    """The statistic of values that clients, in this order, send for one key."""
+    spec = one(options.pop("dtype", "float64"), weighting="by_weight" if weights else "uniform", **options)
+    updates = [({"v": ([3], [value])}, 1.0 if weights is None else weights[i]) for i, value in enumerate(values)]
+    return sa.aggregate(updates, spec)["v"].values.ravel()[0].item()
+
+
+@pytest.mark.parametrize("seed", range(500))
+def test_random_round_has_the_bits_of_the_reference(seed):
+    print("seed", seed)
+    spec, updates, expected = random_order_round(np.random.default_rng([20261127, seed]))
+    print(spec)
+    error = error_of(lambda: reference.merge(spec, expected, check="int" in spec.tensors[0].dtype))
+    if error is not None:
+        with pytest.raises(error):
+            sa.aggregate(updates, spec)
+        return
+    assert differences(spec, expected, sa.aggregate(updates, spec, threads=1 + seed % 2)) == []
+
+
+def test_median_of_an_even_number_is_half_and_half():
+    assert at_one_key([4, 1, 3, 2], op="median") == 2.5
+    assert at_one_key([1.5e308, 1.7e308], op="median") == 1.6e308  # the sum is infinite
+    assert at_one_key([5e-324, 5e-324], op="median") == 5e-324  # half of it is 0
+    assert at_one_key([3, 4], op="median", dtype="int64") == 4  # 3.5, to even
+    assert at_one_key([4, 5], op="median", dtype="int64") == 4
+    assert at_one_key([2**63 - 1, 2**63 - 3], op="median", dtype="int64") == 2**63 - 2
+    assert at_one_key([3, 4], op="median", dtype="int32", result_dtype="float32") == 3.5
+
+
+def test_weighted_quantile_is_half_and_half_on_equality():
+    assert at_one_key([1, 2, 9], [1, 1, 2], op="median") == 5.5
+    assert at_one_key([1, 2, 9], [1, 1, 3], op="median") == 9
+    assert at_one_key([9, 1, 5], [2, 2, 0], op="median") == 5.0  # half of 1 and 9: no weight, no vote
+    assert at_one_key([1, 2, 3, 4], [1, 1, 1, 1], op="quantile", quantile=0.25) == 1.5
+    assert at_one_key([1, 2, 3, 4], None, op="quantile", quantile=0.25) == 1.0
+
+
+def test_absent_zero_counts_the_absent():
+    spec = one(op="median", absent="zero", return_counts=True)
+    result = sa.aggregate([{"v": ([1, 2], [7.0, 7.0])}, {"v": ([1], [5.0])}, {"v": ([], [])}], spec)["v"]
+    assert result.keys.tolist() == [1, 2]
+    assert result.values.ravel().tolist() == [5.0, 0.0]
+    assert result.counts.tolist() == [2, 1]
+
+
+def test_trim_count_hides_keys_with_nothing_left():
+    updates = [{"v": ([1, 2], [9.0, 1.0])}, {"v": ([1], [2.0])}, {"v": ([1], [3.0])}]
+    result = sa.aggregate(updates, one(op="trimmed_mean", trim_count=1))["v"]
+    assert (result.keys.tolist(), result.values.ravel().tolist()) == ([1], [3.0])
+    everything = sa.aggregate(updates, one(op="trimmed_mean", trim_count=2, absent="zero"))["v"]
+    assert everything.keys.tolist() == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("num_clients", [1, 2, 8, 31, 65])
+def test_dense_tensors_equal_numpy(dtype, num_clients):
+    rng = np.random.default_rng([3, num_clients])
+    stacked = rng.standard_normal((num_clients, 40, 3)).astype(dtype)
+    updates = [{"v": part} for part in stacked]
+    wide = stacked.astype(np.float64)
+    for options, expected in [
+        ({"op": "median"}, np.median(wide, axis=0)),
+        ({"op": "quantile", "quantile": 0.3}, np.quantile(wide, 0.3, axis=0, method="inverted_cdf")),
+    ]:
+        result = sa.aggregate(updates, one(dtype, 40, 3, layout="dense", **options))["v"]
+        np.testing.assert_array_equal(result.values, expected.astype(dtype).reshape(result.values.shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
+@pytest.mark.parametrize("trim", [{"trim_fraction": 0.0}, {"trim_count": 0}])
+def test_without_trim_it_has_the_bits_of_coordinate_mean(dtype, weighting, trim):
+    rng = np.random.default_rng(5)
+    updates = []
+    for _ in range(90):
+        keys = rng.choice(300, 120, replace=False)
+        values = rng.integers(-1000, 1000, 120) if dtype == "int32" else rng.standard_normal(120) * 1e3
+        rows = values.astype(np.float32) if dtype == "bfloat16" else values.astype(dtype)
+        if dtype == "bfloat16":
+            rows = (rows.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        updates.append(({"v": (keys, rows)}, float(rng.integers(1, 9)) if weighting == "by_weight" else 1.0))
+    trimmed = sa.aggregate(updates, one(dtype, 300, op="trimmed_mean", weighting=weighting, **trim))["v"]
+    mean = sa.aggregate(updates, one(dtype, 300, op="coordinate_mean", weighting=weighting))["v"]
+    assert trimmed.values.tobytes() == mean.values.tobytes()
+    assert trimmed.keys.tobytes() == mean.keys.tobytes()
+
+
+@pytest.mark.parametrize("options", [{"op": "median"}, {"op": "trimmed_mean", "trim_count": 3}], ids=["median", "trim"])
+@pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
+def test_attackers_stay_inside_the_honest_range(options, weighting):
+    rng = np.random.default_rng(6)
+    attackers, honest = 3, 20
+    rows = [rng.standard_normal(500) for _ in range(honest)]
+    low, high = np.full(500, np.inf), np.full(500, -np.inf)
+    updates: dict[str, Any] = {}
+    for client, values in enumerate(rows):
+        keys = rng.choice(500, 350, replace=False)
+        np.minimum.at(low, keys, values[keys])
+        np.maximum.at(high, keys, values[keys])
+        updates[f"honest {client}"] = {"v": (keys, values[keys])}
+    for attacker in range(attackers):
+        updates[f"attacker {attacker}"] = {"v": (np.arange(500), np.full(500, 1e30 if attacker % 2 else -1e30))}
+    spec = one("float64", 500, min_contributors=2 * attackers + 1, weighting=weighting, **options)
+    result = sa.aggregate({name: (update, 1.0) for name, update in updates.items()}, spec)["v"]
+    assert len(result.keys) > 400
+    values = result.values.ravel()
+    assert np.all((low[result.keys] <= values) & (values <= high[result.keys]))
+    mean = sa.aggregate({name: (update, 1.0) for name, update in updates.items()}, one("float64", 500, op="mean"))["v"]
+    assert np.abs(mean.values).max() > 1e28  # what they do to a mean
+
+
+REFUSED = {
+    "fixed_point": (
+        {"op": "median", "numerics": "fixed_point", "max_submissions": 9},
+        "tensor 'v': fixed_point merges submissions as they arrive, but median needs all values of a key at once",
+    ),
+    "no trim": ({"op": "trimmed_mean"}, "tensor 'v': trimmed_mean needs either trim_fraction or trim_count"),
+    "two trims": ({"op": "trimmed_mean", "trim_count": 1, "trim_fraction": 0.1}, "trim_count, not both"),
+    "half": ({"op": "trimmed_mean", "trim_fraction": 0.5}, "trim_fraction 0.5 is not in [0, 0.5)"),
+    "negative": ({"op": "trimmed_mean", "trim_fraction": -0.1}, "trim_fraction -0.1 is not in [0, 0.5)"),
+    "NaN": ({"op": "trimmed_mean", "trim_fraction": float("nan")}, "trim_fraction nan is not in [0, 0.5)"),
+    "no quantile": ({"op": "quantile"}, "the op quantile needs the option quantile, in [0, 1]"),
+    "beyond 1": ({"op": "quantile", "quantile": 1.5}, "quantile 1.5 is not in [0, 1]"),
+    "modular": ({"dtype": "uint32", "modular": True, "op": "median"}, "modular tensors take the ops sum and union"),
+    "trim of a median": ({"op": "median", "trim_count": 1}, "trim_count is for the op trimmed_mean"),
+    "quantile of a median": ({"op": "median", "quantile": 0.1}, "quantile is for the op quantile"),
+    "absent of a sum": ({"op": "sum", "absent": "zero"}, "absent is for the ops median, trimmed_mean and quantile"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_spec_without_a_meaning_is_refused(name):
+    options, text = REFUSED[name]
+    with pytest.raises(sa.InvalidArgumentError, match=re.escape(text)):
+        sa.aggregate([], one(**options))
+    with sa.Client(":memory:") as client, pytest.raises(sa.InvalidArgumentError, match=re.escape(text)):
+        client.create_round(one(**options))
+
+
+def test_memory_limit_cannot_be_kept_by_a_fold():
+    update = {"v": (np.arange(10_000), np.ones(10_000, np.float32))}
+    with pytest.raises(errors.ResourceExhaustedError, match="median needs all values of a key at once"):
+        sa.aggregate([update] * 100, one(num_rows=10_000, op="median"), memory_limit=1 << 20)
+    sa.aggregate([update] * 100, one(num_rows=10_000), memory_limit=1 << 20)
+
+
+def test_zero_weight_fails_as_for_means():
+    text = "key 3: the weights of its contributors add up to 0, so there is no"
+    for options in ({"op": "median"}, {"op": "quantile", "quantile": 0.5}, {"op": "trimmed_mean", "trim_count": 0}):
+        with pytest.raises(errors.FailedPreconditionError, match=text):
+            at_one_key([1, 2], [0, 0], **options)
+    with pytest.raises(errors.FailedPreconditionError, match=text):  # of those that the trim leaves
+        at_one_key([1, 2, 3], [1, 0, 1], op="trimmed_mean", trim_count=1)
+
+
+def test_a_trim_of_the_tensor_replaces_that_of_the_round():
+    tensor = sa.TensorSpec("v", "float64", num_rows=10, trim_count=1)
+    spec = sa.RoundSpec([tensor], op="trimmed_mean", trim_fraction=0.0)
+    updates = [{"v": ([3], [value])} for value in (1.0, 2.0, 30.0)]
+    for at in (sa.aggregate(updates, spec), _over_memory(updates, spec)):
+        assert at["v"].values.tolist() == [2.0]
+
+
+def _over_memory(updates: list[Any], spec: sa.RoundSpec) -> sa.Result:
+    with sa.Client(":memory:") as client:
+        return client.aggregate(updates, spec)
+
+
+@pytest.mark.parametrize("num_rows", [15_000, 2**32, 2**40, 0])
+@pytest.mark.parametrize(
+    "options", [{"op": "median"}, {"op": "trimmed_mean", "trim_fraction": 0.2}], ids=["median", "trim"]
+)
+def test_large_unsorted_updates_have_the_bits_of_sorted_ones(num_rows, options):
+    rng = np.random.default_rng([9, num_rows % 1009])
+    pool = np.unique(rng.integers(0, num_rows - 1 if num_rows else 2**64 - 1, 14_000, np.uint64, True))
+    spec = one("float32", num_rows, **options)
+    sorted_ones, unsorted_ones, expected = {}, {}, {}
+    for client in range(9):
+        keys = rng.choice(pool, 9_000, replace=False)  # enough for a coarse order of the unsorted ones
+        values = rng.standard_normal(9_000).astype(np.float32)
+        order = np.argsort(keys)
+        unsorted_ones[str(client)] = {"v": (keys, values)}
+        sorted_ones[str(client)] = {"v": (keys[order], values[order])}
+        expected[str(client)] = reference.Update({"v": (keys, values.reshape(-1, 1))})
+    for updates in (sorted_ones, unsorted_ones):
+        assert differences(spec, expected, sa.aggregate(updates, spec, threads=2)) == []
