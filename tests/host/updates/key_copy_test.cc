@@ -39,7 +39,7 @@ template <typename To, typename From>
 std::vector<uint64_t> Copied(uint64_t num_rows, std::vector<From> keys, KeyOrder* found = nullptr) {
   const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, nullptr, order);
   EXPECT_TRUE(columns.ok()) << columns.status();
   std::fill(keys.begin(), keys.end(), From{99});
   if (found != nullptr) *found = order;
@@ -51,7 +51,7 @@ template <typename From>
 std::string Refusal(uint64_t num_rows, const std::vector<From>& keys) {
   const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, nullptr, order);
   EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(columns.status().message());
 }
@@ -165,11 +165,11 @@ TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
 TEST_P(CopyKeysTest, Run_StaysARun) {
   const TensorSpec spec = KeysSpec(10);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, nullptr, order);
   ASSERT_TRUE(columns.ok());
   EXPECT_EQ(std::get<KeyRun>(columns->keys).count, 6u);
   EXPECT_EQ(order.last, 9u);
-  EXPECT_FALSE(CopyKeys({&spec, std::nullopt}, KeyRun{4, 7}, nullptr, order).ok());
+  EXPECT_FALSE(CopyKeys({&spec, std::nullopt}, KeyRun{4, 7}, nullptr, nullptr, order).ok());
 }
 
 TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
@@ -177,7 +177,7 @@ TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   const TensorSpec spec = KeysSpec(10);
   const std::vector<int64_t> keys = {3};
   KeyOrder order;
-  auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
+  auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, nullptr, order);
   ASSERT_TRUE(columns.ok());
   columns->value_owner = nullptr;
   EXPECT_EQ(owner.use_count(), 2);
