@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
+#include "host/updates/key_arena.h"
 
 namespace sparseagg::internal {
 namespace {
@@ -183,6 +184,33 @@ TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   EXPECT_EQ(owner.use_count(), 2);
   columns->owner = nullptr;
   EXPECT_EQ(owner.use_count(), 1);
+}
+
+TEST_P(CopyKeysTest, Arena_HoldsTheCopiesAsLongAsOneLives) {
+  const TensorSpec spec = KeysSpec(10);
+  const std::vector<int64_t> keys = {3, 5, 8};
+  auto arena = std::make_shared<KeyArena>(2 * KeyArena::BytesFor(3 * sizeof(uint32_t)));
+  const std::weak_ptr<KeyArena> alive = arena;
+  std::vector<UpdateColumns> copies;
+  std::vector<const uint32_t*> places;
+  for (int i = 0; i < 3; ++i) {
+    KeyOrder order;
+    const auto copy = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, arena, order);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    const auto& found = std::get<absl::Span<const uint32_t>>(copy->keys);
+    EXPECT_THAT(found, ::testing::ElementsAre(3, 5, 8));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(found.data()) % 64, 0u);
+    places.push_back(found.data());
+    copies.push_back(*copy);
+  }
+  EXPECT_EQ(places[1] - places[0], 16);  // the next cache line
+  EXPECT_NE(places[2] - places[1], 16);  // the arena is full
+  EXPECT_EQ(arena.use_count(), 3);
+  arena.reset();
+  copies.erase(copies.begin());
+  EXPECT_FALSE(alive.expired());
+  copies.erase(copies.begin());
+  EXPECT_TRUE(alive.expired());
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),
