@@ -92,7 +92,8 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateWithCopiedKeys(const Tens
                                                                       std::shared_ptr<KeyArena> arena) {
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
   internal::KeyOrder order;
-  ASSIGN_OR_RETURN(UpdateColumns columns, internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), std::move(arena), order));
+  ASSIGN_OR_RETURN(UpdateColumns columns,
+                   internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), std::move(arena), order));
   columns.values = values;
   return CreateFromCheckedKeys(spec, std::move(columns), order, weight);
 }

@@ -59,9 +59,9 @@ class ValidatedUpdate {
 
   // Validates keys that other threads may change, during the call and later: copies them into the tensor's key type and
   // checks the copy. The copy is in `arena` if it fits there, else in memory of its own. The update owns that memory
-  // and `owner`, which keeps `values` alive; values are borrowed as by Create. Errors: as of Create, and INVALID_ARGUMENT for a key that is negative or too large for the key type, or if
-  // such a key changes during the call. Cost: one pass over the keys, which copies and checks them batch by batch, and
-  // one over the values.
+  // and `owner`, which keeps `values` alive; values are borrowed as by Create. Errors: as of Create, and
+  // INVALID_ARGUMENT for a key that is negative or too large for the key type, or if such a key changes during the
+  // call. Cost: one pass over the keys, which copies and checks them batch by batch, and one over the values.
   static absl::StatusOr<ValidatedUpdate> CreateWithCopiedKeys(const TensorSpec& spec, const InputKeys& keys,
                                                               const std::byte* values,
                                                               std::shared_ptr<const void> owner, double weight,

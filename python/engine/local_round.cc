@@ -55,8 +55,7 @@ absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec,
                                          const Submission& submission, double weight,
                                          const std::shared_ptr<KeyArena>& arena) {
   if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
-  return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight,
-                                               arena);
+  return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight, arena);
 }
 
 }  // namespace

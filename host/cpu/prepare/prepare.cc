@@ -217,8 +217,8 @@ absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update) {
   return absl::OkStatus();
 }
 
-// Returns: whether CheckTerms accepts the rows as they were sent. Packed rows can be checked no more. A refused update is
-// sorted completely, and checked then, so that the error names the smallest key. `like`: dtype and weight.
+// Returns: whether CheckTerms accepts the rows as they were sent. Packed rows can be checked no more. A refused update
+// is sorted completely, and checked then, so that the error names the smallest key. `like`: dtype and weight.
 bool TermsAreGood(const TensorSpec& spec, const ValidatedUpdate& update, const CpuUpdate& like) {
   CpuUpdate rows;
   rows.keys = update.keys();
