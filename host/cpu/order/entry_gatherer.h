@@ -166,7 +166,7 @@ class EntryGatherer {
     ForSlots(cursor, first, [&](uint64_t, Key slot) {
       const uint32_t place = places_[slot];
       places_[slot] = place + (kMixed ? steps_[slot] : uint32_t{kGroupLanes});
-      weights[place] = cursor.weight;
+      weights[place] = cursor.scale.weight;
       if (sources != nullptr) sources[place] = static_cast<uint32_t>(k);
     });
   }
