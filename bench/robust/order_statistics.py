@@ -77,15 +77,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
     repetitions = parser.parse_args().repetitions
-    for title, clients, contributors, num_keys, width in CASES:
-        updates = updates_of(clients, contributors, num_keys, width)
-        num_values = sum(len(update["v"][0]) for update in updates) * width
-        calls = {}
-        for name, options in OPS.items():
-            spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_keys, row_width=width)], **options)
-            weighed = [(u, 1.0 + i % 3 if "weight" in name else 1.0) for i, u in enumerate(updates)]
-            calls[name] = lambda weighed=weighed, spec=spec: sa.aggregate(weighed, spec, threads=1)
-        report(title, num_values, best_of(calls, repetitions), "coordinate_mean")
     for clients, num_keys in ((8, 1_000_000), (64, 150_000)):
         stacked = np.random.default_rng(SEED).standard_normal((clients, num_keys), np.float32)
         trim = clients // 8
@@ -106,6 +97,15 @@ def main() -> None:
         }
         best = best_of(calls, min(3, repetitions))
         report(f"dense, {clients} clients", stacked.size, best, "numpy median")
+    for title, clients, contributors, num_keys, width in CASES:
+        updates = updates_of(clients, contributors, num_keys, width)
+        num_values = sum(len(update["v"][0]) for update in updates) * width
+        calls = {}
+        for name, options in OPS.items():
+            spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_keys, row_width=width)], **options)
+            weighed = [(u, 1.0 + i % 3 if "weight" in name else 1.0) for i, u in enumerate(updates)]
+            calls[name] = lambda weighed=weighed, spec=spec: sa.aggregate(weighed, spec, threads=1)
+        report(title, num_values, best_of(calls, repetitions), "coordinate_mean")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_attackers_stay_inside_the_honest_range(options, weighting):
         np.maximum.at(high, keys, values[keys])
         updates[f"honest {client}"] = {"v": (keys, values[keys])}
     for attacker in range(attackers):
-        updates[f"attacker {attacker}"] = {"v": (np.arange(500), np.full(500, 1e30 if attacker % 2 else -1e30))}
+        updates[f"attacker {attacker}"] = {"v": (np.arange(500), np.where(np.arange(500) % 2, 1e30, -1e30))}
     spec = one("float64", 500, min_contributors=2 * attackers + 1, weighting=weighting, **options)
     result = sa.aggregate({name: (update, 1.0) for name, update in updates.items()}, spec)["v"]
     assert len(result.keys) > 400
