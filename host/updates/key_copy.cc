@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/base/column.h"
 #include "host/base/status_macros.h"
 #include "host/updates/input_check_kernels.h"
 
@@ -60,36 +59,41 @@ absl::Status NotInType(const InputLocation& location, uint64_t position, absl::S
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": keys changed during the call"));
 }
 
-template <typename To>
-struct Copy {
-  Column<To> keys;
-  std::shared_ptr<const void> owner;  // of the values
+struct Owners {
+  std::shared_ptr<KeyArena> keys;
+  std::shared_ptr<const void> values;
 };
 
 template <typename To, typename From>
 absl::StatusOr<UpdateColumns> CopyAs(const InputLocation& location, absl::Span<const From> keys,
-                                     std::shared_ptr<const void>&& owner, KeyOrder& order) {
-  auto copy = std::make_shared<Copy<To>>();
-  copy->keys.resize(keys.size());
+                                     std::shared_ptr<const void>&& owner, std::shared_ptr<KeyArena>&& arena,
+                                     KeyOrder& order) {
+  const size_t size = keys.size() * sizeof(To);
+  std::byte* memory = arena == nullptr ? nullptr : arena->Take(size);
+  if (memory == nullptr) {
+    arena = std::make_shared<KeyArena>(size);
+    memory = arena->Take(size);
+  }
+  To* const copy = reinterpret_cast<To*>(memory);
   for (size_t at = 0; at < keys.size(); at += kBatchKeys) {
     const absl::Span<const From> batch = keys.subspan(at, kBatchKeys);
-    To* const out = copy->keys.data() + at;
+    To* const out = copy + at;
     if (CopyBatch(batch, out) > LargestKey<To, From>()) return NotInType<To>(location, at, batch);
     const auto* const bytes = reinterpret_cast<const char*>(out);
     RETURN_IF_ERROR(CheckKeys(location, at, bytes, batch.size(), sizeof(To), order));
   }
-  copy->owner = owner;
   UpdateColumns columns;
-  columns.keys = absl::MakeConstSpan(copy->keys.data(), keys.size());
-  columns.value_owner = std::move(owner);
-  columns.owner = std::move(copy);
+  columns.keys = absl::MakeConstSpan(copy, keys.size());
+  columns.value_owner = owner;
+  columns.owner = std::make_shared<Owners>(Owners{std::move(arena), std::move(owner)});
   return columns;
 }
 
 }  // namespace
 
 absl::StatusOr<UpdateColumns> CopyKeys(const InputLocation& location, const InputKeys& keys,
-                                       std::shared_ptr<const void> owner, KeyOrder& order) {
+                                       std::shared_ptr<const void> owner, std::shared_ptr<KeyArena> arena,
+                                       KeyOrder& order) {
   return std::visit(
       [&](const auto& column) -> absl::StatusOr<UpdateColumns> {
         if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
@@ -99,9 +103,9 @@ absl::StatusOr<UpdateColumns> CopyKeys(const InputLocation& location, const Inpu
           columns.owner = std::move(owner);
           return columns;
         } else if (HasNarrowKeys(*location.spec)) {
-          return CopyAs<uint32_t>(location, column, std::move(owner), order);
+          return CopyAs<uint32_t>(location, column, std::move(owner), std::move(arena), order);
         } else {
-          return CopyAs<uint64_t>(location, column, std::move(owner), order);
+          return CopyAs<uint64_t>(location, column, std::move(owner), std::move(arena), order);
         }
       },
       keys);

@@ -88,11 +88,12 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::Create(const TensorSpec& spec, 
 
 absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateWithCopiedKeys(const TensorSpec& spec, const InputKeys& keys,
                                                                       const std::byte* values,
-                                                                      std::shared_ptr<const void> owner,
-                                                                      double weight) {
+                                                                      std::shared_ptr<const void> owner, double weight,
+                                                                      std::shared_ptr<KeyArena> arena) {
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
   internal::KeyOrder order;
-  ASSIGN_OR_RETURN(UpdateColumns columns, internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), order));
+  ASSIGN_OR_RETURN(UpdateColumns columns,
+                   internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), std::move(arena), order));
   columns.values = values;
   return CreateFromCheckedKeys(spec, std::move(columns), order, weight);
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "host/spec/spec.h"
+#include "host/updates/key_arena.h"
 
 namespace sparseagg {
 namespace internal {
@@ -57,13 +58,14 @@ class ValidatedUpdate {
   static absl::StatusOr<ValidatedUpdate> Create(const TensorSpec& spec, UpdateColumns columns, double weight);
 
   // Validates keys that other threads may change, during the call and later: copies them into the tensor's key type and
-  // checks the copy. The update owns the copy and `owner`, which keeps `values` alive; values are borrowed as by
-  // Create. Errors: as of Create, and INVALID_ARGUMENT for a key that is negative or too large for the key type, or if
-  // such a key changes during the call. Cost: one pass over the keys, which copies and checks them batch by batch, and
-  // one over the values.
+  // checks the copy. The copy is in `arena` if it fits there, else in memory of its own. The update owns that memory
+  // and `owner`, which keeps `values` alive; values are borrowed as by Create. Errors: as of Create, and
+  // INVALID_ARGUMENT for a key that is negative or too large for the key type, or if such a key changes during the
+  // call. Cost: one pass over the keys, which copies and checks them batch by batch, and one over the values.
   static absl::StatusOr<ValidatedUpdate> CreateWithCopiedKeys(const TensorSpec& spec, const InputKeys& keys,
                                                               const std::byte* values,
-                                                              std::shared_ptr<const void> owner, double weight);
+                                                              std::shared_ptr<const void> owner, double weight,
+                                                              std::shared_ptr<KeyArena> arena = nullptr);
 
   // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
   // WeightInUse.

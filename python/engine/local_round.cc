@@ -25,7 +25,7 @@ namespace {
 // whichever is less. Where updates merge on arrival, this bounds the prepared updates in memory.
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 constexpr uint64_t kBatchPart = 16;
-constexpr size_t kBatchSubmissions = 1024;
+constexpr size_t kBatchSubmissions = 4096;
 // Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
 
@@ -42,16 +42,20 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-uint64_t TensorBytes(const TensorSpec& spec, const InputTensor& tensor) {
-  const uint64_t keys = NumKeys(tensor.keys);
-  const uint64_t key_bytes = std::holds_alternative<KeyRun>(tensor.keys) ? 0 : KeyBytes(spec);
-  return keys * (key_bytes + (tensor.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
+// Returns: bytes of the keys in the tensor's key type; 0 for a run.
+uint64_t KeyColumnBytes(const TensorSpec& spec, const InputTensor& tensor) {
+  return std::holds_alternative<KeyRun>(tensor.keys) ? 0 : NumKeys(tensor.keys) * KeyBytes(spec);
+}
+
+uint64_t ValueBytes(const TensorSpec& spec, const InputTensor& tensor) {
+  return tensor.values == nullptr ? 0 : NumKeys(tensor.keys) * SizeOf(spec.dtype) * spec.row_width;
 }
 
 absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
-                                         const Submission& submission, double weight) {
+                                         const Submission& submission, double weight,
+                                         const std::shared_ptr<KeyArena>& arena) {
   if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
-  return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight);
+  return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight, arena);
 }
 
 }  // namespace
@@ -86,7 +90,9 @@ absl::Status LocalRound::CheckOpen() const {
 
 uint64_t LocalRound::BytesOf(const Submission& submission) const {
   uint64_t bytes = 0;
-  for (const InputTensor& tensor : submission.tensors) bytes += TensorBytes(tensors_[tensor.tensor], tensor);
+  for (const InputTensor& tensor : submission.tensors) {
+    bytes += KeyColumnBytes(tensors_[tensor.tensor], tensor) + ValueBytes(tensors_[tensor.tensor], tensor);
+  }
   return bytes;
 }
 
@@ -112,16 +118,18 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
   }
   Times times;
   std::vector<Prepared> prepared(batch.size());
+  const std::shared_ptr<KeyArena> arena = MakeArena(batch);
   {
     Stopwatch watch(times.prepare);
     if (batch.size() == 1 || runtime_.arena.max_concurrency() == 1) {
       for (size_t i = 0; i < batch.size(); ++i) {
-        prepared[i] = Prepare(batch[i]);
+        prepared[i] = Prepare(batch[i], arena);
         if (!prepared[i].status.ok()) break;
       }
     } else {
-      runtime_.arena.execute(
-          [&] { tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i]); }); });
+      runtime_.arena.execute([&] {
+        tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i], arena); });
+      });
     }
   }
   std::lock_guard lock(mu_);
@@ -143,13 +151,24 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
   return status;
 }
 
-LocalRound::Prepared LocalRound::Prepare(const Submission& submission) const {
+std::shared_ptr<KeyArena> LocalRound::MakeArena(absl::Span<const Submission> batch) const {
+  size_t bytes = 0;
+  for (const Submission& submission : batch) {
+    for (const InputTensor& tensor : submission.tensors) {
+      if (!tensor.on_device) bytes += KeyArena::BytesFor(KeyColumnBytes(tensors_[tensor.tensor], tensor));
+    }
+  }
+  return std::make_shared<KeyArena>(bytes);
+}
+
+LocalRound::Prepared LocalRound::Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena) const {
   Prepared out;
-  out.status = PrepareInto(submission, out);
+  out.status = PrepareInto(submission, arena, out);
   return out;
 }
 
-absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out) const {
+absl::Status LocalRound::PrepareInto(const Submission& submission, const std::shared_ptr<KeyArena>& arena,
+                                     Prepared& out) const {
   RETURN_IF_ERROR(CheckSubmission(submission));
   for (const InputTensor& tensor : submission.tensors) out.size.num_tuples += NumKeys(tensor.keys);
   out.size.num_bytes = BytesOf(submission);
@@ -170,7 +189,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, Prepared& out
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight));
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight, arena));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));

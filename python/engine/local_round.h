@@ -153,8 +153,10 @@ class LocalRound {
   template <typename Results, typename Merge>
   Results FinishWith(const Merge& merge);
   absl::Status AddBatch(absl::Span<Submission> batch);
-  Prepared Prepare(const Submission& submission) const;
-  absl::Status PrepareInto(const Submission& submission, Prepared& out) const;
+  // Makes the memory for the copied keys of a batch.
+  std::shared_ptr<KeyArena> MakeArena(absl::Span<const Submission> batch) const;
+  Prepared Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena) const;
+  absl::Status PrepareInto(const Submission& submission, const std::shared_ptr<KeyArena>& arena, Prepared& out) const;
   absl::Status CheckSubmission(const Submission& submission) const;
   absl::Status AddPrepared(Submission& submission, Prepared& prepared);
 

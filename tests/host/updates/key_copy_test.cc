@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
+#include "host/updates/key_arena.h"
 
 namespace sparseagg::internal {
 namespace {
@@ -39,7 +40,7 @@ template <typename To, typename From>
 std::vector<uint64_t> Copied(uint64_t num_rows, std::vector<From> keys, KeyOrder* found = nullptr) {
   const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, nullptr, order);
   EXPECT_TRUE(columns.ok()) << columns.status();
   std::fill(keys.begin(), keys.end(), From{99});
   if (found != nullptr) *found = order;
@@ -51,7 +52,7 @@ template <typename From>
 std::string Refusal(uint64_t num_rows, const std::vector<From>& keys) {
   const TensorSpec spec = KeysSpec(num_rows);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, nullptr, order);
   EXPECT_EQ(columns.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(columns.status().message());
 }
@@ -165,11 +166,11 @@ TEST_P(CopyKeysTest, BadKeyAnywhere_IsNamedWithItsPlace) {
 TEST_P(CopyKeysTest, Run_StaysARun) {
   const TensorSpec spec = KeysSpec(10);
   KeyOrder order;
-  const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, order);
+  const auto columns = CopyKeys({&spec, std::nullopt}, KeyRun{4, 6}, nullptr, nullptr, order);
   ASSERT_TRUE(columns.ok());
   EXPECT_EQ(std::get<KeyRun>(columns->keys).count, 6u);
   EXPECT_EQ(order.last, 9u);
-  EXPECT_FALSE(CopyKeys({&spec, std::nullopt}, KeyRun{4, 7}, nullptr, order).ok());
+  EXPECT_FALSE(CopyKeys({&spec, std::nullopt}, KeyRun{4, 7}, nullptr, nullptr, order).ok());
 }
 
 TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
@@ -177,12 +178,39 @@ TEST_P(CopyKeysTest, Copy_KeepsTheOwner) {
   const TensorSpec spec = KeysSpec(10);
   const std::vector<int64_t> keys = {3};
   KeyOrder order;
-  auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, order);
+  auto columns = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), owner, nullptr, order);
   ASSERT_TRUE(columns.ok());
   columns->value_owner = nullptr;
   EXPECT_EQ(owner.use_count(), 2);
   columns->owner = nullptr;
   EXPECT_EQ(owner.use_count(), 1);
+}
+
+TEST_P(CopyKeysTest, Arena_HoldsTheCopiesAsLongAsOneLives) {
+  const TensorSpec spec = KeysSpec(10);
+  const std::vector<int64_t> keys = {3, 5, 8};
+  auto arena = std::make_shared<KeyArena>(2 * KeyArena::BytesFor(3 * sizeof(uint32_t)));
+  const std::weak_ptr<KeyArena> alive = arena;
+  std::vector<UpdateColumns> copies;
+  std::vector<const uint32_t*> places;
+  for (int i = 0; i < 3; ++i) {
+    KeyOrder order;
+    const auto copy = CopyKeys({&spec, std::nullopt}, absl::MakeConstSpan(keys), nullptr, arena, order);
+    ASSERT_TRUE(copy.ok()) << copy.status();
+    const auto& found = std::get<absl::Span<const uint32_t>>(copy->keys);
+    EXPECT_THAT(found, ::testing::ElementsAre(3, 5, 8));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(found.data()) % 64, 0u);
+    places.push_back(found.data());
+    copies.push_back(*copy);
+  }
+  EXPECT_EQ(places[1] - places[0], 16);  // the next cache line
+  EXPECT_NE(places[2] - places[1], 16);  // the arena is full
+  EXPECT_EQ(arena.use_count(), 3);
+  arena.reset();
+  copies.erase(copies.begin());
+  EXPECT_FALSE(alive.expired());
+  copies.erase(copies.begin());
+  EXPECT_TRUE(alive.expired());
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, CopyKeysTest, ::testing::ValuesIn(cpu::SimdTargets()),
