@@ -146,6 +146,7 @@ size_t CountTouchedAny(const SlotTable& table) {
 
 #if HWY_TARGET == HWY_SCALAR
 // The scalar target has no vector twice as long as another, so this does nothing and leaves all slots to the caller.
+template <class Acc, class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint32_t, size_t, const DirectOutput<uint32_t>&, size_t*) {
   return 0;
 }
@@ -165,25 +166,51 @@ HWY_INLINE hn::Mask<ManyWords> JoinMasks(hn::Mask<Longs> low, hn::Mask<Longs> hi
 #endif
 }
 
-// The most frequent case: float64 sums or means over all submissions, no counters, 32-bit keys, float32 results. Keys
-// and results have half the size of sums, so a vector of them serves twice as many slots at a time. Stops when fewer
-// rows than a whole vector are left to write.
+// Returns: the counts of two vectors of slots. Sets the slots' counts to 0.
+template <class Count>
+HWY_INLINE hn::Vec<ManyWords> LoadAndClearManyCounts(Count* counts) {
+  const ManyWords dw;
+  const hn::Rebind<Count, ManyWords> d;
+  const auto taken = hn::LoadU(d, counts);
+  hn::StoreU(hn::Zero(d), d, counts);
+  if constexpr (sizeof(Count) < sizeof(uint32_t)) {
+    return hn::PromoteTo(dw, taken);
+  } else {
+    return taken;
+  }
+}
+
+// The most frequent case: 32-bit keys, float32 results, no returned weights. Keys and results have half the size of
+// sums, so a vector of them serves twice as many slots at a time. Values of untouched slots are computed, too, and
+// dropped. Stops when fewer rows than a whole vector are left to write.
 // Returns: the number of slots done. Sets `written` to the number of rows written.
+template <class Acc, class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t rows,
                                 const DirectOutput<uint32_t>& output, size_t* written) {
+  constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   const Longs d;
   const Doubles dd;
   const ManyFloats df;
   const ManyWords dw;
   const size_t lanes = hn::Lanes(d);
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
+  auto* slot_counts = static_cast<Count*>(table.counts);
   auto* values = reinterpret_cast<float*>(output.values);
   const auto fresh = hn::Set(d, table.untouched);
-  const bool divides = output.divided_by == DividedBy::kTotal;
-  const auto total = hn::Set(dd, output.total);
-  const auto finish = [&](hn::Vec<Longs> acc) HWY_ATTR {
-    const auto sums = hn::BitCast(dd, acc);
-    return RoundToFloats(divides ? hn::Div(sums, total) : sums);
+  const bool divides = output.divided_by != DividedBy::kNothing;
+  const auto unit = hn::Set(dd, output.unit);
+  const auto finish = [&](hn::Vec<Longs> acc, hn::Vec<Words> counts, size_t slot) HWY_ATTR {
+    auto sums = hn::BitCast(dd, acc);
+    if constexpr (!std::is_same_v<Acc, double>) {
+      sums = hn::Mul(hn::ConvertTo(dd, hn::BitCast(SignedLongs(), acc)), unit);
+    }
+    auto weights = hn::Zero(d);
+    if constexpr (kWeighed) {
+      weights = hn::LoadU(d, table.weights + slot);
+      hn::StoreU(hn::Zero(d), d, table.weights + slot);
+    }
+    if (divides) sums = hn::Div(sums, DivisorsOf<Acc>(output, hn::PromoteTo(d, counts), weights));
+    return RoundToFloats(sums);
   };
   const auto step = hn::Set(dw, static_cast<uint32_t>(2 * lanes));
   auto keys = hn::Iota(dw, first);
@@ -194,8 +221,15 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
     const auto high = hn::LoadU(d, slot_bits + slot + lanes);
     hn::StoreU(fresh, d, slot_bits + slot);
     hn::StoreU(fresh, d, slot_bits + slot + lanes);
-    const auto touched = JoinMasks(hn::Ne(low, fresh), hn::Ne(high, fresh));
-    const auto sums = hn::Combine(df, finish(high), finish(low));
+    auto touched = JoinMasks(hn::Ne(low, fresh), hn::Ne(high, fresh));
+    auto counts = hn::Zero(dw);
+    if constexpr (kCounted) {
+      counts = LoadAndClearManyCounts(slot_counts + slot);
+      touched = hn::Ne(counts, hn::Zero(dw));
+      if (output.counts != nullptr) hn::StoreU(hn::Compress(counts, touched), dw, output.counts + row);
+    }
+    const auto sums = hn::Combine(df, finish(high, hn::UpperHalf(Words(), counts), slot + lanes),
+                                  finish(low, hn::LowerHalf(Words(), counts), slot));
     hn::StoreU(hn::Compress(keys, touched), dw, output.keys + row);
     hn::StoreU(hn::Compress(sums, hn::RebindMask(df, touched)), df, values + row);
     row += hn::CountTrue(dw, touched);
@@ -205,6 +239,7 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
   return slot;
 }
 #endif
+template <class Acc, class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint64_t, size_t, const DirectOutput<uint64_t>&, size_t*) {
   return 0;
 }
@@ -213,11 +248,8 @@ template <class Acc, class Count, bool kWeighed, class Key>
 HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const DirectOutput<Key>& output) {
   size_t done = 0;
   size_t written = 0;
-  // Without counters and weights, the only possible divisor is the total.
-  if constexpr (std::is_same_v<Acc, double> && std::is_same_v<Count, NoCount> && !kWeighed) {
-    if (output.dtype == DType::kFloat32) {
-      done = CompactFloats(table, first, rows, output, &written);
-    }
+  if (output.dtype == DType::kFloat32 && output.weights == nullptr) {
+    done = CompactFloats<Acc, Count, kWeighed>(table, first, rows, output, &written);
   }
   DirectWriter<Key> writer(output, rows, written);
   ForTouchedSlots<Count, kWeighed>(
