@@ -124,6 +124,19 @@ TEST_P(FixedPointContract, Reject_TermBeyondTheBound_RefusesTheSubmission) {
   }
 }
 
+TEST_P(FixedPointContract, Reject_LargeUnsortedUpdate_NamesTheSmallestKey) {
+  TensorSpec spec = FixedPointSpec(2.0, 8, Op::kSum, DType::kFloat32);
+  spec.num_rows = uint64_t{1} << 40;
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 20'000; i > 0; --i) keys.push_back(i << 20);
+  std::vector<double> values(keys.size(), 1.0);
+  EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", keys, values)).ok());
+  for (const uint64_t i : {19'000, 613, 700}) values[keys.size() - i] = 2.5;
+  const absl::Status status = SubmitStatus(spec, Client(spec, "a", keys, values));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(uint64_t{613} << 20)));
+}
+
 TEST_P(FixedPointContract, Reject_LooksAtWeightedFoldedTerms) {
   TensorSpec spec = FixedPointSpec(2.0, 8);
   spec.aggregation.weighting = Weighting::kByWeight;
