@@ -56,7 +56,7 @@ struct Tuning {
   uint64_t min_coarse_tuples = kTiny ? 4 : uint64_t{1} << 13;
 
   // Memory of pending updates from which on they are merged into the base. Every such merge reads and writes all rows
-  // of the base, so that a round that ends below this is merged in half the time.
+  // of the base; a round that ends below this has none.
   uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{256} << 20;
 };
 
