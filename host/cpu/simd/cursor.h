@@ -11,8 +11,8 @@
 
 namespace sparseagg::cpu {
 
-// Position of a merge in one update, or in the base. It moves through the keys in ascending order, block by block. One
-// cache line large, since a merge of many small updates spends its time on little else. Owned by Sources.
+// Position of a merge in one update, or in the base. It moves through the keys in ascending order, block by block. A
+// cache line large with 32-bit keys, as a merge of many small updates spends its time on little else. Owned by Sources.
 template <typename Key>
 struct Cursor {
   const Key* keys = nullptr;  // null: the keys are the run first, first + 1, …
