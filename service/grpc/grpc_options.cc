@@ -17,7 +17,7 @@ constexpr int kMaxThreads = 32;
 
 // The largest DATA frame that clients may send. HTTP/2's default of 16 KiB makes a message of 1 MiB 64 frames, each of
 // which gRPC handles by itself. Other calls on the connection wait for a frame: at 100 Mbit/s, 20 ms for this one.
-constexpr int kMaxFrameBytes = 256 << 10;
+constexpr int kLargestFrame = 256 << 10;
 
 // Concurrent calls on one connection; a client queues further calls. About twice the default of --max-open-rounds,
 // because a client may wait for each open round. At most half of MaxOpenStreams: one beyond that ends connections.
@@ -50,7 +50,7 @@ void ConfigureTransport(const Limits& limits, grpc::ServerBuilder& builder) {
   // or not. Remove with: a version that bounds the bytes of unread streams.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kLargestFrame);
   // Workaround: gRPC 1.51 decompresses a message before it checks the message's size, and a message may expand a
   // thousandfold. Remove with: a version that checks the size while it decompresses.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

@@ -53,7 +53,8 @@ struct Batch {
     for (uint32_t source = 0; source < kSources; ++source) {
       begin_tuples.push_back(tuple);
       for (const uint32_t s : segments_of_source[source]) entries[s].push_back(num_base + tuple++);
-      sources.push_back({uniform ? 1.0 : rng.Unit(), uniform ? 1 : rng.Between(0, 9), rng.Unit(), rng.Between(0, 99)});
+      sources.push_back(
+          {1.0, uniform ? 1.0 : rng.Unit(), uniform ? 1 : rng.Between(0, 9), rng.Unit(), rng.Between(0, 99)});
     }
     begin_tuples.push_back(tuple);
     for (const std::vector<uint32_t>& segment : entries) {

@@ -27,7 +27,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 // The sanitizers' builds take ten times as long, and merge at 1000 pending bytes (host/cpu/tuning.h).
-constexpr size_t kDivisor = kSanitized ? 8 : 1;
+constexpr size_t kFewer = kSanitized ? 8 : 1;
 
 struct Arrival {
   std::string name;
@@ -52,7 +52,7 @@ TensorSpec FixedPointSpec(Op op, uint64_t num_rows, uint32_t row_width, uint64_t
 }
 
 std::vector<Arrival> Arrivals() {
-  constexpr size_t kMany = 180000 / kDivisor;
+  constexpr size_t kMany = 180000 / kFewer;
   TensorSpec weighted = FixedPointSpec(Op::kCoordinateMean, 10000000, 1, kMany);
   weighted.aggregation.weighting = Weighting::kByWeight;
   weighted.aggregation.weight_bound = 1.0;
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Arrivals, MergeOnArrival, ::testing::ValuesIn(Arrivals(
 TEST(MergeOnArrivalMemory, ManyUpdatesOfTheSameKeys_MemoryIsThatOfTheKeys) {
   const SmallPendingLimit small_pending_limit;
   constexpr uint32_t kWidth = 1024;
-  constexpr int kCount = 30000 / kDivisor;
+  constexpr int kCount = 30000 / kFewer;
   const TensorSpec spec = FixedPointSpec(Op::kSum, 0, kWidth, kCount);
   RawSubmission submission{
       "", 1.0, {{{uint64_t{1} << 50, 3}, PackFloats(spec.dtype, std::vector<double>(2 * kWidth, 0.5))}}};
@@ -161,7 +161,7 @@ TEST(MergeOnArrivalMemory, ManyUpdatesOfTheSameKeys_MemoryIsThatOfTheKeys) {
       most_bytes = std::max(most_bytes, aggregation->memory_bytes());
     }
     // All updates together hold 240 MB, or as much less.
-    EXPECT_LT(most_bytes, (size_t{64} << 20) / kDivisor) << "updates are kept instead of merged";
+    EXPECT_LT(most_bytes, (size_t{64} << 20) / kFewer) << "updates are kept instead of merged";
     const auto results = std::move(*aggregation).Finish();
     ASSERT_TRUE(results.ok());
     EXPECT_THAT(KeysOf(results->front()), ElementsAre(3u, uint64_t{1} << 50));

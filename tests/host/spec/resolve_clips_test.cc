@@ -61,7 +61,7 @@ TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {
   dense.layout = Layout::kDense;
   TensorSpec propagates = Tensor("e");
   propagates.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
-  TensorSpec median = floats;
+  TensorSpec median = Tensor("e");
   median.aggregation.op = Op::kMedian;
   TensorSpec keys = Tensor("e");
   keys.aggregation.op = Op::kUnion;
