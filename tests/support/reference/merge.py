@@ -115,7 +115,7 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
     return _select(tensor, how, merged, rows, shift if fixed else None)
 
 
-def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[Update]) -> MergedTensor:
+def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[tuple[Update, Bounded]]) -> MergedTensor:
     dtype = result_dtype(tensor, how)
     merged: dict[int, _Key] = {}
     rows: dict[int, Row | None] = {}

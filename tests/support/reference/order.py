@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -57,11 +57,16 @@ def order_problems(how: Aggregation) -> list[str]:
     return problems
 
 
-def order_keys(tensor: TensorSpec, how: Aggregation, updates: Sequence[Update]) -> dict[int, OrderKey]:
-    """Returns the statistic at every key that a submission lists. ``updates``: in order of client id."""
-    folded = [fold(tensor, update) for update in updates]
+def order_keys(
+    tensor: TensorSpec, how: Aggregation, updates: Sequence[tuple[Update, Mapping[str, dict[int, Row]]]]
+) -> dict[int, OrderKey]:
+    """Returns the statistic at every key that a submission lists.
+
+    ``updates``: in order of client id, each with the rows of the tensors that have bounds, as these left them.
+    """
+    folded = [bounded[tensor.name] if tensor.name in bounded else fold(tensor, update) for update, bounded in updates]
     by_weight = how.weighting == "by_weight"
-    weights: list[Number] = [(update.weight or 0.0) if by_weight else 1.0 for update in updates]
+    weights: list[Number] = [(update.weight or 0.0) if by_weight else 1.0 for update, _ in updates]
     return {key: _at_key(tensor, how, key, folded, weights) for key in sorted(set().union(*folded))}
 
 
