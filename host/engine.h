@@ -68,10 +68,10 @@ class Accumulator {
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
   // empty update where the submission has none. The update is pending until it is merged (folded) into the base, the
   // sums so far: by FoldPending, by Finish, or, where the order does not matter (OrderMatters), by the Add that makes
-  // the pending updates as large as the base and as the engine's threshold (64 MiB on the CPU of a server, 256 MiB
-  // elsewhere, 16 MiB on a GPU). Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bug in the engine. Consumes
-  // `update`, after an error too. If num_submissions() has grown after an error, the update counts, and only the merge
-  // that followed has failed. All other submissions still count, and calls may go on.
+  // the pending updates as large as the base and as the engine's threshold (64 MiB on the CPU, 16 MiB on a GPU).
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bug in the engine. Consumes `update`, after an error too. If
+  // num_submissions() has grown after an error, the update counts, and only the merge that followed has failed. All
+  // other submissions still count, and calls may go on.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are

@@ -23,7 +23,6 @@
 #include "host/base/to_status.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
-#include "host/cpu/tuning.h"
 #include "service/admission/heap_trimmer.h"
 #include "service/base/log.h"
 #include "service/base/owners_file.h"
@@ -85,9 +84,6 @@ void KeepFreedMemory(const Limits& limits) {
   mallopt(M_TOP_PAD, 1 << 20);
 }
 
-// A server has many rounds, whose pending updates share its memory.
-constexpr uint64_t kMinPendingBytes = uint64_t{64} << 20;
-
 // Time for the last lines of the log to be written. A stop does not wait longer for a slow reader of the log.
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 constexpr absl::Duration kFlushTimeoutWhenKilled = absl::Milliseconds(100);
@@ -131,7 +127,6 @@ int Run(const Options& options) {
   IgnoreFailedWrites();
   DisableMutexDeadlockDetection();
   KeepFreedMemory(options.server.limits);
-  cpu::CurrentTuning().min_pending_bytes = kMinPendingBytes;
   ConfigureLog(options.log_level, options.log_format);
   const HeapTrimmer trimmer(options.server.limits.memory_limit_bytes);
   if (const absl::Status status = cpu::ForceSimdTarget(options.simd); !status.ok()) {

@@ -56,8 +56,8 @@ struct Tuning {
   uint64_t min_coarse_tuples = kTiny ? 4 : uint64_t{1} << 13;
 
   // Memory of pending updates from which on they are merged into the base. Every such merge reads and writes all rows
-  // of the base; a round that ends below this has none.
-  uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{256} << 20;
+  // of the base.
+  uint64_t min_pending_bytes = kTiny ? 1000 : uint64_t{64} << 20;
 };
 
 // Bytes of output from which on whole cache lines are written past the caches, which could not hold them until they are

@@ -65,7 +65,6 @@ import numpy as np
 import sparseagg as sa
 
 COUNT, WIDTH = 500_000, 8
-UPDATES = 14  # whose keys and rows are beyond the 256 MiB from which on they are merged
 spec = sa.RoundSpec([sa.TensorSpec(name, "int32", num_rows=0, row_width=WIDTH) for name in "ab"])
 rows = np.ones((COUNT, WIDTH), np.int32)
 
@@ -89,10 +88,11 @@ def sums(aggregator):
 
 adding, left, right = (sa.Aggregator(spec, threads=1) for _ in range(3))
 columns = [keys(client) for client in range(8)]
-for client in range(2 * UPDATES):
-    (left, right)[client % 2].add(f"{client}", {name: (columns[client % 4], rows) for name in "ab"})
-limit((8 * UPDATES + 16) << 20)  # room for the copies of keys, and hardly more
-told = [tell(adding.add, f"{i}", {name: (columns[i % 8], rows) for name in "ab"}) for i in range(UPDATES)]
+for client in range(4):
+    (left, right)[client % 2].add(f"{client}", {name: (columns[client], rows) for name in "ab"})
+    (left, right)[client % 2].add(f"{client} again", {name: (columns[client], rows) for name in "ab"})
+limit((64 + 16) << 20)  # room for the copies of keys, and hardly more
+told = [tell(adding.add, f"{client}", {name: (columns[client], rows) for name in "ab"}) for client in range(8)]
 merged = tell(left.merge, right)
 limit(None)
 print(*told, adding.num_submissions, tell(adding.add, "7", {}))
@@ -104,9 +104,9 @@ print(*sums(adding))
 def test_lack_of_memory_for_a_merge_loses_nothing_and_counts_nothing_that_was_refused():
     ran = subprocess.run([sys.executable, "-c", _SHORT_OF_MEMORY], check=True, capture_output=True, text=True)
     added, merged, sums = ran.stdout.splitlines()
-    assert added == "ok " * 14 + "14 AlreadyExistsError"
+    assert added == "ok " * 8 + "8 AlreadyExistsError"
     assert merged == "ResourceExhaustedError FailedPreconditionError FailedPreconditionError"
-    assert sums == f"{8 * 500_000} {14 * 8 * 500_000} {14 * 8 * 500_000}"
+    assert sums == f"{8 * 500_000} {8 * 8 * 500_000} {8 * 8 * 500_000}"
 
 
 def test_aggregator_reads_values_where_they_are():
@@ -172,14 +172,13 @@ def test_aggregator_that_is_dropped_lets_go():
 
 def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
     rng = np.random.default_rng(2)
-    spec = one(num_rows=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=40)
+    spec = one(num_rows=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
     aggregator = sa.Aggregator(spec)
     first = sorted_update(rng)
     alive = weakref.ref(first[1])
     aggregator.add("0", first)
     del first
-    # 8 MB each, of which 256 MiB are merged.
-    for i in range(1, 40):
+    for i in range(1, 12):
         aggregator.add(str(i), sorted_update(rng))
     gc.collect()
     assert alive() is None

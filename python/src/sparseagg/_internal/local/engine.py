@@ -245,7 +245,7 @@ class Aggregator:
 
         Raises:
             FailedPreconditionError: submissions have been merged already, so that none can be taken out: where the
-                order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 256 MiB; or
+                order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or
                 beyond the ``memory_limit``. Or the aggregator is spent.
         """
         with extension.errors():
