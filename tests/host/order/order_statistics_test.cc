@@ -99,7 +99,7 @@ TEST_P(OrderStatisticsContract, FoldPending_IsRefusedWithTheReason) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("median needs all values of a key at once"));
   EXPECT_TRUE(aggregation->MergePending().ok());
   EXPECT_TRUE(aggregation->CheckKeepsAll().ok());
-  aggregation->Remove({{1}});
+  aggregation->Remove({1});
   const auto results = std::move(*aggregation).Finish();
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_THAT(FloatsOf((*results)[0]), ::testing::ElementsAre(2.5));
