@@ -134,11 +134,9 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
   spec.on_bound = Choose(tensor.on_bound(), round.on_bound(), BoundPolicy::kReject);
   spec.on_empty = Choose(tensor.on_empty(), round.on_empty(), EmptyPolicy::kFail);
   spec.mean_divisor = Choose(tensor.mean_divisor(), round.mean_divisor(), MeanDivisor::kWeights);
-  if (tensor.has_fixed_divisor() || round.has_fixed_divisor()) {
-    // A divisor of the round is not for a tensor with another kind of divisor.
-    if (tensor.has_fixed_divisor() || spec.mean_divisor == MeanDivisor::kFixed) {
-      spec.fixed_divisor = SPARSEAGG_PICK(fixed_divisor);
-    }
+  // A divisor of the round is not for a tensor with another kind of divisor.
+  if (tensor.has_fixed_divisor() || (round.has_fixed_divisor() && spec.mean_divisor == MeanDivisor::kFixed)) {
+    spec.fixed_divisor = SPARSEAGG_PICK(fixed_divisor);
   }
   spec.value_bound = SPARSEAGG_PICK(value_bound);
   spec.weight_bound = SPARSEAGG_PICK(weight_bound);

@@ -12,7 +12,8 @@ namespace {
 
 template <typename T>
 bool IsNan(T value) {
-  return value != value;
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
 }
 
 // Errors: kOverflow if the mean of integers leaves int64.
