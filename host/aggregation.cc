@@ -52,6 +52,9 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
   aggregation->tensors_ = std::move(tensors);
   aggregation->has_clips_ = std::any_of(aggregation->tensors_.begin(), aggregation->tensors_.end(),
                                         [](const TensorSpec& spec) { return spec.clip.has_bound(); });
+  const auto kept = std::find_if(aggregation->tensors_.begin(), aggregation->tensors_.end(),
+                                 [](const TensorSpec& spec) { return IsOrderStatistic(spec.aggregation.op); });
+  aggregation->order_statistic_ = kept == aggregation->tensors_.end() ? nullptr : &*kept;
   aggregation->memory_limit_ = memory_limit;
   const uint64_t bytes = aggregation->BytesWith(nullptr);
   if (bytes > (memory_limit == 0 ? kAddressableBytes : memory_limit)) {
@@ -106,7 +109,7 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
     const Accumulator& accumulator = *accumulators_[t];
     const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
     // Sums whose order matters are folded before Finish only to stay within a memory limit.
-    const bool folds = !OrderMatters(tensors_[t]) || (memory_limit_ != 0 && FindOrderStatistic() == nullptr);
+    const bool folds = !OrderMatters(tensors_[t]) || (memory_limit_ != 0 && order_statistic_ == nullptr);
     const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
     bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
   }
@@ -126,9 +129,9 @@ absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string
 absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission) {
   const auto fits = [&] { return BytesWith(&submission) <= memory_limit_; };
   if (fits()) return absl::OkStatus();
-  const TensorSpec* const kept = FindOrderStatistic();
   const auto does_not_fit = [&] {
-    const std::string reason = kept == nullptr ? "" : absl::StrCat("; ", KeepsSubmissionsError(*kept).message());
+    const std::string reason =
+        order_statistic_ == nullptr ? "" : absl::StrCat("; ", KeepsSubmissionsError(*order_statistic_).message());
     return absl::ResourceExhaustedError(
         absl::StrCat("with the update of client '", client_id, "', of ", submission.memory_bytes(),
                      " bytes, the merged rows (", memory_bytes(), " bytes) and the result take up to ",
@@ -138,7 +141,7 @@ absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const Prepar
   if (submission.memory_bytes() > memory_limit_ / 2) return does_not_fit();
   RETURN_IF_ERROR(MergePending());
   if (fits()) return absl::OkStatus();
-  if (kept != nullptr) return does_not_fit();
+  if (order_statistic_ != nullptr) return does_not_fit();
   // Add has compared the id with those that are folded already.
   const auto pending = client_ids_.begin() + static_cast<std::ptrdiff_t>(folded_.size());
   if (OrderMattersSomewhere() && pending != client_ids_.end()) {
@@ -221,13 +224,6 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   return order;
 }
 
-const TensorSpec* Aggregation::FindOrderStatistic() const {
-  for (const TensorSpec& spec : tensors_) {
-    if (IsOrderStatistic(spec.aggregation.op)) return &spec;
-  }
-  return nullptr;
-}
-
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
 absl::Status Aggregation::MergePending() {
@@ -240,7 +236,7 @@ absl::Status Aggregation::MergePending() {
 
 absl::Status Aggregation::FoldPending() {
   const DefaultFloatEnvironment environment;
-  if (const TensorSpec* const kept = FindOrderStatistic(); kept != nullptr) return KeepsSubmissionsError(*kept);
+  if (order_statistic_ != nullptr) return KeepsSubmissionsError(*order_statistic_);
   RETURN_IF_ERROR(MergePending());
   if (!OrderMattersSomewhere()) return absl::OkStatus();
   const std::vector<uint32_t> order = CanonicalOrder();

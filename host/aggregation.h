@@ -135,11 +135,11 @@ class Aggregation {
   absl::Status FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission);
   std::vector<uint32_t> CanonicalOrder() const;
   bool OrderMattersSomewhere() const;
-  // Returns: a tensor whose op is an order statistic, which keeps all submissions; null if there is none.
-  const TensorSpec* FindOrderStatistic() const;
 
   std::vector<TensorSpec> tensors_;
   bool has_clips_ = false;  // a tensor has bounds
+  // A tensor whose op is an order statistic, which keeps all submissions; null if there is none.
+  const TensorSpec* order_statistic_ = nullptr;
   uint64_t memory_limit_ = 0;
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add

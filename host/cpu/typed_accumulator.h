@@ -12,12 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/finish/dense_row_sink.h"
 #include "host/cpu/finish/row_finisher.h"
+#include "host/cpu/finish/sparse_row_sink.h"
 #include "host/cpu/merge/combine_rows.h"
 #include "host/cpu/merge/lone_merge.h"
 #include "host/cpu/merge/parallel_merge.h"
@@ -25,6 +25,7 @@
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/tuning.h"
+#include "host/cpu/update_list.h"
 #include "host/result.h"
 #include "host/spec/fixed_point.h"
 
@@ -54,31 +55,17 @@ class TypedAccumulator : public Accumulator {
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
-    std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
-    ReserveOne(weights_);
-    ReserveOne(updates_);
-    weights_.push_back(cpu_update->weight);
-    if (cpu_update->num_keys == 0) {
-      updates_.push_back(nullptr);
-      return absl::OkStatus();
-    }
+    if (!list_.Add(std::move(update))) return absl::OkStatus();
     has_keys_.store(true, std::memory_order_relaxed);
-    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
-    sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
-    updates_.push_back(std::move(cpu_update));
     return MergeIfDue();
   }
 
   // Where the order matters, neither must have folded any.
   absl::Status MergeFrom(Accumulator&& other) override {
     auto& from = static_cast<TypedAccumulator&>(other);
-    weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
-    for (auto& update : from.updates_) updates_.push_back(std::move(update));
-    pending_.Add(from.pending_);
+    list_.MoveFrom(from.list_);
     if (from.has_keys_) has_keys_ = true;
-    sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
     num_folded_ += from.num_folded_;
-    from.updates_.clear();
     if (base_.size() == 0) {
       base_ = std::move(from.base_);
     } else if constexpr (Fold::kAnyOrder) {
@@ -92,23 +79,12 @@ class TypedAccumulator : public Accumulator {
 
   bool KeepsAll() const override { return num_folded_ == 0; }
 
-  void Remove(absl::Span<const uint32_t> indices) override {
-    for (const uint32_t index : indices) {
-      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
-    }
-    EraseAt(indices, updates_);
-    EraseAt(indices, weights_);
-    if (sort_bytes_ == 0) return;
-    sort_bytes_ = 0;
-    for (const auto& update : updates_) {
-      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
-    }
-  }
+  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
 
   absl::Status FoldPending(SubmissionOrder order) override {
-    if (merges_on_arrival_) return pending_.num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
+    if (merges_on_arrival_) return list_.pending().num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
-    return updates_.empty() ? absl::OkStatus() : MergeIntoBase(input);
+    return list_.updates().empty() ? absl::OkStatus() : MergeIntoBase(input);
   }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
@@ -126,47 +102,24 @@ class TypedAccumulator : public Accumulator {
     return result;
   }
 
-  uint64_t num_submissions() const override { return weights_.size(); }
+  uint64_t num_submissions() const override { return list_.weights().size(); }
 
-  size_t memory_bytes() const override {
-    return pending_.memory_bytes() + base_.memory_bytes() + weights_.capacity() * sizeof(double) +
-           updates_.capacity() * sizeof(updates_[0]);
-  }
+  size_t memory_bytes() const override { return list_.memory_bytes() + base_.memory_bytes(); }
 
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
     const uint64_t row_bytes = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
                                (shape_.counts ? sizeof(uint32_t) : 0) +
                                (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(double));
-    return SaturatingAdd(SaturatingMultiply(MaxRowsWith(next), row_bytes), MaxSortBytesWith(next));
+    return SaturatingAdd(SaturatingMultiply(MaxRowsWith(next), row_bytes), list_.SortBytesWith(next));
   }
 
   uint64_t FinishBytes(const PreparedUpdate* next) const override {
     const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
     const uint64_t result_bytes = is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, MaxRowsWith(next));
-    return SaturatingAdd(result_bytes, MaxSortBytesWith(next));
+    return SaturatingAdd(result_bytes, list_.SortBytesWith(next));
   }
 
  private:
-  // Row sink of a sparse result: finishes rows.
-  class SparseRowSink {
-   public:
-    SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
-    absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
-    size_t size() const { return finisher_.size(); }
-    bool AcceptsDirectOutput() const { return finisher_.IsDirect(); }
-    DirectOutput<Key> DirectOutputAt(uint64_t at) const {
-      return finisher_.DirectOutputAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts,
-                                      result_.weights, at);
-    }
-    void Write(uint64_t at) {
-      finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
-    }
-
-   private:
-    RowFinisher<Key, Fold> finisher_;
-    Result& result_;
-  };
-
   // Row sink of the base: copies rows unfinished.
   class BaseRowSink {
    public:
@@ -210,20 +163,15 @@ class TypedAccumulator : public Accumulator {
     Result result = MakeDense(spec_);
     RETURN_IF_ERROR(
         ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseRowSink<Key, Fold>(params, result); }));
-    const bool is_empty = blocks.blocks.empty();
-    const uint64_t begin = is_empty ? spec_.num_rows : blocks.blocks.front().first;
-    const uint64_t last = is_empty ? spec_.num_rows : blocks.blocks.back().last;
-    const DenseFill fill(spec_);
-    fill.Rows(0, begin, result);
-    if (last < spec_.num_rows) fill.Rows(last + 1, spec_.num_rows, result);
+    FillOutside(spec_, blocks, result);
     return result;
   }
 
   absl::StatusOr<Result> FinishSparse(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
     Result result = MakeSparse(spec_, blocks.MaxRows());
     ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return SparseRowSink(params, result); }));
-    return CutAndLayOut(num_rows, std::move(result));
+                     ParallelMerge(input, blocks, arena_, [&] { return SparseRowSink<Key, Fold>(params, result); }));
+    return FreeAndLayOut(num_rows, std::move(result));
   }
 
   // Finishes an update whose rows are not folded yet, and which is the only one.
@@ -233,36 +181,26 @@ class TypedAccumulator : public Accumulator {
         const uint64_t num_rows,
         MergeInTurns<Key>(
             LoneMerger<Key>::NumBlocks(spec_, update), arena_, [&] { return LoneMerger<Key>(spec_, shape_, update); },
-            [](size_t block) { return block; }, [&] { return SparseRowSink(params, result); }));
+            [](size_t block) { return block; }, [&] { return SparseRowSink<Key, Fold>(params, result); }));
     result.plan = "one update, whose rows are folded where they lie";
-    return CutAndLayOut(num_rows, std::move(result));
+    return FreeAndLayOut(num_rows, std::move(result));
   }
 
-  // Cuts a sparse result to its rows, and makes it dense where the spec says so.
-  Result CutAndLayOut(uint64_t num_rows, Result result) {
-    updates_.clear();
+  // Frees what is merged, cuts a sparse result to its rows, and makes it dense where the spec says so.
+  Result FreeAndLayOut(uint64_t num_rows, Result result) {
+    list_.ClearUpdates();
     base_ = {};
-    CutSparse(spec_, num_rows, result);
-    if (!IsDenseResult(spec_, num_rows)) return result;
-    Result dense = MakeDense(spec_, result);
-    dense.plan = std::move(result.plan);
-    return dense;
+    return CutAndLayOut(spec_, num_rows, std::move(result));
   }
 
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
-    const uint64_t next_keys = next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys;
-    const uint64_t keys = SaturatingAdd(base_.size(), SaturatingAdd(pending_.num_keys(), next_keys));
+    const uint64_t keys = SaturatingAdd(base_.size(), list_.KeysWith(next));
     return spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
-  }
-
-  uint64_t MaxSortBytesWith(const PreparedUpdate* next) const {
-    if (next == nullptr) return sort_bytes_;
-    return std::max(sort_bytes_, SortBytes(spec_, *static_cast<const CpuUpdate*>(next)));
   }
 
   // Returns: the base and all pending updates, in this order if it matters.
   absl::StatusOr<Input> MakeInput(SubmissionOrder order) const {
-    RETURN_IF_ERROR(CheckOrder(spec_, order, weights_.size()));
+    RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
     Input input = MakeInput();
     if (merges_on_arrival_) return input;
     for (const uint32_t index : order.subspan(num_folded_)) {
@@ -270,7 +208,7 @@ class TypedAccumulator : public Accumulator {
         return absl::InternalError(
             absl::StrCat(Quoted(spec_), ": submission ", index, " has been folded before some that precede it"));
       }
-      const CpuUpdate* const update = updates_[index - num_folded_].get();
+      const CpuUpdate* const update = list_.updates()[index - num_folded_].get();
       if (update != nullptr) input.updates.push_back(update);
     }
     return input;
@@ -285,7 +223,7 @@ class TypedAccumulator : public Accumulator {
     if (base_.size() > 0) input.base = &base_;
     input.base_is_first = input.base != nullptr && !merges_on_arrival_;
     if (!merges_on_arrival_) return input;
-    for (const auto& update : updates_) {
+    for (const auto& update : list_.updates()) {
       if (update != nullptr) input.updates.push_back(update.get());
     }
     return input;
@@ -294,7 +232,7 @@ class TypedAccumulator : public Accumulator {
   // Cuts the keys into blocks. Folds pending updates that are not, and unpacks or sorts them completely, where the
   // blocks need it.
   Blocks<Key> Plan(const Input& input) {
-    for (const auto& update : updates_) {
+    for (const auto& update : list_.updates()) {
       if (update != nullptr) cpu::Fold(spec_, *update);
     }
     Blocks<Key> blocks = ChooseBlocks(input);
@@ -302,13 +240,13 @@ class TypedAccumulator : public Accumulator {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kSort; });
       if (!all_sorted || input.base_is_first) {
-        for (const auto& update : updates_) {
+        for (const auto& update : list_.updates()) {
           if (update != nullptr) Unpack(*update);
         }
       }
       return blocks;
     }
-    for (const auto& update : updates_) {
+    for (const auto& update : list_.updates()) {
       if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
     }
     return ChooseBlocks(input);
@@ -324,16 +262,16 @@ class TypedAccumulator : public Accumulator {
                                (a.op == Op::kMean || shape_.key_weights == KeyWeights::kFixed);
     if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
     if (shape_.key_weights != KeyWeights::kNone) {
-      params.has_positive_weights = std::all_of(weights_.begin(), weights_.end(), [&](double weight) {
+      params.has_positive_weights = std::all_of(list_.weights().begin(), list_.weights().end(), [&](double weight) {
         return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
       });
     }
-    params.total_weight = TotalWeight(spec_, weights_, order);
+    params.total_weight = TotalWeight(spec_, list_.weights(), order);
     return params;
   }
 
   absl::Status MergeIfDue() {
-    return sparseagg::MergeIfDue(spec_, pending_, base_.memory_bytes(), CurrentTuning().min_pending_bytes,
+    return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes(), CurrentTuning().min_pending_bytes,
                                  [this] { return MergeIntoBase(MakeInput()); });
   }
 
@@ -347,10 +285,8 @@ class TypedAccumulator : public Accumulator {
     merged.resize(num_rows, shape_);
     merged.Trim();
     base_ = std::move(merged);
-    num_folded_ = weights_.size();
-    updates_.clear();
-    pending_.Clear();
-    sort_bytes_ = 0;
+    num_folded_ = list_.weights().size();
+    list_.ClearUpdates();
     return absl::OkStatus();
   }
 
@@ -358,14 +294,10 @@ class TypedAccumulator : public Accumulator {
   const RowShape shape_;
   tbb::task_arena& arena_;
   const bool merges_on_arrival_ = !OrderMatters(spec_);
-  // Of all submissions, or of those not merged yet, in order of Add; null: without keys.
-  std::vector<std::unique_ptr<CpuUpdate>> updates_;
-  std::vector<double> weights_;  // of every submission, in order of Add
+  UpdateList list_{spec_};
   Rows base_;
-  std::atomic<bool> has_keys_ = false;      // an update with keys has been added; Prepare reads it on any thread
-  size_t num_folded_ = 0;                   // submissions in base_; where the order matters, they were added first
-  PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
-  uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
+  std::atomic<bool> has_keys_ = false;  // an update with keys has been added; Prepare reads it on any thread
+  size_t num_folded_ = 0;               // submissions in base_; where the order matters, they were added first
 };
 
 // For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.

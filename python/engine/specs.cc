@@ -1,7 +1,7 @@
 #include "python/engine/specs.h"
 
+#include <optional>
 #include <string>
-#include <type_traits>
 
 #include "host/spec/resolve_clips.h"
 #include "python/engine/errors.h"
@@ -23,6 +23,12 @@ Enum Parse(const py::dict& fields, const char* field, const char* const (&names)
 
 template <typename T>
 void Set(const py::dict& fields, const char* field, T& out) {
+  const py::object value = fields[field];
+  if (!value.is_none()) out = value.cast<T>();
+}
+
+template <typename T>
+void Set(const py::dict& fields, const char* field, std::optional<T>& out) {
   const py::object value = fields[field];
   if (!value.is_none()) out = value.cast<T>();
 }
@@ -50,15 +56,10 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   Set(fields, "weight_bound", a.weight_bound);
   Set(fields, "max_submissions", a.max_submissions);
   a.order.absent = Parse<AbsentPolicy>(fields, "absent", {"skip", "zero"});
-  const auto set_if_given = [&fields](const char* field, auto& out) {
-    const py::object value = fields[field];
-    if (!value.is_none()) out = value.cast<typename std::decay_t<decltype(out)>::value_type>();
-  };
-  set_if_given("trim_fraction", a.order.trim_fraction);
-  set_if_given("trim_count", a.order.trim_count);
-  set_if_given("quantile", a.order.quantile);
-  const py::object threshold = fields["dense_threshold"];
-  if (!threshold.is_none()) a.dense_threshold = threshold.cast<double>();
+  Set(fields, "trim_fraction", a.order.trim_fraction);
+  Set(fields, "trim_count", a.order.trim_count);
+  Set(fields, "quantile", a.order.quantile);
+  Set(fields, "dense_threshold", a.dense_threshold);
   const py::object result_dtype = fields["result_dtype"];
   if (!result_dtype.is_none()) a.result_dtype = ParseDType(result_dtype.cast<std::string>());
   return a;
@@ -69,14 +70,9 @@ ClipSpec ToClip(const py::dict& fields, const char* name) {
   ClipSpec clip;
   if (!fields.contains(name) || fields[name].is_none()) return clip;
   const auto bounds = fields[name].cast<py::dict>();
-  const auto set = [&](const char* bound, auto& out) {
-    if (const py::object value = bounds[bound]; !value.is_none()) {
-      out = value.cast<typename std::decay_t<decltype(out)>::value_type>();
-    }
-  };
-  set("l2", clip.l2);
-  set("linf", clip.linf);
-  set("max_keys", clip.max_keys);
+  Set(bounds, "l2", clip.l2);
+  Set(bounds, "linf", clip.linf);
+  Set(bounds, "max_keys", clip.max_keys);
   if (!bounds["on_clip"].is_none()) clip.on_clip = Parse<ClipPolicy>(bounds, "on_clip", {"clip", "reject"});
   return clip;
 }

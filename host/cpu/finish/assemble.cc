@@ -106,4 +106,12 @@ Result MakeDense(const TensorSpec& spec, const Result& sparse) {
   return result;
 }
 
+Result CutAndLayOut(const TensorSpec& spec, uint64_t num_rows, Result result) {
+  CutSparse(spec, num_rows, result);
+  if (!IsDenseResult(spec, num_rows)) return result;
+  Result dense = MakeDense(spec, result);
+  dense.plan = std::move(result.plan);
+  return dense;
+}
+
 }  // namespace sparseagg::cpu

@@ -43,6 +43,9 @@ class DenseFill {
 // Returns: a sparse result converted to the dense layout.
 Result MakeDense(const TensorSpec& spec, const Result& sparse);
 
+// Cuts a sparse result to its first `num_rows` rows, and makes it dense where the spec says so.
+Result CutAndLayOut(const TensorSpec& spec, uint64_t num_rows, Result result);
+
 }  // namespace sparseagg::cpu
 
 #endif  // SPARSEAGG_HOST_CPU_FINISH_ASSEMBLE_H_

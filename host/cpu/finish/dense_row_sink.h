@@ -14,6 +14,7 @@
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/finish/row_finisher.h"
 #include "host/cpu/merge/block_merger.h"
+#include "host/cpu/merge/blocks.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/tuning.h"
@@ -142,6 +143,17 @@ class DenseRowSink {
   Column<double> weights_;
   bool values_are_placed_ = false;  // the fold has written the values to the result, not to values_
 };
+
+// Writes `fill` to the rows that are in none of the blocks: those before the first and after the last one.
+template <typename Key>
+void FillOutside(const TensorSpec& spec, const Blocks<Key>& blocks, Result& result) {
+  const bool is_empty = blocks.blocks.empty();
+  const uint64_t begin = is_empty ? spec.num_rows : blocks.blocks.front().first;
+  const uint64_t last = is_empty ? spec.num_rows : blocks.blocks.back().last;
+  const DenseFill fill(spec);
+  fill.Rows(0, begin, result);
+  if (last < spec.num_rows) fill.Rows(last + 1, spec.num_rows, result);
+}
 
 }  // namespace sparseagg::cpu
 

@@ -19,6 +19,15 @@ struct TupleWord {
   uint64_t word;
 };
 
+// The same for a block of more than 2^32 keys, for whose offsets TupleWord has too few bits.
+struct WideTuple {
+  static WideTuple Make(uint64_t offset, uint32_t payload) { return {offset, payload}; }
+  uint64_t offset() const { return offset_; }
+  uint32_t payload() const { return payload_; }
+  uint64_t offset_;
+  uint32_t payload_;
+};
+
 // Sort of one block's tuples by offset. The range of offsets is divided evenly among buckets of 16 cells
 // (simd/bucket_kernels.h). Each tuple goes to the next free cell of its bucket; then sorting networks sort eight
 // buckets at once. Buckets have about twice the cells they need on average, so nothing is counted beforehand and few

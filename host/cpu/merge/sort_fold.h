@@ -118,15 +118,6 @@ class SortFold {
   }
 
  private:
-  // A tuple of a block with more than 2^32 keys, for which TupleWord has too few bits.
-  struct WideEntry {
-    static WideEntry Make(uint64_t offset, uint32_t payload) { return {offset, payload}; }
-    uint64_t offset() const { return offset_; }
-    uint32_t payload() const { return payload_; }
-    uint64_t offset_;
-    uint32_t payload_;
-  };
-
   CollectedTuples CollectedTuplesOf() const {
     static_assert(sizeof(TupleWord) == sizeof(uint64_t));
     CollectedTuples tuples;
@@ -259,8 +250,8 @@ class SortFold {
   bool fits_words_ = true;
   Column<TupleWord> words_;
   Column<TupleWord> word_scratch_;
-  Column<WideEntry> wide_entries_;
-  Column<WideEntry> wide_entry_scratch_;
+  Column<WideTuple> wide_entries_;
+  Column<WideTuple> wide_entry_scratch_;
   // Scratch of the folds.
   Column<std::byte> sorted_values_;
   Column<Term> sorted_terms_;

@@ -81,14 +81,6 @@ class EntryGatherer {
   }
 
  private:
-  // A tuple of a block with more than 2^32 keys, for which TupleWord has too few bits.
-  struct WideEntry {
-    static WideEntry Make(uint64_t offset, uint32_t payload) { return {offset, payload}; }
-    uint64_t offset() const { return offset_; }
-    uint32_t payload() const { return payload_; }
-    uint64_t offset_;
-    uint32_t payload_;
-  };
   // Where an entry's row is.
   struct Origin {
     const std::byte* row;
@@ -284,8 +276,8 @@ class EntryGatherer {
   BucketSort bucket_sort_;
   Column<TupleWord> words_;
   Column<TupleWord> word_scratch_;
-  Column<WideEntry> wide_entries_;
-  Column<WideEntry> wide_scratch_;
+  Column<WideTuple> wide_entries_;
+  Column<WideTuple> wide_scratch_;
 };
 
 }  // namespace sparseagg::cpu

@@ -10,17 +10,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/finish/dense_row_sink.h"
 #include "host/cpu/finish/row_finisher.h"
+#include "host/cpu/finish/sparse_row_sink.h"
 #include "host/cpu/merge/blocks.h"
 #include "host/cpu/merge/parallel_merge.h"
 #include "host/cpu/order/order_merger.h"
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/cpu/rows/fold.h"
+#include "host/cpu/update_list.h"
 #include "host/result.h"
 
 namespace sparseagg::cpu {
@@ -43,49 +44,24 @@ class OrderAccumulator : public Accumulator {
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
-    std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
-    ReserveOne(weights_);
-    ReserveOne(updates_);
-    weights_.push_back(cpu_update->weight);
-    if (cpu_update->num_keys == 0) {
-      updates_.push_back(nullptr);
-      return absl::OkStatus();
-    }
-    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
-    sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
-    updates_.push_back(std::move(cpu_update));
+    list_.Add(std::move(update));
     return absl::OkStatus();
   }
 
   absl::Status MergeFrom(Accumulator&& other) override {
-    auto& from = static_cast<OrderAccumulator&>(other);
-    weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
-    for (auto& update : from.updates_) updates_.push_back(std::move(update));
-    pending_.Add(from.pending_);
-    sort_bytes_ = std::max(sort_bytes_, from.sort_bytes_);
-    from.updates_.clear();
+    list_.MoveFrom(static_cast<OrderAccumulator&>(other).list_);
     return absl::OkStatus();
   }
 
   bool KeepsAll() const override { return true; }
 
-  void Remove(absl::Span<const uint32_t> indices) override {
-    for (const uint32_t index : indices) {
-      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
-    }
-    EraseAt(indices, updates_);
-    EraseAt(indices, weights_);
-    sort_bytes_ = 0;
-    for (const auto& update : updates_) {
-      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
-    }
-  }
+  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
 
   absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
-    RETURN_IF_ERROR(CheckOrder(spec_, order, weights_.size()));
-    for (const auto& update : updates_) {
+    RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
+    for (const auto& update : list_.updates()) {
       if (update != nullptr) Unpack(*update);
     }
     Input input;
@@ -93,11 +69,11 @@ class OrderAccumulator : public Accumulator {
     input.shape = shape_;
     StatisticParams params(spec_);
     params.dtype = ResultDType(spec_);
-    params.num_submissions = weights_.size();
+    params.num_submissions = list_.weights().size();
     params.by_weight = spec_.aggregation.weighting == Weighting::kByWeight;
     for (size_t place = 0; place < order.size(); ++place) {
-      const CpuUpdate* const update = updates_[order[place]].get();
-      if (params.by_weight) params.weights.push_back(weights_[order[place]]);
+      const CpuUpdate* const update = list_.updates()[order[place]].get();
+      if (params.by_weight) params.weights.push_back(list_.weights()[order[place]]);
       if (update == nullptr) continue;
       input.updates.push_back(update);
       if (params.by_weight) params.position.push_back(static_cast<uint32_t>(place));
@@ -111,40 +87,19 @@ class OrderAccumulator : public Accumulator {
     return is_wide ? FinishAs<double, double>(input, params) : FinishAs<float, double>(input, params);
   }
 
-  uint64_t num_submissions() const override { return weights_.size(); }
-  size_t memory_bytes() const override {
-    return pending_.memory_bytes() + weights_.capacity() * sizeof(double) + updates_.capacity() * sizeof(updates_[0]);
-  }
+  uint64_t num_submissions() const override { return list_.weights().size(); }
+  size_t memory_bytes() const override { return list_.memory_bytes(); }
   uint64_t FoldBytes(const PreparedUpdate*) const override { return 0; }
   uint64_t FinishBytes(const PreparedUpdate* next) const override {
-    const auto* const update = static_cast<const CpuUpdate*>(next);
     const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
-    const uint64_t keys = SaturatingAdd(pending_.num_keys(), update == nullptr ? 0 : update->num_keys);
+    const uint64_t keys = list_.KeysWith(next);
     const uint64_t rows = spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
-    const uint64_t sort_bytes = std::max(sort_bytes_, update == nullptr ? 0 : SortBytes(spec_, *update));
-    return SaturatingAdd(is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, rows),
-                         SaturatingAdd(sort_bytes, EntryBytes(keys, updates_.size() + (next == nullptr ? 0 : 1))));
+    return SaturatingAdd(
+        is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, rows),
+        SaturatingAdd(list_.SortBytesWith(next), EntryBytes(keys, list_.updates().size() + (next == nullptr ? 0 : 1))));
   }
 
  private:
-  // Row sink of a sparse result. The fold of RowFinisher says only what rows hold: the values themselves.
-  template <typename Fold>
-  class SparseRowSink {
-   public:
-    SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
-    absl::Status Prepare(FoldedRows<Key, typename Fold::Acc>& rows) { return finisher_.Prepare(rows); }
-    size_t size() const { return finisher_.size(); }
-    bool AcceptsDirectOutput() const { return false; }
-    DirectOutput<Key> DirectOutputAt(uint64_t) const { return {}; }
-    void Write(uint64_t at) {
-      finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
-    }
-
-   private:
-    RowFinisher<Key, Fold> finisher_;
-    Result& result_;
-  };
-
   // Returns: the most memory of the entries of `keys` keys of `num_updates` updates that grows with the input. A thread
   // has few entries at a time, but at least all those of one key.
   uint64_t EntryBytes(uint64_t keys, uint64_t num_updates) const {
@@ -167,6 +122,7 @@ class OrderAccumulator : public Accumulator {
 
   template <typename T, typename Out>
   absl::StatusOr<Result> FinishAs(const Input& input, const StatisticParams& params) {
+    // The fold of the sinks says only what rows hold: the values themselves.
     using Fold = std::conditional_t<std::is_same_v<Out, double>, MinFloat, MinInteger>;
     FinishParams finish;
     finish.spec = &finish_spec_;
@@ -180,32 +136,24 @@ class OrderAccumulator : public Accumulator {
       Result result = MakeDense(spec_);
       RETURN_IF_ERROR(MergeAtKeys(blocks.blocks.size(), arena_, make_merger, block_at,
                                   [&] { return DenseRowSink<Key, Fold>(finish, result); }));
-      const bool is_empty = blocks.blocks.empty();
-      const uint64_t begin = is_empty ? spec_.num_rows : blocks.blocks.front().first;
-      const uint64_t last = is_empty ? spec_.num_rows : blocks.blocks.back().last;
-      const DenseFill fill(spec_);
-      fill.Rows(0, begin, result);
-      if (last < spec_.num_rows) fill.Rows(last + 1, spec_.num_rows, result);
+      FillOutside(spec_, blocks, result);
       result.plan = Explain(blocks);
       return result;
     }
     Result result = MakeSparse(spec_, blocks.MaxRows());
-    ASSIGN_OR_RETURN(const uint64_t num_rows, MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
-                                                                [&] { return SparseRowSink<Fold>(finish, result); }));
-    updates_.clear();
-    CutSparse(spec_, num_rows, result);
+    ASSIGN_OR_RETURN(const uint64_t num_rows,
+                     MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
+                                       [&] { return SparseRowSink<Key, Fold>(finish, result); }));
+    list_.ClearUpdates();
     result.plan = Explain(blocks);
-    if (!IsDenseResult(spec_, num_rows)) return result;
-    Result dense = MakeDense(spec_, result);
-    dense.plan = std::move(result.plan);
-    return dense;
+    return CutAndLayOut(spec_, num_rows, std::move(result));
   }
 
   // Cuts the keys into blocks, and sorts updates completely where the blocks need it.
   Blocks<Key> Plan(const Input& input) {
     Blocks<Key> blocks = ChooseBlocks(input);
     if (!blocks.needs_full_sort) return blocks;
-    for (const auto& update : updates_) {
+    for (const auto& update : list_.updates()) {
       if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
     }
     return ChooseBlocks(input);
@@ -215,10 +163,7 @@ class OrderAccumulator : public Accumulator {
   const TensorSpec finish_spec_;
   RowShape shape_;
   tbb::task_arena& arena_;
-  std::vector<std::unique_ptr<CpuUpdate>> updates_;  // in order of Add; null: without keys
-  std::vector<double> weights_;                      // in order of Add
-  PendingSize pending_{sizeof(CpuUpdate)};           // of updates_
-  uint64_t sort_bytes_ = 0;                          // the most that sorting one of them completely takes
+  UpdateList list_{spec_};
 };
 
 }  // namespace

@@ -52,10 +52,9 @@ def _refusing(function: Callable[..., Any], names: dict[str, str]) -> Callable[.
     """Returns the function, with an error for former names of its arguments."""
 
     def check(given: dict[str, Any]) -> None:
-        if names.keys().isdisjoint(given):
-            return
-        for name in names.keys() & given.keys():
-            raise TypeError(_message(name, names))
+        for name in names:
+            if name in given:
+                raise TypeError(_message(name, names))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.spec.options import set_fields
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -52,14 +53,7 @@ class ClipSpec:
     def to_proto(self) -> pb.ClipSpec:
         """Returns the message. Fields of None stay unset."""
         proto = pb.ClipSpec(on_clip=_WORDS.get(self.on_clip or "", pb.CLIP_POLICY_UNSPECIFIED))
-        for field in _BOUNDS:
-            value = getattr(self, field)
-            if value is None:
-                continue
-            try:
-                setattr(proto, field, value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise InvalidArgumentError(f"clip.{field} cannot be {shown(value)}: {error}") from error
+        set_fields(proto, self, _BOUNDS, "clip.")
         return proto
 
     @classmethod

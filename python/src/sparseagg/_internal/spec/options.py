@@ -109,8 +109,8 @@ def _enum_name(field: str, number: int) -> str | None:
     return None if number == 0 else enum_name(enum, prefix, number)
 
 
-def set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
-    """Copies fields of the spec into the message. Fields of None stay unset."""
+def set_fields(proto: Any, spec: Any, fields: Iterable[str], where: str = "") -> None:
+    """Copies fields of the spec into the message. Fields of None stay unset. ``where`` goes before names in errors."""
     for field in fields:
         value = getattr(spec, field)
         if value is None:
@@ -118,7 +118,7 @@ def set_fields(proto: Any, spec: Any, fields: Iterable[str]) -> None:
         try:
             setattr(proto, field, value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(f"{field} cannot be {shown(value)}: {error}") from error
+            raise InvalidArgumentError(f"{where}{field} cannot be {shown(value)}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -335,6 +335,8 @@ class RoundSpec(Options):
 
     def clips(self, tensor: TensorSpec) -> bool:
         """Returns whether bounds apply to ``tensor``: its own, or those of the round."""
+        if self.clip is None and tensor.clip is None:
+            return False
         how = self.aggregation_of(tensor)
         return "float" in tensor.dtype and how.op != "union" and (self.clip or ClipSpec()).covers(tensor.clip)
 

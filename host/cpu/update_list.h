@@ -1,0 +1,100 @@
+// The updates that an accumulator of the CPU engine holds.
+#ifndef SPARSEAGG_HOST_CPU_UPDATE_LIST_H_
+#define SPARSEAGG_HOST_CPU_UPDATE_LIST_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "host/accumulation.h"
+#include "host/base/reserve_more.h"
+#include "host/base/saturating.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/engine.h"
+#include "host/spec/spec.h"
+
+namespace sparseagg::cpu {
+
+// The weights of all submissions, and the updates of those that are not merged yet, in order of Add. `spec` must
+// outlive it. Not thread-safe.
+class UpdateList {
+ public:
+  explicit UpdateList(const TensorSpec& spec) : spec_(spec) {}
+
+  // Consumes `update`, a CpuUpdate, also if it throws std::bad_alloc, which changes nothing.
+  // Returns: whether it has keys.
+  bool Add(std::unique_ptr<PreparedUpdate> update) {
+    std::unique_ptr<CpuUpdate> cpu_update(static_cast<CpuUpdate*>(update.release()));
+    ReserveOne(weights_);
+    ReserveOne(updates_);
+    weights_.push_back(cpu_update->weight);
+    if (cpu_update->num_keys == 0) {
+      updates_.push_back(nullptr);
+      return false;
+    }
+    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
+    sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
+    updates_.push_back(std::move(cpu_update));
+    return true;
+  }
+
+  void MoveFrom(UpdateList& other) {
+    weights_.insert(weights_.end(), other.weights_.begin(), other.weights_.end());
+    for (auto& update : other.updates_) updates_.push_back(std::move(update));
+    pending_.Add(other.pending_);
+    sort_bytes_ = std::max(sort_bytes_, other.sort_bytes_);
+    other.updates_.clear();
+  }
+
+  // Requires: none is merged; indices ascend.
+  void Remove(absl::Span<const uint32_t> indices) {
+    for (const uint32_t index : indices) {
+      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
+    }
+    EraseAt(indices, updates_);
+    EraseAt(indices, weights_);
+    if (sort_bytes_ == 0) return;
+    sort_bytes_ = 0;
+    for (const auto& update : updates_) {
+      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
+    }
+  }
+
+  // All updates are merged. The weights stay.
+  void ClearUpdates() {
+    updates_.clear();
+    pending_.Clear();
+    sort_bytes_ = 0;
+  }
+
+  const std::vector<std::unique_ptr<CpuUpdate>>& updates() const { return updates_; }  // null: without keys
+  const std::vector<double>& weights() const { return weights_; }
+  const PendingSize& pending() const { return pending_; }
+  // Returns: the most that sorting one of the updates, or `next` unless that is null, completely takes.
+  uint64_t SortBytesWith(const PreparedUpdate* next) const {
+    if (next == nullptr) return sort_bytes_;
+    return std::max(sort_bytes_, SortBytes(spec_, *static_cast<const CpuUpdate*>(next)));
+  }
+  // Returns: an upper bound of the keys of the updates, and of `next` unless that is null. Saturates.
+  uint64_t KeysWith(const PreparedUpdate* next) const {
+    return SaturatingAdd(pending_.num_keys(), next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys);
+  }
+  size_t memory_bytes() const {
+    return pending_.memory_bytes() + weights_.capacity() * sizeof(double) + updates_.capacity() * sizeof(updates_[0]);
+  }
+
+ private:
+  const TensorSpec& spec_;
+  std::vector<std::unique_ptr<CpuUpdate>> updates_;
+  std::vector<double> weights_;
+  PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
+  uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
+};
+
+}  // namespace sparseagg::cpu
+
+#endif  // SPARSEAGG_HOST_CPU_UPDATE_LIST_H_
