@@ -225,6 +225,13 @@ bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, 
 	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/round/plot.py bench/results/round.json --out bench/results/round.png
 
+BEFORE ?=
+
+.PHONY: bench-versions
+bench-versions: build/dev/.with-python ## what a Python user waits for, against the built checkout BEFORE=DIR, into bench/results
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	$(BIN)/python bench/versions/in_turns.py --before '$(BEFORE)' --out bench/results/versions.json $(BENCH_ARGS)
+
 .PHONY: bench-service-build
 bench-service-build: build/dev/build.ninja $(VENV)/.demo
 	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen

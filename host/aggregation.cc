@@ -226,6 +226,10 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
 
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
 
+void Aggregation::DeferMerges() {
+  for (const auto& accumulator : accumulators_) accumulator->DeferMerges();
+}
+
 absl::Status Aggregation::MergePending() {
   const DefaultFloatEnvironment environment;
   for (size_t t = 0; t < accumulators_.size(); ++t) {

@@ -81,6 +81,9 @@ class Aggregation {
   // the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
+  // Leaves the merging to Finish; see Accumulator::DeferMerges. What the memory limit asks for is merged all the same.
+  void DeferMerges();
+
   // Moves all submissions of the aggregation `other` here, behind those that are here (client_ids()). To stay within
   // the memory limit it folds nothing, but Accumulator::MergeFrom may. After success `other` can only be destroyed.
   // Requires: both have the same tensors, and engines of the same name().

@@ -74,6 +74,10 @@ class Accumulator {
   // other submissions still count, and calls may go on.
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
+  // Has Add merge nothing, for callers that keep all updates until Finish: merging earlier would free no memory, and
+  // would write the rows of the base once more for each merge. A hint, which engines with a device ignore.
+  virtual void DeferMerges() {}
+
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
   // here already. `other` is spent, and can only be destroyed.
   // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.

@@ -101,6 +101,7 @@ constexpr size_t kBatch = 64;
 Result Merge(Engine& engine, tbb::task_arena& arena, const TensorSpec& spec,
              const std::vector<ValidatedUpdate>& updates) {
   auto aggregation = Must(Aggregation::Create(engine, {spec}));
+  aggregation->DeferMerges();  // as sa.aggregate does where it is given all updates
   std::vector<PreparedSubmission> prepared(std::min(kBatch, updates.size()));
   for (size_t begin = 0; begin < updates.size(); begin += kBatch) {
     const size_t count = std::min(kBatch, updates.size() - begin);

@@ -60,6 +60,8 @@ class TypedAccumulator : public Accumulator {
     return MergeIfDue();
   }
 
+  void DeferMerges() override { defers_merges_ = true; }
+
   // Where the order matters, neither must have folded any.
   absl::Status MergeFrom(Accumulator&& other) override {
     auto& from = static_cast<TypedAccumulator&>(other);
@@ -271,6 +273,7 @@ class TypedAccumulator : public Accumulator {
   }
 
   absl::Status MergeIfDue() {
+    if (defers_merges_) return absl::OkStatus();
     return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes(), CurrentTuning().min_pending_bytes,
                                  [this] { return MergeIntoBase(MakeInput()); });
   }
@@ -294,6 +297,7 @@ class TypedAccumulator : public Accumulator {
   const RowShape shape_;
   tbb::task_arena& arena_;
   const bool merges_on_arrival_ = !OrderMatters(spec_);
+  bool defers_merges_ = false;
   UpdateList list_{spec_};
   Rows base_;
   std::atomic<bool> has_keys_ = false;  // an update with keys has been added; Prepare reads it on any thread

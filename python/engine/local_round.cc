@@ -237,6 +237,11 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   return absl::OkStatus();
 }
 
+void LocalRound::DeferMerges() {
+  std::lock_guard lock(mu_);
+  if (CheckOpen().ok()) aggregation_->DeferMerges();
+}
+
 absl::Status LocalRound::MergeFrom(LocalRound& other) {
   if (this == &other) return absl::InvalidArgumentError("an aggregator cannot be merged with itself");
   if (runtime_.device != other.runtime_.device) {

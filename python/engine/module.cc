@@ -98,6 +98,8 @@ class Aggregator {
   }
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
+  void DeferMerges() { round_->DeferMerges(); }
+
   void Merge(Aggregator& other) {
     const absl::Status status = WithoutGil([&] { return round_->MergeFrom(*other.round_); });
     Released::OfProcess().Drop();
@@ -207,6 +209,7 @@ void Define(py::module_& module) {
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
       .def("borrow", &Aggregator::Borrow, py::arg("array"))
+      .def("defer_merges", &Aggregator::DeferMerges)
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))

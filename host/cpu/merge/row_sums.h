@@ -42,8 +42,10 @@ class RowSums {
       : sources_(sources), base_(base), shape_(shape) {
     for (const Cursor<Key>& cursor : sources.cursors) {
       row_sources_.push_back({cursor.values, cursor.end * shape.columns, cursor.scale, cursor.dtype, false});
+      all_float32_ = all_float32_ && cursor.dtype == DType::kFloat32;
     }
     if (base == nullptr) return;
+    all_float32_ = false;
     RowSource folded;
     folded.values = reinterpret_cast<const std::byte*>(base->accs.data());
     folded.num_values = base->accs.size();
@@ -116,6 +118,7 @@ class RowSums {
     rows.order = order_.data();
     rows.ends = ends_.data();
     rows.num_keys = num_rows();
+    rows.all_float32 = all_float32_;
     rows.fixed = std::is_same_v<Fold, SumFixed>;
     if (!sources_.sources.empty()) {
       rows.bound = sources_.sources[0].params.bound;
@@ -170,6 +173,7 @@ class RowSums {
   const Rows* const base_;
   const RowShape shape_;
   std::vector<RowSource> row_sources_;  // the updates, then the base
+  bool all_float32_ = true;             // and there is no base
   // The current block: keys, and the members of CollectedRows.
   const RowOrigin* origins_ = nullptr;
   Column<Key> keys_;

@@ -1,7 +1,9 @@
 #include "host/cpu/order/lane_kernels.h"
 
+#include <array>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/order/lane_kernels.cc"
@@ -41,7 +43,50 @@ HWY_INLINE hn::Vec<D> OneIf(D d, hn::Mask<D> mask) {
   return hn::IfThenElseZero(mask, hn::Set(d, hn::TFromD<D>{1}));
 }
 
-// The values of as many lanes as a vector has, in ascending order: value p of lane l is at p · Lanes(d) + l.
+// The comparators that sort kRun values.
+template <size_t kRun>
+constexpr auto MakeRunNetwork() {
+  constexpr size_t kSize = [] {
+    size_t size = 0;
+    ForSortingNetwork(kRun, [&size](Comparator, size_t) { ++size; });
+    return size;
+  }();
+  std::array<Comparator, kSize> network = {};
+  size_t i = 0;
+  ForSortingNetwork(kRun, [&](Comparator comparator, size_t) { network[i++] = comparator; });
+  return network;
+}
+
+template <size_t kRun>
+struct RunNetwork {
+  static constexpr auto kComparators = MakeRunNetwork<kRun>();
+};
+
+// Sorts the values from[0], from[lanes], …, kRun of them in each lane. All comparators are unrolled, so that the values
+// stay in registers.
+template <size_t kRun, class D, size_t... kIndex>
+HWY_INLINE void SortRun(D d, hn::TFromD<D>* HWY_RESTRICT from, std::index_sequence<kIndex...> /*comparators*/) {
+  const size_t lanes = hn::Lanes(d);
+  hn::Vec<D> v[kRun];
+  for (size_t p = 0; p < kRun; ++p) v[p] = hn::Load(d, from + p * lanes);
+  const auto compare = [&v](Comparator comparator) HWY_ATTR {
+    const auto low = hn::Min(v[comparator.low], v[comparator.high]);
+    v[comparator.high] = hn::Max(v[comparator.low], v[comparator.high]);
+    v[comparator.low] = low;
+  };
+  (compare(RunNetwork<kRun>::kComparators[kIndex]), ...);
+  for (size_t p = 0; p < kRun; ++p) hn::Store(v[p], d, from + p * lanes);
+}
+
+// Sorts each whole run of kRun of `count` values.
+template <size_t kRun, class D>
+HWY_NOINLINE void SortRuns(D d, size_t count, hn::TFromD<D>* HWY_RESTRICT values) {
+  constexpr auto kIndexes = std::make_index_sequence<RunNetwork<kRun>::kComparators.size()>();
+  for (size_t p = 0; p + kRun <= count; p += kRun) SortRun<kRun>(d, values + p * hn::Lanes(d), kIndexes);
+}
+
+// The values of as many lanes as a vector has, in ascending order as far as the network sorts: value p of lane l is at
+// p · Lanes(d) + l.
 template <class D>
 struct SortedLanes {
   using T = hn::TFromD<D>;
@@ -57,7 +102,12 @@ struct SortedLanes {
       nan = hn::Or(nan, IsNan(d, v));
       hn::Store(v, d, values + p * lanes);
     }
-    for (const Comparator comparator : SortingNetwork(planes.count)) {
+    if (RunOf(planes.count) == 16) {
+      SortRuns<16>(d, planes.count, values);
+    } else if (RunOf(planes.count) == 8) {
+      SortRuns<8>(d, planes.count, values);
+    }
+    for (const Comparator comparator : planes.network) {
       T* const low = values + comparator.low * lanes;
       T* const high = values + comparator.high * lanes;
       const auto a = hn::Load(d, low);
@@ -107,6 +157,7 @@ HWY_INLINE void PickRanksOf(const Planes<T>& planes, uint64_t low, uint64_t high
 // one of them go.
 template <typename T>
 struct Thresholds {
+  bool are_strict;  // in no lane does a value that goes equal one that stays, and none is NaN
   HWY_ALIGN T low[kGroupLanes];
   HWY_ALIGN T high[kGroupLanes];
   HWY_ALIGN T drop_low[kGroupLanes];   // the first of those that equal `low`
@@ -123,10 +174,27 @@ HWY_INLINE void FindThresholds(const Planes<T>& planes, uint64_t trim, Threshold
   const auto dropped = hn::Set(d, static_cast<T>(trim));
   const auto dropped_behind_zeros = hn::Set(d, static_cast<T>(static_cast<int64_t>(trim - planes.zeros)));
   SortedLanes<Tag<T>> sorted;
+  out.are_strict = true;
   for (size_t lane = 0; lane < kGroupLanes; lane += lanes) {
     sorted.Sort(planes, lane);
     const auto low = sorted.At(planes, trim);
     const auto high = sorted.At(planes, planes.votes() - 1 - trim);
+    hn::Store(low, d, out.low + lane);
+    hn::Store(high, d, out.high + lane);
+    if (planes.zeros == 0) {
+      auto equal = sorted.nan;
+      if (trim > 0) {
+        equal = hn::Or(equal, hn::Eq(sorted.At(planes, trim - 1), low));
+        equal = hn::Or(equal, hn::Eq(sorted.At(planes, planes.count - trim), high));
+      }
+      if (hn::AllFalse(d, equal)) {
+        hn::Store(zero, d, out.drop_low + lane);
+        hn::Store(hn::Set(d, static_cast<T>(planes.count)), d, out.keep_high + lane);
+        hn::Store(zero, d, out.nan + lane);
+        continue;
+      }
+    }
+    out.are_strict = false;
     auto drop_low = hn::IfThenElse(hn::Gt(low, zero), dropped_behind_zeros, dropped);
     auto drop_high = hn::IfThenElse(hn::Lt(high, zero), dropped_behind_zeros, dropped);
     auto equal_high = zero;
@@ -141,8 +209,6 @@ HWY_INLINE void FindThresholds(const Planes<T>& planes, uint64_t trim, Threshold
       drop_low = hn::IfThenElse(hn::Eq(low, zero), zero, drop_low);
       keep_high = hn::IfThenElse(hn::Eq(high, zero), equal_high, keep_high);
     }
-    hn::Store(low, d, out.low + lane);
-    hn::Store(high, d, out.high + lane);
     hn::Store(drop_low, d, out.drop_low + lane);
     hn::Store(keep_high, d, out.keep_high + lane);
     const auto nan = hn::Set(d, std::numeric_limits<T>::quiet_NaN());
@@ -160,8 +226,8 @@ HWY_INLINE void AddWeighted(const PlaneWeights& weights, size_t p, size_t lane, 
   divisor = hn::Add(divisor, hn::Mul(weight, stays));
 }
 
-// Adds the values that stay. kWeighted: times their weights, which are added, too.
-template <typename T, bool kWeighted>
+// Adds the values that stay. kWeighted: times their weights, which are added, too. kStrict: thresholds.are_strict.
+template <typename T, bool kWeighted, bool kStrict>
 HWY_INLINE void SumBetween(const Planes<T>& planes, const PlaneWeights& weights, const Thresholds<T>& thresholds,
                            double* sums, double* divisors) {
   const Doubles dd;
@@ -180,13 +246,16 @@ HWY_INLINE void SumBetween(const Planes<T>& planes, const PlaneWeights& weights,
     auto divisor = hn::Zero(dd);
     for (size_t p = 0; p < planes.count; ++p) {
       const auto v = LoadValues(d, planes.values + p * planes.step + lane);
-      const auto is_low = hn::Eq(v, low);
-      const auto is_high = hn::Eq(v, high);
-      const auto goes_low = hn::Or(hn::Lt(v, low), hn::And(is_low, hn::Lt(num_low, drop_low)));
-      const auto goes_high = hn::Or(hn::Gt(v, high), hn::And(is_high, hn::Ge(num_high, keep_high)));
-      num_low = hn::Add(num_low, hn::IfThenElseZero(is_low, one));
-      num_high = hn::Add(num_high, hn::IfThenElseZero(is_high, one));
-      const auto goes = hn::And(hn::Or(goes_low, goes_high), no_nan);
+      auto goes = hn::Or(hn::Lt(v, low), hn::Gt(v, high));
+      if constexpr (!kStrict) {
+        const auto is_low = hn::Eq(v, low);
+        const auto is_high = hn::Eq(v, high);
+        goes = hn::Or(goes, hn::And(is_low, hn::Lt(num_low, drop_low)));
+        goes = hn::Or(goes, hn::And(is_high, hn::Ge(num_high, keep_high)));
+        num_low = hn::Add(num_low, hn::IfThenElseZero(is_low, one));
+        num_high = hn::Add(num_high, hn::IfThenElseZero(is_high, one));
+        goes = hn::And(goes, no_nan);
+      }
       const auto value = hn::IfThenZeroElse(goes, v);
       const auto stays = hn::IfThenZeroElse(goes, one);
       if constexpr (!kWeighted) {
@@ -214,8 +283,15 @@ HWY_INLINE void TrimmedSumsOf(const Planes<T>& planes, const PlaneWeights& weigh
                               double* divisors) {
   Thresholds<T> thresholds;
   FindThresholds(planes, trim, thresholds);
-  if (weights.weights != nullptr) return SumBetween<T, true>(planes, weights, thresholds, sums, divisors);
-  SumBetween<T, false>(planes, weights, thresholds, sums, divisors);
+  const bool is_weighted = weights.weights != nullptr;
+  if (thresholds.are_strict) {
+    is_weighted ? SumBetween<T, true, true>(planes, weights, thresholds, sums, divisors)
+                : SumBetween<T, false, true>(planes, weights, thresholds, sums, divisors);
+  } else {
+    is_weighted ? SumBetween<T, true, false>(planes, weights, thresholds, sums, divisors)
+                : SumBetween<T, false, false>(planes, weights, thresholds, sums, divisors);
+  }
+  if (is_weighted) return;
   const auto divisor = static_cast<double>(planes.votes() - 2 * trim);
   for (size_t lane = 0; lane < kGroupLanes; ++lane) divisors[lane] = divisor;
 }

@@ -1,34 +1,50 @@
 #include "host/cpu/order/sorting_network.h"
 
-#include <array>
+#include <algorithm>
+#include <numeric>
 
 namespace sparseagg::cpu {
-namespace {
 
-std::vector<Comparator> MakeNetwork(size_t n) {
+std::vector<Comparator> SelectingNetwork(size_t count, absl::Span<const uint64_t> ranks) {
+  const size_t run = RunOf(count);
+  const size_t sorted = run == 0 ? 0 : count / run * run;  // values in whole runs
   std::vector<Comparator> network;
-  for (size_t p = 1; p < n; p *= 2) {
-    for (size_t k = p; k >= 1; k /= 2) {
-      for (size_t j = k % p; j + k < n; j += 2 * k) {
-        for (size_t i = j; i < j + k && i + k < n; ++i) {
-          if (i / (2 * p) == (i + k) / (2 * p))
-            network.push_back({static_cast<uint8_t>(i), static_cast<uint8_t>(i + k)});
-        }
-      }
-    }
+  ForSortingNetwork(count, [&](Comparator comparator, size_t phase) {
+    if (phase >= run || comparator.high >= sorted) network.push_back(comparator);
+  });
+  // Backwards: a comparator matters if one of its two values goes on to a rank or to a comparator that matters.
+  std::array<bool, kMaxNetwork> matters = {};
+  for (const uint64_t rank : ranks) matters[rank] = true;
+  std::vector<Comparator> kept;
+  for (auto it = network.rbegin(); it != network.rend(); ++it) {
+    if (!matters[it->low] && !matters[it->high]) continue;
+    matters[it->low] = matters[it->high] = true;
+    kept.push_back(*it);
   }
-  return network;
+  std::reverse(kept.begin(), kept.end());
+  return kept;
 }
 
-}  // namespace
+const std::vector<Comparator>& NetworkCache::Find(size_t count, absl::Span<const uint64_t> ranks) {
+  Entry& entry = entries_[count];
+  if (!entry.is_made || absl::MakeConstSpan(entry.ranks) != ranks) {
+    entry.network = SelectingNetwork(count, ranks);
+    entry.ranks.assign(ranks.begin(), ranks.end());
+    entry.is_made = true;
+  }
+  return entry.network;
+}
 
-const std::vector<Comparator>& SortingNetwork(size_t count) {
-  static const auto networks = [] {
-    std::array<std::vector<Comparator>, kMaxNetwork + 1> made;
-    for (size_t n = 0; n < made.size(); ++n) made[n] = MakeNetwork(n);
-    return made;
-  }();
-  return networks[count];
+const std::vector<Comparator>& NetworkCache::FindFull(size_t count) {
+  Entry& entry = entries_[count];
+  if (!entry.is_made || !entry.ranks.empty()) {
+    std::vector<uint64_t> all(count);
+    std::iota(all.begin(), all.end(), uint64_t{0});
+    entry.network = SelectingNetwork(count, all);
+    entry.ranks.clear();
+    entry.is_made = true;
+  }
+  return entry.network;
 }
 
 }  // namespace sparseagg::cpu

@@ -102,7 +102,10 @@ class Statistics {
       if constexpr (!std::is_same_v<T, int64_t>) {
         double sums[kGroupLanes];
         double divisors[kGroupLanes];
-        TrimmedSums(planes, weights, TrimOf(params_.order, votes), sums, divisors);
+        const uint64_t trim = TrimOf(params_.order, votes);
+        planes.network = planes.zeros > 0 ? networks_.FindFull(planes.count)
+                                          : networks_.Find(planes.count, TrimmedRanks(votes, trim));
+        TrimmedSums(planes, weights, trim, sums, divisors);
         for (size_t lane = 0; lane < lanes; ++lane) {
           at(lane) = sums[lane] / divisors[lane];
           if (divisors[lane] == 0.0) Fail(cell_of(lane).key, LaneError::kZeroWeight);
@@ -113,6 +116,7 @@ class Statistics {
     const bool is_quantile = params_.op == Op::kQuantile;
     const uint64_t low = is_quantile ? QuantileIndex(*params_.order.quantile, votes) : (votes - 1) / 2;
     const uint64_t high = is_quantile ? low : votes / 2;
+    planes.network = planes.zeros > 0 ? networks_.FindFull(planes.count) : networks_.Find(planes.count, {low, high});
     T at_low[kGroupLanes];
     T at_high[kGroupLanes];
     PickRanks(planes, low, high, at_low, at_high);
@@ -139,6 +143,7 @@ class Statistics {
   const StatisticParams& params_;
   const size_t columns_;
   LaneEvaluator<T, Out> evaluator_;
+  NetworkCache networks_;
   Failure failure_;
 };
 

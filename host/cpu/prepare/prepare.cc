@@ -173,7 +173,7 @@ bool TermsAreGood(const TensorSpec& spec, const ValidatedUpdate& update, const C
   rows.dtype = like.dtype;
   rows.weight = like.weight;
   rows.factor = like.factor;
-  return CheckTerms(spec, rows).ok();
+  return CheckTerms(spec, rows, /*as_sent=*/true).ok();
 }
 
 // Returns: whether unsorted updates of this tensor are packed into words (CoarseWords).
@@ -309,10 +309,10 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   } else {
     RETURN_IF_ERROR(SortAndFold<uint64_t>(spec, update, *out));
   }
-  absl::Status status = CheckTerms(spec, *out);
+  absl::Status status = CheckTerms(spec, *out, /*as_sent=*/update.unique());
   if (!status.ok() && out->coarse_bits > 0) {
     SortCompletely(spec, *out);
-    status = CheckTerms(spec, *out);  // again, so that the error names the smallest key, whatever the order of arrival
+    status = CheckTerms(spec, *out, update.unique());  // again, so that the error names the smallest key, whatever the order of arrival
   }
   if (!status.ok()) return status;
   return out;

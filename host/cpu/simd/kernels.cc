@@ -82,18 +82,29 @@ HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
 uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last) { return CountUpToT(keys, count, last); }
 uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last) { return CountUpToT(keys, count, last); }
 
-size_t FindBeyond(const double* products, size_t count, double bound) {
+template <DType kDType>
+HWY_INLINE bool AreWithinOf(const std::byte* values, size_t count, ValueScale scale, double bound) {
   const Doubles d;
+  const Scaler scaled(scale);
   const auto limit = hn::Set(d, bound);
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    if (!hn::AllTrue(d, hn::Le(hn::Abs(hn::LoadU(d, products + i)), limit))) break;
+  auto within = hn::Eq(limit, limit);
+  ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
+    within = hn::And(within, hn::Le(hn::Abs(scaled(LoadDoubles<kDType>(values, i, n))), limit));
+  });
+  return hn::AllTrue(d, within);
+}
+
+bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return AreWithinOf<DType::kFloat64>(values, count, scale, bound);
+    case DType::kFloat16:
+      return AreWithinOf<DType::kFloat16>(values, count, scale, bound);
+    case DType::kBFloat16:
+      return AreWithinOf<DType::kBFloat16>(values, count, scale, bound);
+    default:
+      return AreWithinOf<DType::kFloat32>(values, count, scale, bound);
   }
-  for (; i < count; ++i) {
-    if (!(std::abs(products[i]) <= bound)) return i;
-  }
-  return count;
 }
 
 void RoundToFloat32(const double* values, size_t count, float* out) {
@@ -134,7 +145,7 @@ HWY_EXPORT(LoadBFloat16);
 HWY_EXPORT(QuantiseTerms);
 HWY_EXPORT(CountUpTo32);
 HWY_EXPORT(CountUpTo64);
-HWY_EXPORT(FindBeyond);
+HWY_EXPORT(AreWithin);
 HWY_EXPORT(RoundToFloat32);
 HWY_EXPORT(ScaleIntegers);
 HWY_EXPORT(Divide);
@@ -160,8 +171,8 @@ uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last) {
 uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last) {
   return HWY_DYNAMIC_DISPATCH(CountUpTo64)(keys, count, last);
 }
-size_t FindBeyond(const double* products, size_t count, double bound) {
-  return HWY_DYNAMIC_DISPATCH(FindBeyond)(products, count, bound);
+bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
+  return HWY_DYNAMIC_DISPATCH(AreWithin)(values, dtype, count, scale, bound);
 }
 void RoundToFloat32(const double* values, size_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(RoundToFloat32)(values, count, out);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "host/cpu/simd/value_scale.h"
+#include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {
 
@@ -47,8 +48,9 @@ void QuantiseTerms(const double* products, size_t count, double bound, double sc
 uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last);
 uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last);
 
-// Returns: the position of the first product with |product| > bound or NaN; `count` if there is none.
-size_t FindBeyond(const double* products, size_t count, double bound);
+// Returns: whether every |(values[i] · factor) · weight| is at most `bound`; of NaN it is not. `values`: floats of
+// `dtype`, may be unaligned. Cost: one pass, which reads only.
+bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound);
 
 // out[i] = values[i] rounded to float32, to nearest even. NaN becomes canonical, −0.0 becomes +0.0.
 void RoundToFloat32(const double* values, size_t count, float* out);

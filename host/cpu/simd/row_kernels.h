@@ -35,7 +35,8 @@ struct CollectedRows {
   const double* divisors = nullptr;  // for each key, if the output divides by count or weight; else null
   const uint64_t* places = nullptr;  // for each key, its row of the output; null: rows follow each other
   size_t num_keys = 0;
-  ValueScale folded;  // float sums: of the update whose repeated keys are folded, applied to folded rows
+  bool all_float32 = false;  // so are the values of all sources, and none is of the base
+  ValueScale folded;         // float sums: of the update whose repeated keys are folded, applied to folded rows
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s

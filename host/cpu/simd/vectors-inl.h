@@ -84,8 +84,10 @@ struct FloatTerms {
   using Lanes = Doubles;
   explicit FloatTerms(ValueScale by) : scale(by) {}
   HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const {
-    return hn::Add(scale(widened), hn::Zero(Doubles()));
+    return hn::Add(Of(widened), hn::Zero(Doubles()));
   }
+  // The same, but maybe −0.0: for sums that start from +0.0.
+  HWY_INLINE hn::Vec<Doubles> Of(hn::Vec<Doubles> widened) const { return scale(widened); }
   Scaler scale;
 };
 
@@ -94,7 +96,8 @@ struct FixedTerms {
   using Acc = int64_t;
   using Lanes = SignedLongs;
   FixedTerms(ValueScale by, double bound, double unit) : scale(by), quantise(bound, unit) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const { return quantise(scale(widened)); }
+  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const { return Of(widened); }
+  HWY_INLINE hn::Vec<SignedLongs> Of(hn::Vec<Doubles> widened) const { return quantise(scale(widened)); }
   Scaler scale;
   Quantiser quantise;
 };

@@ -84,6 +84,9 @@ class Aggregator:
     def borrow(self, array: Any) -> DeviceArray:
         """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
 
+    def defer_merges(self) -> None:
+        """Leaves all merging to ``finish``: the caller keeps the updates until then."""
+
     def merge(self, other: Aggregator) -> None: ...
     def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/cpu/cpu_engine.h"
 #include "host/cpu/tuning.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
@@ -138,6 +139,27 @@ TEST_P(MergeOnArrival, ManySmallUpdates_EqualTheReference) {
     ASSERT_TRUE(results.ok()) << results.status();
     EXPECT_EQ(Diff(*results, *expected), "");
   }
+}
+
+TEST_P(MergeOnArrival, DeferMerges_KeepsAllUpdatesAndEqualsTheReference) {
+  const Arrival& arrival = GetParam();
+  const uint64_t seed = TestSeed(4712);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  const std::vector<RawSubmission> submissions = Submissions(arrival, rng);
+  const auto expected = Reference({arrival.spec}, submissions);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const std::unique_ptr<Engine> engine = CreateCpuEngine({2});
+  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {arrival.spec});
+  aggregation->DeferMerges();
+  for (const RawSubmission& submission : submissions) {
+    const absl::Status status = Submit(*aggregation, submission);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(aggregation->CheckKeepsAll(), absl::OkStatus());
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ(Diff(*results, *expected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Arrivals, MergeOnArrival, ::testing::ValuesIn(Arrivals()),

@@ -125,21 +125,50 @@ TEST_P(OrderStatisticsContract, MemoryLimit_IsKeptAndRefusesWithTheReason) {
   EXPECT_GT(aggregation->num_submissions(), 5u);
 }
 
+// Sorts the whole runs that the kernels sort in registers, and applies the rest of a network.
+void Apply(const std::vector<cpu::Comparator>& network, std::vector<int>& values) {
+  const size_t run = cpu::RunOf(values.size());
+  for (size_t i = 0; run > 0 && i + run <= values.size(); i += run) {
+    std::sort(values.begin() + static_cast<std::ptrdiff_t>(i), values.begin() + static_cast<std::ptrdiff_t>(i + run));
+  }
+  for (const cpu::Comparator c : network) {
+    ASSERT_LT(c.low, c.high);
+    if (values[c.low] > values[c.high]) std::swap(values[c.low], values[c.high]);
+  }
+}
+
 TEST(SortingNetwork, EverySize_SortsZerosAndOnes) {
   // A network sorts everything if it sorts all zeros and ones (Knuth 5.3.4, theorem Z). Of larger ones a sample.
   Rng rng(TestSeed(40));
-  for (size_t n = 0; n <= cpu::kMaxNetwork; ++n) {
+  cpu::NetworkCache networks;
+  for (size_t n = 1; n <= cpu::kMaxNetwork; ++n) {
     const uint64_t inputs = n <= 16 ? uint64_t{1} << n : 2000;
     for (uint64_t input = 0; input < inputs; ++input) {
       std::vector<int> values(n);
       const uint64_t share = 1 + rng.Below(9);
       for (size_t i = 0; i < n; ++i) values[i] = n <= 16 ? static_cast<int>(input >> i & 1) : rng.Below(10) < share;
-      for (const cpu::Comparator c : cpu::SortingNetwork(n)) {
-        ASSERT_LT(c.low, c.high);
-        if (values[c.low] > values[c.high]) std::swap(values[c.low], values[c.high]);
-      }
+      Apply(networks.FindFull(n), values);
       ASSERT_TRUE(std::is_sorted(values.begin(), values.end())) << n;
     }
+  }
+}
+
+TEST(SortingNetwork, ForSomeRanks_BringsTheirValuesThereAndLosesNone) {
+  const uint64_t seed = TestSeed(41);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  cpu::NetworkCache networks;
+  for (int round = 0; round < 20000; ++round) {
+    const size_t n = 1 + rng.Below(cpu::kMaxNetwork);
+    const std::vector<uint64_t> ranks = {rng.Below(n), rng.Below(n)};
+    std::vector<int> values(n);
+    for (int& value : values) value = static_cast<int>(rng.Below(2 * n));
+    std::vector<int> sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    Apply(networks.Find(n, ranks), values);
+    for (const uint64_t rank : ranks) ASSERT_EQ(values[rank], sorted[rank]) << n;
+    std::sort(values.begin(), values.end());
+    ASSERT_EQ(values, sorted);
   }
 }
 

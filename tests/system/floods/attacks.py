@@ -53,6 +53,7 @@ def call_headers(path: bytes, extra: bytes = b"") -> bytes:
 
 INFO = call_headers(b"/sparseagg.v1.Aggregation/GetServerInfo")
 SUBMIT = call_headers(b"/sparseagg.v1.Aggregation/SubmitUpdate")
+BATCHES = call_headers(b"/sparseagg.v1.Aggregation/SubmitBatch")
 UNKNOWN = call_headers(b"/x/y")
 WATCH = call_headers(b"/grpc.health.v1.Health/Watch")
 STREAM_RESULT = call_headers(b"/sparseagg.v1.Aggregation/StreamResult")
@@ -273,12 +274,63 @@ def cancelled_calls(address: Address) -> None:
     one()
 
 
+def unfinished_batches(address: Address) -> None:
+    """Batches of 1 MiB each, of which 600 bytes come: 100 on each of 30 connections."""
+    begun = b"\x00" + (1 << 20).to_bytes(4, "big") + bytes(600)
+
+    def batches() -> Iterator[bytes]:
+        yield b"".join(
+            frame(HEADERS, END_HEADERS, s, BATCHES) + frame(DATA, 0, s, begun) for s in itertools.islice(streams(), 100)
+        )
+        time.sleep(1e6)
+
+    flood(address, batches, connections=30)
+
+
+def lying_batches(address: Address) -> None:
+    """Batches of 10,000 clients that announce 2^32 - 1 tuples each and bring 25,000 in all, and batches of keys that
+    need no bytes: a million of each client."""
+    import grpc
+    import numpy as np
+    import sparseagg as sa
+    from sparseagg.v1 import aggregation_pb2 as pb
+
+    target = f"{address[0]}:{address[1]}"
+    ids = "\n".join(f"client-{number:06}" for number in range(10_000))
+    tensor = sa.TensorSpec("t", "float32", num_rows=1 << 20)
+    with sa.Client(target, tls=False) as client:
+        sums = client.create_round(sa.RoundSpec([tensor])).name
+        union = client.create_round(sa.RoundSpec([tensor], op="union")).name
+
+    def batch(round_name: str, num_keys: int, **tuples: object) -> bytes:
+        lengths = np.full(10_000, num_keys, np.uint32).tobytes()
+        slices = [pb.TensorSlice(tensor="t", **tuples)]
+        request = pb.SubmitBatchRequest(
+            round=round_name, client_ids=ids, submission_id="s", num_keys=lengths, slices=slices
+        )
+        return request.SerializeToString()
+
+    lie = batch(sums, 0xFFFFFFFF, key_encoding=pb.KEY_ENCODING_U32, keys=bytes(100_000), values=bytes(100_000))
+    free = batch(union, 1 << 20, key_encoding=pb.KEY_ENCODING_IMPLICIT, value_encoding=pb.VALUE_ENCODING_NONE)
+
+    def one() -> None:
+        with grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = channel.unary_unary("/sparseagg.v1.Aggregation/SubmitBatch")
+            for request in itertools.cycle([lie, free]):
+                with contextlib.suppress(grpc.RpcError):
+                    call(request)
+
+    for _ in range(3):
+        threading.Thread(target=one, daemon=True).start()
+    one()
+
+
 ATTACKS: dict[str, Callable[[Address], None]] = {
     attack.__name__: attack
     for attack in (
         rapid_reset, rapid_reset_unread, unknown_methods, cancelled_calls, continuation, long_string, zero_varint,
         big_headers, idle, no_message, health_watches, settings, settings_toggle, pings, priorities, small_windows,
-        empty_data, unknown_frames, unread_results,
+        empty_data, unknown_frames, unread_results, unfinished_batches, lying_batches,
     )
 }  # fmt: skip
 

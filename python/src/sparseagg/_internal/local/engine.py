@@ -87,13 +87,13 @@ def aggregate(
         summed, unscanned = left_to_sums(spec)
         if summed:
             aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit, device=device)
-            aggregator._add_all(updates)
+            aggregator._add_all(updates, are_all=True)
             aggregator.spec = spec
             result = aggregator._finish(summed)
             if result is not None:
                 return result
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device)
-    aggregator._add_all(updates)
+    aggregator._add_all(updates, are_all=True)
     return aggregator.finish()
 
 
@@ -198,8 +198,11 @@ class Aggregator:
         """
         self._add_all(updates)
 
-    def _add_all(self, updates: Updates) -> None:
+    def _add_all(self, updates: Updates, *, are_all: bool = False) -> None:
+        """Adds many updates. ``are_all``: no others will come, and the caller keeps these."""
         updates = checked_updates(updates)
+        if are_all and isinstance(updates, (list, Mapping)) and not self._is_limited:
+            self._engine.defer_merges()
         if isinstance(updates, Mapping):
             named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
             if self._is_limited:
