@@ -289,7 +289,7 @@ def unfinished_batches(address: Address) -> None:
 
 def lying_batches(address: Address) -> None:
     """Batches of 10,000 clients that announce 2^32 - 1 tuples each and bring 25,000 in all, and batches of keys that
-    need no bytes: a million of each client."""
+    need no bytes: 1024 of each client."""
     import grpc
     import numpy as np
     import sparseagg as sa
@@ -311,7 +311,7 @@ def lying_batches(address: Address) -> None:
         return request.SerializeToString()
 
     lie = batch(sums, 0xFFFFFFFF, key_encoding=pb.KEY_ENCODING_U32, keys=bytes(100_000), values=bytes(100_000))
-    free = batch(union, 1 << 20, key_encoding=pb.KEY_ENCODING_IMPLICIT, value_encoding=pb.VALUE_ENCODING_NONE)
+    free = batch(union, 1 << 10, key_encoding=pb.KEY_ENCODING_IMPLICIT, value_encoding=pb.VALUE_ENCODING_NONE)
 
     def one() -> None:
         with grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
