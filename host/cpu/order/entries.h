@@ -82,6 +82,36 @@ class Entries {
     return place <= UINT32_MAX;
   }
 
+  // Returns: whether ArrangeFull serves keys of `count` entries.
+  bool CanBeFull(uint64_t count) const {
+    return columns_ == 1 && !keeps_weights_ && !keeps_sources_ && count > 0 && count <= kMaxNetwork;
+  }
+  // Begin, AddKey and Arrange for `keys` keys from `first` on that have `count` entries each: the places of kGroupLanes
+  // keys follow each other. Requires: CanBeFull(count). Returns: as Arrange.
+  bool ArrangeFull(Key first, uint32_t keys, uint32_t count) {
+    const uint64_t num_groups = (uint64_t{keys} + kGroupLanes - 1) / kGroupLanes;
+    const uint64_t places = num_groups * count * kGroupLanes;
+    if (places > UINT32_MAX) return false;
+    num_keys_ = num_grouped_ = keys;
+    keys_.resize(keys);
+    counts_.resize(keys);
+    places_.resize(keys);
+    by_count_.resize(keys);
+    for (uint32_t i = 0; i < keys; ++i) {
+      keys_[i] = static_cast<Key>(first + i);
+      counts_[i] = count;
+      places_[i] = i / kGroupLanes * count * kGroupLanes + i % kGroupLanes;
+      by_count_[i] = i;
+    }
+    groups_.resize(num_groups);
+    for (uint32_t g = 0; g < num_groups; ++g) {
+      const auto first_key = static_cast<uint32_t>(g * kGroupLanes);
+      groups_[g] = {places_[first_key], count, first_key, std::min<uint32_t>(kGroupLanes, keys - first_key)};
+    }
+    values_.resize(places + kGroupLanes);
+    return true;
+  }
+
   size_t size() const { return num_keys_; }
   Key key(size_t i) const { return keys_[i]; }
   const Key* keys() const { return keys_.data(); }

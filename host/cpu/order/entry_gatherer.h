@@ -39,6 +39,7 @@ class EntryGatherer {
   // Errors: RESOURCE_EXHAUSTED: 2^32 entries or more.
   absl::Status GatherDense(Key first, uint64_t span, Entries<Key, T>& out) {
     const uint64_t tuples = sources_.Advance(static_cast<Key>(first + (span - 1)));
+    if (IsFull(span, tuples) && out.CanBeFull(sources_.cursors.size())) return GatherFull(first, span, out);
     places_.resize(span);
     std::fill_n(places_.data(), span, 0);
     for (const Cursor<Key>& cursor : sources_.cursors) CountKeys(cursor, first);
@@ -118,6 +119,40 @@ class EntryGatherer {
     } else {
       return static_cast<T>(Widen(LoadWire<Wire>(values, index)));
     }
+  }
+
+  // Returns: whether every update has every key of the window, and lists none.
+  bool IsFull(uint64_t span, uint64_t tuples) const {
+    if (span > UINT32_MAX || tuples != span * sources_.cursors.size()) return false;
+    return std::all_of(sources_.cursors.begin(), sources_.cursors.end(),
+                       [](const Cursor<Key>& cursor) { return cursor.keys == nullptr; });
+  }
+
+  // GatherDense of such a window: of each update, kGroupLanes values after the other are a plane of their group. Some
+  // groups of one update at a time: fewer would leave the prefetcher too many places to follow, more the cache.
+  absl::Status GatherFull(Key first, uint64_t span, Entries<Key, T>& out) {
+    constexpr uint64_t kValues = 4 * kGroupLanes;
+    const size_t count = sources_.cursors.size();
+    if (!out.ArrangeFull(first, static_cast<uint32_t>(span), static_cast<uint32_t>(count))) {
+      return TooMany(span * count);
+    }
+    T* const values = out.ValuesAt(0, /*is_grouped=*/false);  // the place is the index of the value
+    for (uint64_t begin = 0; begin < span; begin += kValues) {
+      const uint64_t end = std::min(begin + kValues, span);
+      for (size_t k = 0; k < count; ++k) {
+        const Cursor<Key>& cursor = sources_.cursors[k];
+        WithWire(cursor.dtype, [&](auto wire) {
+          for (uint64_t i = begin; i < end; i += kGroupLanes) {
+            T* const plane = values + (i / kGroupLanes * count + k) * kGroupLanes;
+            const std::byte* const from = cursor.values + (cursor.position + i) * sizeof(wire);
+            const uint64_t lanes = std::min<uint64_t>(kGroupLanes, end - i);
+            for (uint64_t lane = 0; lane < lanes; ++lane) plane[lane] = Load<decltype(wire)>(from, lane);
+          }
+        });
+      }
+    }
+    for (Cursor<Key>& cursor : sources_.cursors) cursor.position = cursor.stop;
+    return absl::OkStatus();
   }
 
   void CountKeys(const Cursor<Key>& cursor, Key first) {
