@@ -1,15 +1,19 @@
-"""Rates of order statistics beside coordinate_mean, and beside NumPy on dense data. One thread; interleaved; best of N.
+"""Rates of order statistics beside coordinate_mean, and beside other libraries on dense data. One thread.
 
-    python bench/robust/order_statistics.py [--repetitions 7]
+    python bench/robust/order_statistics.py [--repetitions 7] [--out FILE.json]
 
-Prints a line for each case and op: million values a second, and the ratio to coordinate_mean of the same case. Every
-dense answer is compared with NumPy's before it is timed.
+Contestants take turns, and the best of N counts. Prints a line for each case and op: million values a second, and the
+ratio to another line of the case. On dense data, each contestant gets one array per client, and its answer is compared
+with NumPy's before it is timed. Flower (the functions that its strategies call) and ByzFL are there if the interpreter
+has them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pathlib
+import sys
 import time
 from collections.abc import Callable
 
@@ -17,6 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import sparseagg as sa
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
+import json_lines
 
 SEED = 39
 # Name, clients, expected contributors of a key, keys, values of a row.
@@ -67,45 +74,95 @@ def numpy_trimmed(stacked: np.ndarray, trim: int) -> np.ndarray:
     return np.sort(stacked, axis=0)[trim : len(stacked) - trim].mean(axis=0)
 
 
-def report(title: str, num_values: int, best: dict[str, float], base: str) -> None:
+def flower_trimmed(parts: list[np.ndarray], trim: int) -> np.ndarray:
+    """What FedTrimmedAvg.aggregate_train does with a layer."""
+    from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
+
+    return trim_mean(np.stack(parts), trim / len(parts))
+
+
+def byzfl_median(parts: list[np.ndarray]) -> np.ndarray:
+    import byzfl
+
+    return byzfl.Median()(parts)
+
+
+def byzfl_trimmed(parts: list[np.ndarray], trim: int) -> np.ndarray:
+    import byzfl
+
+    return byzfl.TrMean(trim)(parts)
+
+
+def ours(parts: list[np.ndarray], **options: object) -> np.ndarray:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=len(parts[0]), layout="dense")], **options)
+    return sa.aggregate([{"v": part} for part in parts], spec, threads=1)["v"].values
+
+
+# Of each op: ours first, then the others. FedMedian.aggregate_train does what is called "NumPy" here.
+DENSE: dict[str, dict[str, Callable[[list[np.ndarray], int], np.ndarray]]] = {
+    "median": {
+        "sparseagg": lambda parts, trim: ours(parts, op="median"),
+        "NumPy": lambda parts, trim: np.median(np.stack(parts), axis=0),
+        "ByzFL": lambda parts, trim: byzfl_median(parts),
+    },
+    "trimmed_mean": {
+        "sparseagg": lambda parts, trim: ours(parts, op="trimmed_mean", trim_count=trim),
+        "NumPy, sorted": lambda parts, trim: numpy_trimmed(np.stack(parts), trim),
+        "Flower": flower_trimmed,
+        "ByzFL": byzfl_trimmed,
+    },
+}
+
+
+def measure_dense(clients: int, num_keys: int, repetitions: int) -> list[dict]:
+    parts = list(np.random.default_rng(SEED).standard_normal((clients, num_keys), np.float32))
+    trim = clients // 8
+    lines = []
+    for op, contestants in DENSE.items():
+        expected = np.median(np.stack(parts), axis=0) if op == "median" else numpy_trimmed(np.stack(parts), trim)
+        calls = {}
+        for name, call in contestants.items():
+            try:
+                found = call(parts, trim)
+            except ImportError as error:
+                print(f"{name} is left out: {error}")
+                continue
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            calls[name] = lambda call=call: call(parts, trim)
+        best = best_of(calls, min(5, repetitions))
+        lines += report(f"dense {op}, {clients} clients", clients * num_keys, best, "sparseagg")
+    return lines
+
+
+def report(title: str, num_values: int, best: dict[str, float], base: str) -> list[dict]:
+    lines = []
     for name, taken in best.items():
         rate = num_values / taken / 1e6
-        print(f"{title:28} {name:24} {rate:8.1f} M values/s   {best[base] / taken:5.2f} of {base}", flush=True)
+        print(f"{title:30} {name:24} {rate:8.1f} M values/s   {best[base] / taken:5.2f} of {base}", flush=True)
+        lines.append({"case": title, "name": name, "values_per_s": rate * 1e6})
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
-    repetitions = parser.parse_args().repetitions
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    lines = []
     for clients, num_keys in ((8, 1_000_000), (64, 150_000)):
-        stacked = np.random.default_rng(SEED).standard_normal((clients, num_keys), np.float32)
-        trim = clients // 8
-        dense = [{"v": part} for part in stacked]
-
-        def merged(dense=dense, num_keys=num_keys, **options) -> np.ndarray:
-            spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_keys, layout="dense")], **options)
-            return sa.aggregate(dense, spec, threads=1)["v"].values
-
-        np.testing.assert_array_equal(merged(op="median"), np.median(stacked, axis=0))
-        trimmed = merged(op="trimmed_mean", trim_count=trim)
-        np.testing.assert_allclose(trimmed, numpy_trimmed(stacked, trim), rtol=1e-4, atol=1e-5)
-        calls = {
-            "numpy median": lambda stacked=stacked: np.median(stacked, axis=0),
-            "median": lambda merged=merged: merged(op="median"),
-            "numpy sort, mean": lambda stacked=stacked, trim=trim: numpy_trimmed(stacked, trim),
-            "trimmed_mean": lambda merged=merged, trim=trim: merged(op="trimmed_mean", trim_count=trim),
-        }
-        best = best_of(calls, min(3, repetitions))
-        report(f"dense, {clients} clients", stacked.size, best, "numpy median")
+        lines += measure_dense(clients, num_keys, options.repetitions)
     for title, clients, contributors, num_keys, width in CASES:
         updates = updates_of(clients, contributors, num_keys, width)
         num_values = sum(len(update["v"][0]) for update in updates) * width
         calls = {}
-        for name, options in OPS.items():
-            spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_keys, row_width=width)], **options)
+        for name, op in OPS.items():
+            spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_keys, row_width=width)], **op)
             weighed = [(u, 1.0 + i % 3 if "weight" in name else 1.0) for i, u in enumerate(updates)]
             calls[name] = lambda weighed=weighed, spec=spec: sa.aggregate(weighed, spec, threads=1)
-        report(title, num_values, best_of(calls, repetitions), "coordinate_mean")
+        lines += report(title, num_values, best_of(calls, options.repetitions), "coordinate_mean")
+    if options.out is not None:
+        head = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "numpy": np.__version__, "seed": SEED}
+        json_lines.write(options.out, {**head, "rates": lines})
 
 
 if __name__ == "__main__":
