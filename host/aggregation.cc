@@ -11,7 +11,10 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/clip/clip.h"
+#include "host/clip/squared_rows.h"
 #include "host/merge_errors.h"
+#include "host/moments.h"
+#include "host/result_cut.h"
 
 namespace sparseagg {
 namespace {
@@ -49,6 +52,14 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(spec));
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
+  aggregation->specs_ = tensors;
+  for (const TensorSpec& spec : tensors) {
+    aggregation->moments_.push_back(spec.aggregation.return_moments ? aggregation->specs_.size() : 0);
+    if (!spec.aggregation.return_moments) continue;
+    aggregation->specs_.push_back(MomentsSpec(spec));
+    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(aggregation->specs_.back()));
+    aggregation->accumulators_.push_back(std::move(accumulator));
+  }
   aggregation->tensors_ = std::move(tensors);
   aggregation->has_clips_ = std::any_of(aggregation->tensors_.begin(), aggregation->tensors_.end(),
                                         [](const TensorSpec& spec) { return spec.clip.has_bound(); });
@@ -77,16 +88,27 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
   if (has_clips_) {
     ASSIGN_OR_RETURN(submission.clip, ApplyClips(tensors_, updates));
   }
+  submission.updates.resize(accumulators_.size());
   for (size_t t = 0; t < updates.size(); ++t) {
-    ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, accumulators_[t]->Prepare(std::move(updates[t])));
-    submission.updates.push_back(std::move(prepared));
+    // First, since it refuses integers that overflow.
+    const ValidatedUpdate update = updates[t];
+    ASSIGN_OR_RETURN(submission.updates[t], accumulators_[t]->Prepare(std::move(updates[t])));
+    if (moments_[t] == 0) continue;
+    ASSIGN_OR_RETURN(ValidatedUpdate squares, SquareRows(tensors_[t], update));
+    ASSIGN_OR_RETURN(submission.updates[moments_[t]], accumulators_[moments_[t]]->Prepare(std::move(squares)));
   }
   return submission;
 }
 
 uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) const {
   uint64_t bytes = has_clips_ ? ApplyClipsBytes(tensors_, updates) : 0;
-  for (size_t t = 0; t < updates.size(); ++t) bytes = SaturatingAdd(bytes, accumulators_[t]->PrepareBytes(updates[t]));
+  for (size_t t = 0; t < updates.size(); ++t) {
+    bytes = SaturatingAdd(bytes, accumulators_[t]->PrepareBytes(updates[t]));
+    if (moments_[t] == 0) continue;
+    // The squares go as they are to the engine, which folds and sorts nothing of them.
+    bytes = SaturatingAdd(bytes, SquareRowsBytes(tensors_[t], updates[t]));
+    bytes = SaturatingAdd(bytes, SaturatingMultiply(updates[t].num_keys(), sizeof(double) * tensors_[t].row_width));
+  }
   return bytes;
 }
 
@@ -109,7 +131,7 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
     const Accumulator& accumulator = *accumulators_[t];
     const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
     // Sums whose order matters are folded before Finish only to stay within a memory limit.
-    const bool folds = !OrderMatters(tensors_[t]) || (memory_limit_ != 0 && order_statistic_ == nullptr);
+    const bool folds = !OrderMatters(specs_[t]) || (memory_limit_ != 0 && order_statistic_ == nullptr);
     const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
     bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
   }
@@ -199,11 +221,11 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
 absl::Status Aggregation::CheckKeepsAll() const {
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     if (accumulators_[t]->KeepsAll()) continue;
-    const std::string reason = OrderMatters(tensors_[t])
+    const std::string reason = OrderMatters(specs_[t])
                                    ? absl::StrCat("to stay within the memory_limit ", memory_limit_)
                                    : "as they arrived, since their order does not matter for its result";
-    return absl::FailedPreconditionError(absl::StrCat(Quoted(tensors_[t]), ": its submissions have been merged ",
-                                                      reason, ", so that none can be taken out"));
+    return absl::FailedPreconditionError(absl::StrCat(Quoted(specs_[t]), ": its submissions have been merged ", reason,
+                                                      ", so that none can be taken out"));
   }
   return absl::OkStatus();
 }
@@ -224,7 +246,7 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
   return order;
 }
 
-bool Aggregation::OrderMattersSomewhere() const { return std::any_of(tensors_.begin(), tensors_.end(), OrderMatters); }
+bool Aggregation::OrderMattersSomewhere() const { return std::any_of(specs_.begin(), specs_.end(), OrderMatters); }
 
 void Aggregation::DeferMerges() {
   for (const auto& accumulator : accumulators_) accumulator->DeferMerges();
@@ -233,7 +255,7 @@ void Aggregation::DeferMerges() {
 absl::Status Aggregation::MergePending() {
   const DefaultFloatEnvironment environment;
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (!OrderMatters(tensors_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldPending({}));
+    if (!OrderMatters(specs_[t])) RETURN_IF_ERROR(accumulators_[t]->FoldPending({}));
   }
   return absl::OkStatus();
 }
@@ -246,12 +268,22 @@ absl::Status Aggregation::FoldPending() {
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<uint32_t> folded = order;  // copied first, so that a failed allocation changes nothing
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (!OrderMatters(tensors_[t])) continue;
+    if (!OrderMatters(specs_[t])) continue;
     RETURN_IF_ERROR(accumulators_[t]->FoldPending(order));
     // With the first fold the order counts, even if the fold of another tensor fails.
     if (folded_.size() != order.size()) folded_.swap(folded);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Result> Aggregation::FinishTensor(size_t tensor, absl::Span<const uint32_t> order) {
+  ASSIGN_OR_RETURN(Result result, std::move(*accumulators_[tensor]).Finish(order));
+  CutResult(tensors_[tensor], result);
+  if (moments_[tensor] == 0) return result;
+  ASSIGN_OR_RETURN(const Result moments, std::move(*accumulators_[moments_[tensor]]).Finish(order));
+  AddMoments(moments, result);
+  accumulators_[moments_[tensor]].reset();
+  return result;
 }
 
 absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
@@ -263,7 +295,7 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
       RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
       results.push_back(EmptyResult(tensors_[t]));
     } else {
-      ASSIGN_OR_RETURN(Result result, std::move(*accumulators_[t]).Finish(order));
+      ASSIGN_OR_RETURN(Result result, FinishTensor(t, order));
       results.push_back(std::move(result));
     }
     accumulators_[t].reset();
@@ -273,6 +305,12 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
 
 absl::StatusOr<std::vector<DeviceResult>> Aggregation::FinishOnDevice() && {
   const DefaultFloatEnvironment environment;
+  for (const TensorSpec& spec : tensors_) {
+    if (!HasCut(spec) && !spec.aggregation.return_moments) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        Quoted(spec),
+        ": no result in device memory: result_top_k, result_min_norm and return_moments are computed on the host"));
+  }
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<DeviceResult> results;
   for (size_t t = 0; t < tensors_.size(); ++t) {

@@ -21,7 +21,8 @@
 
 namespace sparseagg {
 
-// One client's submission, ready to be counted: one prepared update for each tensor, in the order of the tensors.
+// One client's submission, ready to be counted: one prepared update for each tensor, in the order of the tensors, and
+// then the squares of those with return_moments.
 struct PreparedSubmission {
   std::vector<std::unique_ptr<PreparedUpdate>> updates;
   ClipOutcome clip;  // what the bounds of the tensors have done to it
@@ -111,12 +112,14 @@ class Aggregation {
   // statistic, which keeps all submissions; nothing is folded.
   absl::Status FoldPending();
 
-  // Makes the results from bases and pending updates. The aggregation is spent, after an error too.
+  // Makes the results from bases and pending updates, and cuts them (CutResult). The aggregation is spent, after an
+  // error too.
   // Returns: the results in the order of tensors(). Without submissions they have no keys; dense rows are `fill`.
   // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero; or
   // there are no submissions, and a tensor of dense layout has EmptyPolicy::kFail. RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<std::vector<Result>> Finish() &&;
   // The same with the results in the memory of the engine's device. Errors: also those of Accumulator::FinishOnDevice.
+  // UNIMPLEMENTED: a tensor has result_top_k, result_min_norm or return_moments.
   absl::StatusOr<std::vector<DeviceResult>> FinishOnDevice() &&;
 
   uint64_t num_submissions() const { return client_ids_.size(); }
@@ -139,8 +142,14 @@ class Aggregation {
   std::vector<uint32_t> CanonicalOrder() const;
   bool OrderMattersSomewhere() const;
 
+  // Returns: the result of a tensor, cut, and with its moments.
+  absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order);
+
   std::vector<TensorSpec> tensors_;
-  bool has_clips_ = false;  // a tensor has bounds
+  // Of accumulators_: the tensors, and then MomentsSpec of those with return_moments.
+  std::vector<TensorSpec> specs_;
+  std::vector<size_t> moments_;  // of each tensor, the index of its moments in specs_; 0: it has none
+  bool has_clips_ = false;       // a tensor has bounds
   // A tensor whose op is an order statistic, which keeps all submissions; null if there is none.
   const TensorSpec* order_statistic_ = nullptr;
   uint64_t memory_limit_ = 0;

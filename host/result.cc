@@ -9,7 +9,8 @@ namespace sparseagg {
 
 size_t Result::memory_bytes() const {
   const size_t key_bytes = std::visit([](const auto& column) { return column.size() * sizeof(column[0]); }, keys);
-  return key_bytes + values.size() + counts.size() * sizeof(uint32_t) + weights.size() * sizeof(double);
+  return key_bytes + values.size() + counts.size() * sizeof(uint32_t) +
+         (weights.size() + moments.size()) * sizeof(double);
 }
 
 DeviceResult FormOf(const Result& result) {
@@ -58,6 +59,7 @@ uint64_t RowBytes(const TensorSpec& spec) {
   uint64_t bytes = spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.row_width} * SizeOf(ResultDType(spec));
   if (ReturnsCounts(spec)) bytes += sizeof(uint32_t);
   if (spec.aggregation.return_weights) bytes += sizeof(double);
+  if (spec.aggregation.return_moments) bytes += uint64_t{spec.row_width} * sizeof(double);
   return bytes;
 }
 
@@ -67,7 +69,8 @@ uint64_t DenseResultBytes(const TensorSpec& spec) { return SaturatingMultiply(sp
 
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys) {
   const uint64_t rows = spec.num_rows == 0 ? max_keys : std::min(max_keys, spec.num_rows);
-  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(KeyBytes(spec), RowBytes(spec)));
+  const uint64_t cut = HasCut(spec) ? 2 * sizeof(double) : 0;  // the norms, and a copy to select from
+  const uint64_t sparse = SaturatingMultiply(rows, SaturatingAdd(KeyBytes(spec) + cut, RowBytes(spec)));
   return IsDenseResult(spec, rows) ? SaturatingAdd(sparse, DenseResultBytes(spec)) : sparse;
 }
 

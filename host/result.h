@@ -26,12 +26,14 @@ struct Result {
   bool has_values = true;  // false for kUnion
   uint32_t row_width = 1;
   uint64_t num_rows = 0;
-  uint64_t num_keys = 0;  // sparse: number of keys; dense: `num_rows`
+  uint64_t num_keys = 0;      // sparse: number of keys; dense: `num_rows`
+  uint64_t num_cut_keys = 0;  // keys that result_top_k and result_min_norm have removed (CutResult)
 
   KeyVector keys;                        // sparse: ascending, unique; dense: empty
   Column<std::byte> values;              // num_keys × row_width of `dtype`, row-major
   Column<uint32_t> counts;               // num_keys, or empty when not asked for
   Column<double> weights;                // num_keys, or empty when not asked for
+  Column<double> moments;                // num_keys × row_width, or empty when not asked for
   std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
 
   // How the last merge was done and why, for people to read; may be empty. Depends on the machine.
@@ -84,7 +86,7 @@ bool IsDenseResult(const TensorSpec& spec, uint64_t num_keys);
 uint64_t DenseResultBytes(const TensorSpec& spec);
 
 // Returns: the most bytes that making a result of up to `max_keys` keys takes, if a dense result is made from a sparse
-// one. Saturates.
+// one, or a sparse one is cut. Saturates.
 uint64_t ResultBytes(const TensorSpec& spec, uint64_t max_keys);
 
 }  // namespace sparseagg

@@ -32,6 +32,7 @@
  * @property {Values | Uint8Array | null} values row-major; Uint16Array for float16 and bfloat16; null for a UNION
  * @property {Uint32Array | null} counts submissions for each key, if the round returns them
  * @property {Float64Array | null} weights sum of weights for each key, if the round returns them
+ * @property {Float64Array | null} moments row-major sums of weighted squares, if the round returns them
  * @property {number} rowWidth values of a row
  * @property {object} summary the server's TensorSummary
  */
@@ -594,7 +595,7 @@ function decodePage(buffer) {
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headBytes)));
   const { slice, summary, nextPageToken } = head.page;
   let at = 4 + headBytes;
-  const [keyBytes, valueBytes, countBytes, weightBytes] = head.sections.map((size) => {
+  const [keyBytes, valueBytes, countBytes, weightBytes, momentBytes] = head.sections.map((size) => {
     at += size;
     return buffer.slice(at - size, at);
   });
@@ -607,6 +608,7 @@ function decodePage(buffer) {
     values: slice.valueEncoding === "VALUE_ENCODING_NONE" ? null : new array(valueBytes),
     counts: countBytes.byteLength ? new Uint32Array(countBytes) : null,
     weights: weightBytes.byteLength ? new Float64Array(weightBytes) : null,
+    moments: momentBytes ? new Float64Array(momentBytes) : null,
   };
 }
 
@@ -637,6 +639,7 @@ function joinPages(pages) {
     values: summary.hasValues ? concat(pages.map((page) => page.values)) : null,
     counts: summary.hasCounts ? concat(pages.map((page) => page.counts ?? new Uint32Array())) : null,
     weights: summary.hasWeights ? concat(pages.map((page) => page.weights ?? new Float64Array())) : null,
+    moments: summary.hasMoments ? concat(pages.map((page) => page.moments ?? new Float64Array())) : null,
     rowWidth,
     summary,
   };

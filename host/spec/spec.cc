@@ -15,6 +15,10 @@ namespace {
 constexpr double kMinBound = 0x1p-900;
 constexpr double kMaxBound = 0x1p900;
 
+// Bounds of result_min_norm: its square, and those of norms near it, are normal doubles.
+constexpr double kMinNorm = 0x1p-500;
+constexpr double kMaxNorm = 0x1p500;
+
 absl::Status Invalid(const TensorSpec& spec, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", problem));
 }
@@ -107,6 +111,35 @@ absl::Status ValidateDivisor(const TensorSpec& spec) {
   return Invalid(spec, absl::StrFormat("fixed_divisor %g is not in [2^-900, 2^900]", a.fixed_divisor));
 }
 
+absl::Status ValidateMoments(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (!a.return_moments) return absl::OkStatus();
+  if (a.op != Op::kSum && !IsMean(a.op)) {
+    return Invalid(spec, absl::StrCat("return_moments is for the ops sum, mean and coordinate_mean, not ", Name(a.op)));
+  }
+  if (spec.modular) return Invalid(spec, "return_moments is for values with squares, and modular sums wrap");
+  if (a.numerics == Numerics::kFixedPoint) {
+    return Invalid(spec, "return_moments needs canonical numerics: the squares are float64 sums in order of client id");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateCut(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (!HasCut(spec)) return absl::OkStatus();
+  if (a.result_min_norm != 0.0 && !(a.result_min_norm >= kMinNorm && a.result_min_norm <= kMaxNorm)) {
+    return Invalid(spec, absl::StrFormat("result_min_norm %g is not in [2^-500, 2^500]", a.result_min_norm));
+  }
+  if (HasNorms(spec)) return absl::OkStatus();
+  const absl::string_view reason =
+      a.op == Op::kUnion ? "is for rows with values, and union has none"
+      : spec.modular     ? "is for values with a norm, and modular sums wrap"
+      : a.result_layout == ResultLayout::kAuto
+          ? "is for the result_layout sparse: auto chooses the layout by the keys before the cut"
+          : "is for the result_layout sparse: a dense result has a row for every key";
+  return Invalid(spec, absl::StrCat(a.result_top_k != 0 ? "result_top_k " : "result_min_norm ", reason));
+}
+
 }  // namespace
 
 absl::string_view Name(Op op) {
@@ -124,6 +157,8 @@ absl::Status Validate(const TensorSpec& spec) {
   RETURN_IF_ERROR(ValidateTypes(spec));
   RETURN_IF_ERROR(ValidateLayouts(spec));
   RETURN_IF_ERROR(ValidateDivisor(spec));
+  RETURN_IF_ERROR(ValidateCut(spec));
+  RETURN_IF_ERROR(ValidateMoments(spec));
   if (IsOrderStatistic(spec.aggregation.op)) return ValidateOrder(spec);
   return ValidateNumerics(spec);
 }

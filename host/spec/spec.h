@@ -73,6 +73,7 @@ struct AggregationSpec {
   Numerics numerics = Numerics::kCanonical;
   bool return_counts = false;  // kUnion returns counts in any case
   bool return_weights = false;
+  bool return_moments = false;            // Σ_{C(i)} w_k·v_k(i)² of each column, in float64
   uint32_t min_contributors = 1;          // keys with fewer contributors are removed from the result
   bool prune_zeros = false;               // removes keys whose whole row is zero
   double fill = 0.0;                      // value of absent keys in a dense result
@@ -82,6 +83,9 @@ struct AggregationSpec {
   EmptyPolicy on_empty = EmptyPolicy::kFail;
   MeanDivisor mean_divisor = MeanDivisor::kWeights;
   double fixed_divisor = 0.0;  // for kFixed; 0: not given
+  // Of the rows of the finished result, which stay (host/result_cut.h).
+  uint64_t result_top_k = 0;     // those of the largest L2 norms, at most so many; 0: all
+  double result_min_norm = 0.0;  // those of this L2 norm or more; 0: all
   OrderOptions order;
   // For kFixedPoint only.
   BoundPolicy on_bound = BoundPolicy::kReject;
@@ -127,16 +131,27 @@ inline bool UsesFixedPoint(const TensorSpec& spec) {
          (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
 }
 
-// Whether the result depends on the order of submissions: canonical float sums, of values or of the weights at a key;
-// and order statistics, which break ties by it.
+// Whether the result depends on the order of submissions: canonical float sums, of values, of their squares or of the
+// weights at a key; and order statistics, which break ties by it.
 // Where it does not, submissions may be merged as they arrive.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  if (IsOrderStatistic(a.op)) return true;
+  if (IsOrderStatistic(a.op) || a.return_moments) return true;
   if (a.numerics == Numerics::kFixedPoint) return false;
   const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
   const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
   return (sums && IsFloat(spec.dtype)) || sums_weights;
+}
+
+// Whether result_top_k and result_min_norm are for this tensor: the result is sparse, and its rows have norms.
+inline bool HasNorms(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.result_layout == ResultLayout::kSparse && a.op != Op::kUnion && !spec.modular;
+}
+
+// Whether rows may be cut from the finished result.
+inline bool HasCut(const TensorSpec& spec) {
+  return spec.aggregation.result_top_k != 0 || spec.aggregation.result_min_norm != 0.0;
 }
 
 inline bool ReturnsCounts(const TensorSpec& spec) {

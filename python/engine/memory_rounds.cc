@@ -85,7 +85,8 @@ py::dict Fields(const TensorSpec& spec, const Result& result) {
                    "dtype"_a = absl::StrCat("DTYPE_", absl::AsciiStrToUpper(Name(result.dtype))),
                    "row_width"_a = result.row_width, "num_rows"_a = result.num_rows, "has_values"_a = result.has_values,
                    "has_counts"_a = ReturnsCounts(spec), "has_weights"_a = spec.aggregation.return_weights,
-                   "plan"_a = result.plan);
+                   "plan"_a = result.plan, "num_cut_keys"_a = result.num_cut_keys,
+                   "has_moments"_a = spec.aggregation.return_moments);
   if (result.fixed_point_shift.has_value()) summary["fixed_point_shift"] = *result.fixed_point_shift;
   return summary;
 }

@@ -51,8 +51,12 @@ py::dict ToPython(std::shared_ptr<const Result> result) {
   // A column is empty if the spec does not request it or the result has no rows; the package knows the spec.
   out["counts"] = View(py::dtype::of<uint32_t>(), {static_cast<py::ssize_t>(r.counts.size())}, r.counts.data(), owner);
   out["weights"] = View(py::dtype::of<double>(), {static_cast<py::ssize_t>(r.weights.size())}, r.weights.data(), owner);
+  std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(r.moments.size() / r.row_width)};
+  if (r.row_width != 1) shape.push_back(r.row_width);
+  out["moments"] = View(py::dtype::of<double>(), std::move(shape), r.moments.data(), owner);
   out["fixed_point_shift"] = r.fixed_point_shift.has_value() ? py::object(py::int_(*r.fixed_point_shift)) : py::none();
   out["plan"] = r.plan;
+  out["num_cut_keys"] = r.num_cut_keys;
   return out;
 }
 

@@ -12,9 +12,10 @@
 namespace sparseagg::python {
 
 // Converts one result without copying its columns. Requires: the GIL.
-// Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "fixed_point_shift" and "plan".
+// Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "moments",
+// "fixed_point_shift", "plan" and "num_cut_keys".
 // Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
-// Absent keys, values and shifts are None; absent counts and weights are empty arrays.
+// Absent keys, values and shifts are None; absent counts, weights and moments are empty arrays.
 pybind11::dict ToPython(std::shared_ptr<const Result> result);
 
 // Returns: a dictionary of the counts, by the names of the proto. Requires: the GIL.

@@ -49,6 +49,7 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   if (fields.contains("on_empty")) a.on_empty = Parse<EmptyPolicy>(fields, "on_empty", {"fail", "keep"});
   Set(fields, "return_counts", a.return_counts);
   Set(fields, "return_weights", a.return_weights);
+  Set(fields, "return_moments", a.return_moments);
   Set(fields, "min_contributors", a.min_contributors);
   Set(fields, "prune_zeros", a.prune_zeros);
   Set(fields, "fill", a.fill);
@@ -59,6 +60,8 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   Set(fields, "trim_fraction", a.order.trim_fraction);
   Set(fields, "trim_count", a.order.trim_count);
   Set(fields, "quantile", a.order.quantile);
+  Set(fields, "result_top_k", a.result_top_k);
+  Set(fields, "result_min_norm", a.result_min_norm);
   Set(fields, "dense_threshold", a.dense_threshold);
   const py::object result_dtype = fields["result_dtype"];
   if (!result_dtype.is_none()) a.result_dtype = ParseDType(result_dtype.cast<std::string>());

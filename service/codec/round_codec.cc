@@ -30,6 +30,8 @@ void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSumma
   wire->set_has_counts(ReturnsCounts(spec));
   wire->set_has_weights(spec.aggregation.return_weights);
   if (result.fixed_point_shift.has_value()) wire->set_fixed_point_shift(*result.fixed_point_shift);
+  wire->set_num_cut_keys(result.num_cut_keys);
+  wire->set_has_moments(spec.aggregation.return_moments);
 }
 
 void EncodeClip(const ClipSummary& clip, v1::ClipSummary* wire) {
@@ -166,6 +168,9 @@ void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, 
   if (result.has_values) EncodePageValues(result, rows, format, slice);
   if (!result.counts.empty()) wire->set_counts(BytesOf(result.counts.data(), rows.begin, rows.end));
   if (!result.weights.empty()) wire->set_weights(BytesOf(result.weights.data(), rows.begin, rows.end));
+  if (!result.moments.empty()) {
+    wire->set_moments(BytesOf(result.moments.data(), rows.begin * result.row_width, rows.end * result.row_width));
+  }
   if (first) EncodeSummary(spec, result, wire->mutable_summary());
 }
 

@@ -121,6 +121,7 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
   spec.numerics = Choose(tensor.numerics(), round.numerics(), Numerics::kCanonical);
   spec.return_counts = SPARSEAGG_PICK(return_counts);
   spec.return_weights = SPARSEAGG_PICK(return_weights);
+  spec.return_moments = SPARSEAGG_PICK(return_moments);
   if (tensor.has_min_contributors() || round.has_min_contributors()) {
     spec.min_contributors = SPARSEAGG_PICK(min_contributors);
   }
@@ -145,6 +146,14 @@ AggregationSpec Combine(const v1::AggregationSpec& tensor, const v1::Aggregation
 }
 
 #undef SPARSEAGG_PICK
+
+// Sets the tensor's cut of the result: its own, or the round's if the result can be cut.
+void CombineCut(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round, TensorSpec& spec) {
+  AggregationSpec& a = spec.aggregation;
+  const v1::AggregationSpec& of_round = HasNorms(spec) ? round : v1::AggregationSpec::default_instance();
+  a.result_top_k = tensor.has_result_top_k() ? tensor.result_top_k() : of_round.result_top_k();
+  a.result_min_norm = tensor.has_result_min_norm() ? tensor.result_min_norm() : of_round.result_min_norm();
+}
 
 ClipSpec DecodeClip(const v1::ClipSpec& wire) {
   ClipSpec clip;
@@ -192,6 +201,17 @@ absl::Status RefuseUnusedOrder(const v1::AggregationSpec& wire, absl::Span<const
   return absl::OkStatus();
 }
 
+// Errors: INVALID_ARGUMENT: the round's options `wire` cut results, and no tensor has a result that can be cut.
+absl::Status RefuseUnusedCut(const v1::AggregationSpec& wire, absl::Span<const TensorSpec> tensors) {
+  if (std::any_of(tensors.begin(), tensors.end(), HasNorms)) return absl::OkStatus();
+  const absl::string_view unused = wire.result_top_k() != 0        ? "result_top_k"
+                                   : wire.result_min_norm() != 0.0 ? "result_min_norm"
+                                                                   : "";
+  if (unused.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(unused, " has no effect: no tensor has the result_layout sparse and values that are not modular"));
+}
+
 // Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
 absl::Status CheckShape(const v1::Shape& shape, const TensorSpec& spec) {
   const auto refuse = [&](absl::string_view problem) {
@@ -234,6 +254,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   spec.layout = wire.layout() == v1::TENSOR_LAYOUT_DENSE ? Layout::kDense : Layout::kSparse;
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
+  CombineCut(wire.aggregation(), round.aggregation(), spec);
   RETURN_IF_ERROR(Validate(spec));
   if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
@@ -312,6 +333,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   }
   RETURN_IF_ERROR(DecodeClips(spec, config.tensors));
   RETURN_IF_ERROR(RefuseUnusedOrder(spec.aggregation(), config.tensors));
+  RETURN_IF_ERROR(RefuseUnusedCut(spec.aggregation(), config.tensors));
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

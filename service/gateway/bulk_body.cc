@@ -84,13 +84,16 @@ absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page) {
   pieces.push_back(std::move(*slice.mutable_values()));
   pieces.push_back(std::move(*parsed.mutable_counts()));
   pieces.push_back(std::move(*parsed.mutable_weights()));
+  if (!parsed.moments().empty()) pieces.push_back(std::move(*parsed.mutable_moments()));
   slice.clear_keys();
   slice.clear_values();
   parsed.clear_counts();
   parsed.clear_weights();
+  parsed.clear_moments();
   ASSIGN_OR_RETURN(const std::string json, MessageToJson(v1::ResultPage::descriptor(), parsed.SerializeAsString()));
-  std::string header = absl::StrCat("{\"sections\":[", pieces[1].size(), ",", pieces[2].size(), ",", pieces[3].size(),
-                                    ",", pieces[4].size(), "],\"page\":", json, "}");
+  std::string header = "{\"sections\":[";
+  for (size_t i = 1; i < pieces.size(); ++i) absl::StrAppend(&header, i == 1 ? "" : ",", pieces[i].size());
+  absl::StrAppend(&header, "],\"page\":", json, "}");
   while ((sizeof(uint32_t) + header.size()) % kAlignment != 0) header += ' ';
   const auto size = static_cast<uint32_t>(header.size());
   pieces[0].append(reinterpret_cast<const char*>(&size), sizeof(size));

@@ -39,6 +39,7 @@ uint64_t RowBytes(const Result& result) {
   if (result.has_values) bytes += result.row_width * SizeOf(result.dtype);
   if (!result.counts.empty()) bytes += sizeof(uint32_t);
   if (!result.weights.empty()) bytes += sizeof(double);
+  if (!result.moments.empty()) bytes += result.row_width * sizeof(double);
   return bytes;
 }
 

@@ -29,7 +29,7 @@ struct RowInterval {
 // Errors: INVALID_ARGUMENT: the interval ends before it begins. Cost: two binary searches.
 absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys);
 
-// Returns: unpacked bytes of one row: key (sparse results only), values, count, weight.
+// Returns: unpacked bytes of one row: key (sparse results only), values, count, weight, moments.
 uint64_t RowBytes(const Result& result);
 
 // Returns: the first rows of `rows` that take at most `page_bytes` unpacked, but at least one row unless `rows` is

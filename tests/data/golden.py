@@ -103,6 +103,8 @@ def _page(spec: RoundSpec, tensor: TensorSpec, merged: reference.MergedTensor) -
             has_counts=how.return_counts or how.op == "union",
             has_weights=how.return_weights,
             fixed_point_shift=merged.shift,
+            num_cut_keys=merged.num_cut,
+            has_moments=merged.moments is not None,
         ),
     )
     if not dense:
@@ -113,6 +115,8 @@ def _page(spec: RoundSpec, tensor: TensorSpec, merged: reference.MergedTensor) -
         page.counts = np.array(merged.counts, "<u4").tobytes()
     if page.summary.has_weights:
         page.weights = np.array(merged.weights, "<f8").tobytes()
+    if merged.moments is not None:
+        page.moments = reference.encode_values(merged.moments, "float64")
     return page
 
 

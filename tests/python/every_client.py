@@ -57,7 +57,7 @@ def digest(result: sa.Result) -> str:
     for name, tensor in result.items():
         shape = tensor.layout, tensor.dtype, tensor.num_rows, tensor.row_width
         hashed.update(repr((name, shape, tensor.fixed_point_shift, tensor.fill)).encode())
-        for column in (tensor.keys, tensor.values, tensor.counts, tensor.weights):
+        for column in (tensor.keys, tensor.values, tensor.counts, tensor.weights, tensor.moments):
             if column is None:
                 hashed.update(b"none")
             else:
@@ -87,6 +87,10 @@ SPECS = {
     "median": one("float32", 500, 2, op="median", return_counts=True),
     "trimmed mean by weight": one("float64", 500, op="trimmed_mean", trim_fraction=0.2, weighting="by_weight"),
     "quantile with zeros": one("int64", 500, op="quantile", quantile=0.9, absent="zero", result_dtype="float32"),
+    "cut result": one("float32", 500, 4, op="mean", result_top_k=70, result_min_norm=30.0, return_counts=True),
+    "cut integers": one("int32", 500, 2, result_top_k=70, return_weights=True),
+    "moments": one("float32", 500, 3, op="coordinate_mean", weighting="by_weight", return_moments=True),
+    "dense moments": one("int64", 500, 2, op="mean", result_layout="dense", return_moments=True),
     "dense result": one("float32", 500, 2, result_layout="dense", fill=-1.0),
     "auto result": one("float32", 500, result_layout="auto", prune_zeros=True),
     "dense tensor": sa.RoundSpec(

@@ -44,6 +44,9 @@ std::string Describe(const TensorSpec& spec) {
   if (a.result_dtype) absl::StrAppend(&text, " result_dtype=", Name(*a.result_dtype));
   if (a.return_counts) absl::StrAppend(&text, " counts");
   if (a.return_weights) absl::StrAppend(&text, " weights");
+  if (a.return_moments) absl::StrAppend(&text, " moments");
+  if (a.result_top_k != 0) absl::StrAppend(&text, " result_top_k=", a.result_top_k);
+  if (a.result_min_norm != 0.0) absl::StrAppendFormat(&text, " result_min_norm=%a", a.result_min_norm);
   if (a.prune_zeros) absl::StrAppend(&text, " prune_zeros");
   if (a.min_contributors != 1) absl::StrAppend(&text, " min_contributors=", a.min_contributors);
   if (a.fill != 0.0) absl::StrAppend(&text, " fill=", a.fill);

@@ -48,6 +48,9 @@ struct Case {
 
 Case RandomCase(uint64_t seed);
 
+// RandomCase with cuts of the results (result_top_k, result_min_norm) and moments, where tensors take them.
+Case RandomCutCase(uint64_t seed);
+
 // A spec, of num_rows 1000 and with counts, for each valid combination of op, dtype, weighting, numerics and layout of
 // the result. Sums of up to 8 submissions with weights up to 8 and values up to 1 stay within its bounds.
 std::vector<TensorSpec> EveryCombination();

@@ -34,6 +34,7 @@ struct OutputRow {
   bool is_zero = false;
   uint32_t count = 0;
   double weight = 0.0;
+  std::vector<double> moments;
 };
 
 class TensorReference {
@@ -77,7 +78,9 @@ class TensorReference {
       const bool is_hidden = a_.min_contributors > 1 && static_cast<uint64_t>(contributors) < a_.min_contributors;
       failures.push_back({code, tensor_, key, !is_hidden});
     }
-    return Assemble(rows);
+    const size_t num_before = rows.size();
+    Cut(rows);
+    return Assemble(rows, num_before - rows.size());
   }
 
  private:
@@ -103,6 +106,9 @@ class TensorReference {
       } else {
         AppendInteger(IntegerColumn(begin, end, column), denominator, row.key, row.values);
       }
+    }
+    if (a_.return_moments) {
+      for (uint32_t column = 0; column < spec_.row_width; ++column) row.moments.push_back(Moment(begin, end, column));
     }
     row.is_zero = std::all_of(row.values.begin(), row.values.end(), [](char byte) { return byte == 0; });
     return row;
@@ -148,6 +154,18 @@ class TensorReference {
       }
     }
     return result;
+  }
+
+  double Moment(size_t begin, size_t end, uint32_t column) const {
+    double sum = +0.0;
+    for (size_t i = begin; i < end; ++i) {
+      const FoldedRow& row = contributions_[i].row;
+      const double value =
+          IsFloat(spec_.dtype) ? row.floats[column] : static_cast<double>(static_cast<int64_t>(row.integers[column]));
+      const double square = value * value;
+      sum += contributions_[i].weight * square;
+    }
+    return std::isnan(sum) ? std::numeric_limits<double>::quiet_NaN() : sum;
   }
 
   void AppendFloat(double value, std::string& bytes) const {
@@ -199,6 +217,35 @@ class TensorReference {
 
   // ---- the tensor
 
+  // Σx² of a finished row, in eight lanes by the column; infinite in place of NaN.
+  double SquaredNorm(const OutputRow& row) const {
+    const DType dtype = DTypeOfResult(spec_);
+    double lanes[8] = {};
+    for (uint32_t column = 0; column < spec_.row_width; ++column) {
+      const char* const at = row.values.data() + column * SizeOf(dtype);
+      const double value = IsFloat(dtype) ? ReadFloat(dtype, at) : static_cast<double>(ReadInteger(dtype, at));
+      lanes[column % 8] += value * value;
+    }
+    const double sum =
+        ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    return std::isnan(sum) ? std::numeric_limits<double>::infinity() : sum;
+  }
+
+  void Cut(std::vector<OutputRow>& rows) const {
+    if (a_.result_top_k == 0 && a_.result_min_norm == 0.0) return;
+    std::vector<std::pair<double, uint64_t>> ranked;  // larger norms first, then lower keys
+    for (const OutputRow& row : rows) {
+      const double squared = SquaredNorm(row);
+      if (std::sqrt(squared) >= a_.result_min_norm) ranked.emplace_back(-squared, row.key);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    if (a_.result_top_k != 0 && ranked.size() > a_.result_top_k) ranked.resize(a_.result_top_k);
+    std::set<uint64_t> kept;
+    for (const auto& [norm, key] : ranked) kept.insert(key);
+    rows.erase(std::remove_if(rows.begin(), rows.end(), [&](const OutputRow& row) { return kept.count(row.key) == 0; }),
+               rows.end());
+  }
+
   bool IsEmptyDense() const { return spec_.layout == Layout::kDense && num_submissions_ == 0; }
 
   bool IsDense(uint64_t num_keys) const {
@@ -227,8 +274,9 @@ class TensorReference {
     return bytes;
   }
 
-  Result Assemble(const std::vector<OutputRow>& rows) const {
+  Result Assemble(const std::vector<OutputRow>& rows, uint64_t num_cut_keys) const {
     Result result;
+    result.num_cut_keys = num_cut_keys;
     const bool dense = IsDense(rows.size());
     result.layout = dense ? Layout::kDense : Layout::kSparse;
     result.dtype = DTypeOfResult(spec_);
@@ -240,6 +288,7 @@ class TensorReference {
 
     OutputRow absent;
     absent.values = FillRow();
+    if (a_.return_moments) absent.moments.resize(spec_.row_width, 0.0);
     std::vector<uint64_t> keys;
     std::string values;
     auto next = rows.begin();
@@ -250,6 +299,7 @@ class TensorReference {
       values += row.values;
       if (HasCounts(spec_)) result.counts.push_back(row.count);
       if (a_.return_weights) result.weights.push_back(row.weight);
+      for (const double moment : row.moments) result.moments.push_back(moment);
     }
     const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
     result.values = {bytes, bytes + values.size()};

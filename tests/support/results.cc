@@ -51,6 +51,7 @@ std::string DiffShape(const Result& actual, const Result& expected) {
   }
   if (diff.empty()) diff = DiffField("row_width", actual.row_width, expected.row_width);
   if (diff.empty()) diff = DiffField("num_rows", actual.num_rows, expected.num_rows);
+  if (diff.empty()) diff = DiffField("num_cut_keys", actual.num_cut_keys, expected.num_cut_keys);
   if (diff.empty()) diff = DiffField("fixed_point_shift", shift(actual), shift(expected));
   if (diff.empty() && expected.layout == Layout::kSparse) {
     diff = DiffField("bits of a stored key", key_bits(actual), key_bits(expected));
@@ -77,6 +78,10 @@ std::string DiffSizes(const Result& actual, const Result& expected) {
   if (diff.empty()) {
     diff = DiffField<uint64_t>("number of weights", actual.weights.size(), expected.weights.empty() ? 0 : rows);
   }
+  if (diff.empty()) {
+    diff = DiffField<uint64_t>("number of moments", actual.moments.size(),
+                               expected.moments.empty() ? 0 : rows * actual.row_width);
+  }
   return diff;
 }
 
@@ -95,6 +100,13 @@ std::string DiffRow(const Result& actual, const Result& expected, uint64_t row) 
   if (!expected.weights.empty() &&
       std::bit_cast<uint64_t>(actual.weights[row]) != std::bit_cast<uint64_t>(expected.weights[row])) {
     return absl::StrFormat("%s: weight %.17g, expected %.17g", at, actual.weights[row], expected.weights[row]);
+  }
+  for (uint64_t column = 0; !expected.moments.empty() && column < expected.row_width; ++column) {
+    const double got = actual.moments[row * expected.row_width + column];
+    const double wanted = expected.moments[row * expected.row_width + column];
+    if (std::bit_cast<uint64_t>(got) != std::bit_cast<uint64_t>(wanted)) {
+      return absl::StrFormat("%s, column %u: moment %.17g, expected %.17g", at, column, got, wanted);
+    }
   }
   return "";
 }
@@ -178,6 +190,8 @@ uint64_t ResultDigest(const Result& result) {
   digest.Add(static_cast<uint64_t>(result.fixed_point_shift.value_or(0)));
   digest.Add(result.counts.size());
   digest.Add(result.weights.size());
+  if (result.num_cut_keys != 0) digest.Add(result.num_cut_keys);
+  for (const double moment : result.moments) digest.Add(std::bit_cast<uint64_t>(moment));
   std::visit(
       [&](const auto& keys) {
         for (const uint64_t key : keys) digest.Add(key);

@@ -15,8 +15,10 @@ class RawResult(TypedDict):
     values: Array | None
     counts: Array
     weights: Array
+    moments: Array
     fixed_point_shift: int | None
     plan: str
+    num_cut_keys: int
 
 class DeviceArray:
     """An array in the memory of the engine's device, borrowed from its library."""

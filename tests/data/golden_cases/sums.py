@@ -57,6 +57,30 @@ def ops() -> list[Case]:
             weighted,
         ),
         Case(
+            "top_k_of_the_means",
+            "The two rows of largest norm: of equal ones, that of the lower key.",
+            one(row_width=2, op="mean", result_top_k=2, return_counts=True),
+            [v("a", [5, 1, 3], [[6.0, 8.0], [1.0, 1.0], [0.0, 10.0]]), v("b", [9, 2], [[-10.0, 0.0], [2.0, 2.0]])],
+        ),
+        Case(
+            "least_norm_of_integers",
+            "√(3² + 4²) = 5 stays.",
+            one("int32", row_width=2, result_min_norm=5.0),
+            [v("a", [5, 1, 3], [[3, 4], [3, 3], [-6, 0]])],
+        ),
+        Case(
+            "moments_by_weight",
+            "Σ w·v² beside the mean, cut with its rows; repeated keys are added before.",
+            one(op="coordinate_mean", weighting="by_weight", return_moments=True, result_top_k=2),
+            [v("a", [7, 1, 7], [4.0, 1.0, 2.0], 3.0), v("b", [7, 2], [2.0, 0.25], 1.0)],
+        ),
+        Case(
+            "moments_of_a_dense_result",
+            "Zeros at keys that nobody lists.",
+            one(num_rows=4, result_layout="dense", return_moments=True),
+            [v("a", [2, 0], [3.0, -1.0])],
+        ),
+        Case(
             "empty_update_counts_in_the_mean",
             "nnz = 0 touches nothing, and is one of N.",
             one(op="mean"),

@@ -56,12 +56,12 @@ std::string FindDisagreement(const Case& c, const std::vector<EngineCase>& engin
   return "";
 }
 
-TEST(Differential, RandomCases_EveryEngineEveryOrder_EqualTheReference) {
+// Runs `count` cases that `generate` makes of seeds.
+void RunCases(Case (*generate)(uint64_t seed), uint64_t count) {
   const std::vector<EngineCase> engines = AvailableEngines();
   const uint64_t first = TestSeed(1);
-  const uint64_t count = TestCases(kDefaultCases);
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const Case c = RandomCase(seed);
+    const Case c = generate(seed);
     for (const TensorSpec& spec : c.specs) {
       const absl::Status status = Validate(spec);
       ASSERT_TRUE(status.ok()) << "the generator made a bad spec: " << status << "\n" << Describe(c);
@@ -73,6 +73,14 @@ TEST(Differential, RandomCases_EveryEngineEveryOrder_EqualTheReference) {
            << disagreement << "\nshrunk: " << FindDisagreement(small, engines) << "\n"
            << Describe(small);
   }
+}
+
+TEST(Differential, RandomCases_EveryEngineEveryOrder_EqualTheReference) {
+  RunCases(RandomCase, TestCases(kDefaultCases));
+}
+
+TEST(Differential, RandomCasesWithCutsAndMoments_EveryEngineEveryOrder_EqualTheReference) {
+  RunCases(RandomCutCase, TestCases(kDefaultCases / 2));
 }
 
 // The generator is worth its name only if its cases reach what they are meant to reach.

@@ -132,6 +132,39 @@ def test_mean_counts_absent_rows_as_unchanged():
     np.testing.assert_array_equal(aggregator.aggregate_model().params["table"].rows.values, rows / 4)
 
 
+ORDER = {
+    "median": (None, lambda values: np.median(values, axis=0)),
+    "trimmed_mean": ({"trim_fraction": 0.2}, lambda values: np.sort(values, axis=0)[1:-1].mean(axis=0)),
+}
+
+
+@pytest.mark.parametrize("form", ["FULL", "DIFF"])
+@pytest.mark.parametrize("op", ORDER)
+def test_order_statistics_are_of_all_tensors_without_weights(op, form):
+    options, statistic = ORDER[op]
+    model = arrays()
+    found = merged(model, [5, 1, 4, 2, 3], form, op=op, options=options)
+    sites = [trained(model, site) for site in range(1, 6)]
+    for name in model:
+        wanted = statistic(np.stack([site[name].astype(np.float64) for site in sites]))
+        wanted = np.rint(wanted) if name == "batches" else wanted
+        atol = 2e-3 if name == "half" else 1e-6
+        np.testing.assert_allclose(found[name].astype(np.float64), wanted, rtol=1e-6, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(("options", "wanted"), [(None, []), ({"absent": "skip"}, [3])])
+def test_median_of_rows_that_few_sites_send(options, wanted):
+    aggregator = aggregator_of(arrays(), op="median", options=options)
+    one = np.ones(4, np.float32)
+    for site in "abc":
+        params = {"bias": one} if site != "a" else {"table:keys": [3], "table:rows": [one]}
+        aggregator.accept_model(result_of(site, params, 9, params_type="DIFF"))
+    params = aggregator.aggregate_model().params
+    np.testing.assert_array_equal(params["bias"], one)  # of b and c, which sent it
+    rows = params["table"].rows
+    assert rows.keys[np.any(rows.values != 0, axis=1)].tolist() == wanted
+
+
 def test_dense_results_for_server_optimisers():
     aggregator = aggregator_of(arrays(), rows=False)
     rows = np.ones((1, 4), np.float32)

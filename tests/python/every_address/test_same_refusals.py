@@ -19,6 +19,40 @@ BAD_SPECS = {
     "modular": (one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
     "fixed point": (one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
     "bound": (one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
+    "cut of a dense result": (
+        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="dense", result_top_k=3)]),
+        "tensor 'v': result_top_k is for the result_layout sparse: a dense result has a row for every key",
+    ),
+    "cut of an auto result": (
+        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="auto", result_min_norm=3.0)]),
+        "tensor 'v': result_min_norm is for the result_layout sparse: "
+        "auto chooses the layout by the keys before the cut",
+    ),
+    "cut of a union": (
+        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, op="union", result_top_k=3)]),
+        "tensor 'v': result_top_k is for rows with values, and union has none",
+    ),
+    "cut of a modular sum": (
+        sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=9, modular=True, result_top_k=3)]),
+        "tensor 'v': result_top_k is for values with a norm, and modular sums wrap",
+    ),
+    "cut without effect": (
+        one(layout="dense", result_top_k=3),
+        "result_top_k has no effect: no tensor has the result_layout sparse and values that are not modular",
+    ),
+    "least norm": (one(result_min_norm=-1.0), "tensor 'v': result_min_norm -1 is not in [2^-500, 2^500]"),
+    "moments of a median": (
+        one(op="median", return_moments=True),
+        "tensor 'v': return_moments is for the ops sum, mean and coordinate_mean, not median",
+    ),
+    "moments in fixed point": (
+        one(numerics="fixed_point", value_bound=1.0, max_submissions=2, return_moments=True),
+        "tensor 'v': return_moments needs canonical numerics: the squares are float64 sums in order of client id",
+    ),
+    "moments of a modular sum": (
+        one("uint64", modular=True, return_moments=True),
+        "tensor 'v': return_moments is for values with squares, and modular sums wrap",
+    ),
     "minimum": (one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
     "deadline": (one(deadline=0), "deadline is not positive"),
     "result_ttl": (one(result_ttl=0), "result_ttl is not positive"),

@@ -34,8 +34,9 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                                                 v1::KEY_ENCODING_DELTA_BITPACKED, v1::KEY_ENCODING_BITMAP));
   EXPECT_EQ(info.value_encodings_size(), 10);
   EXPECT_THAT(info.features(), ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-                                           "AggregationSpec.on_empty", "OP_MEDIAN", "TensorSpec.shape", "Tasks",
-                                           "SubmitBatch", "RoundSpec.clip", "AggregationSpec.mean_divisor"));
+                                           "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",
+                                           "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
+                                           "RoundSpec.clip", "AggregationSpec.mean_divisor"));
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
   v1::RoundSpec spec = SumSpec();

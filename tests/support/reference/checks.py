@@ -9,6 +9,7 @@ from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSp
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 
 from reference.clip import clip
+from reference.cut import cut_problems
 from reference.numbers import Row, check_int64, round_to_dtype
 from reference.order import is_order, order_problems
 from reference.update import (
@@ -48,6 +49,10 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
         yield "modular"
     if is_order(how):
         yield from order_problems(how)
+    yield from cut_problems(tensor, how)
+    is_sum = how.op in ("sum", "mean", "coordinate_mean") and not tensor.modular
+    if how.return_moments and (not is_sum or how.numerics == "fixed_point"):
+        yield "return_moments"
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"
     if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result_layout):

@@ -19,7 +19,8 @@ __all__ = ["differences"]
 def differences(spec: RoundSpec, updates: Mapping[str, Update], result: Mapping[str, TensorResult]) -> list[str]:
     """Merges ``updates`` with the reference; returns one sentence for each difference of ``result`` from that."""
     found = []
-    for name, expected in merge(spec, updates, check=False).items():
+    merged = merge(spec, updates, check=False)
+    for name, expected in merged.items():
         tensor = result[name]
         if tensor.keys.tolist() != expected.keys:
             found.append(f"{name}: {len(tensor.keys)} keys instead of {len(expected.keys)}, or other ones")
@@ -33,4 +34,14 @@ def differences(spec: RoundSpec, updates: Mapping[str, Update], result: Mapping[
             weights = struct.pack(f"<{len(expected.weights)}d", *expected.weights)
             if tensor.weights.tobytes() != weights:
                 found.append(f"{name}: other weights")
+        if (tensor.moments is None) != (expected.moments is None):
+            found.append(f"{name}: moments are there or not")
+        elif tensor.moments is not None and tensor.moments.tobytes() != encode_values(
+            expected.moments or [], "float64"
+        ):
+            found.append(f"{name}: other moments")
+    info = getattr(result, "info", None)
+    for summary in info.results if info is not None else ():
+        if summary.name in merged and summary.num_cut_keys != merged[summary.name].num_cut:
+            found.append(f"{summary.name}: {summary.num_cut_keys} keys cut instead of {merged[summary.name].num_cut}")
     return found

@@ -12,9 +12,10 @@ from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 
 from reference.checks import check_spec, check_update
 from reference.clip import clip
+from reference.cut import cut_keys
 from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
 from reference.order import is_order, order_keys
-from reference.update import Update, result_dtype, sums_fixed, sums_weights_fixed, terms
+from reference.update import Update, fold, result_dtype, sums_fixed, sums_weights_fixed, terms
 
 __all__ = ["MergedTensor", "merge"]
 
@@ -33,6 +34,8 @@ class MergedTensor:
         counts: contributors of each key.
         weights: sum of their weights.
         shift: s, where the sum was taken in multiples of 2^-s.
+        num_cut: rows that result_top_k and result_min_norm have removed.
+        moments: sums of weighted squares of each key and column, where the spec asks for them.
     """
 
     layout: str
@@ -42,6 +45,8 @@ class MergedTensor:
     counts: list[int]
     weights: list[float]
     shift: int | None
+    num_cut: int = 0
+    moments: list[Row] | None = None
 
 
 @dataclasses.dataclass
@@ -85,11 +90,14 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
     fixed = sums_fixed(tensor, how)
     shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
     merged: dict[int, _Key] = {}
+    moments: dict[int, Row] = {}
     no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
     total = no_weight
     for update, bounded in updates:
         weight = _weight_term(spec, how, update)
         total += weight
+        if how.return_moments:
+            _add_squares(tensor, how, update, bounded, moments)
         for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
             if fixed:
                 row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
@@ -112,7 +120,18 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
     if how.mean_divisor == "fixed":
         total_weight = how.fixed_divisor or 0.0
     rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
-    return _select(tensor, how, merged, rows, shift if fixed else None)
+    return _select(tensor, how, merged, rows, shift if fixed else None, moments if how.return_moments else None)
+
+
+def _add_squares(
+    tensor: TensorSpec, how: Aggregation, update: Update, bounded: Bounded, moments: dict[int, Row]
+) -> None:
+    """Adds w·v² of one submission, v folded and within its bounds."""
+    folded = bounded[tensor.name] if tensor.name in bounded else fold(tensor, update)
+    weight = (update.weight or 0.0) if how.weighting == "by_weight" else 1.0
+    for key, row in folded.items():
+        squares = [weight * (float(v) * float(v)) for v in row]
+        moments[key] = [a + b for a, b in zip(moments.get(key, [0.0] * tensor.row_width), squares)]
 
 
 def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[tuple[Update, Bounded]]) -> MergedTensor:
@@ -185,15 +204,22 @@ def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: flo
 
 
 def _select(
-    tensor: TensorSpec, how: Aggregation, merged: dict[int, _Key], rows: dict[int, Row | None], shift: int | None
+    tensor: TensorSpec,
+    how: Aggregation,
+    merged: dict[int, _Key],
+    rows: dict[int, Row | None],
+    shift: int | None,
+    moments: dict[int, Row] | None = None,
 ) -> MergedTensor:
-    """Prunes, applies min_contributors, and lays out; in this order."""
+    """Prunes, applies min_contributors, cuts, and lays out; in this order."""
     kept = [
         key
         for key, row in rows.items()
         if not (how.prune_zeros and row is not None and all(value == 0 for value in row))
         and merged[key].count >= how.min_contributors
     ]
+    num_before = len(kept)
+    kept = cut_keys(tensor, how, kept, rows)
     dtype = result_dtype(tensor, how)
     dense = how.result_layout == "dense" or (how.result_layout == "auto" and _goes_dense(tensor, how, len(kept)))
     keys = list(range(tensor.num_rows)) if dense else kept
@@ -215,6 +241,10 @@ def _select(
         counts=[counts[key] for key in keys],
         weights=[weights[key] for key in keys],
         shift=shift,
+        num_cut=num_before - len(kept),
+        moments=None
+        if moments is None
+        else [moments[key] if counts.get(key) else [0.0] * tensor.row_width for key in keys],
     )
 
 

@@ -12,6 +12,7 @@ With ``SparseFedAvg(server="host:port")`` clients upload to a sparseagg server w
 
 from sparseagg.flower.mod import sparse_mod
 from sparseagg.flower.optimizer_strategies import SparseFedAdagrad, SparseFedAdam, SparseFedAvgM, SparseFedYogi
+from sparseagg.flower.order_strategies import SparseFedMedian, SparseFedTrimmedAvg
 from sparseagg.flower.strategy import SparseFedAvg, SparseMixin
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "SparseFedAdam",
     "SparseFedAvg",
     "SparseFedAvgM",
+    "SparseFedMedian",
+    "SparseFedTrimmedAvg",
     "SparseFedYogi",
     "SparseMixin",
     "sparse_mod",

@@ -12,6 +12,7 @@ import numpy as np
 import sparseagg as sa
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.spec.shapes import is_like
+from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.flower.model import Table
@@ -36,6 +37,7 @@ class Merge:
             as FedAvg has them.
         op: of the sparse tensors.
         client: of the server that merges; None: this process does.
+        of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
         options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
             patterns, to words; the first one that fits a tensor counts.
 
@@ -47,13 +49,20 @@ class Merge:
     """
 
     def __init__(
-        self, tables: Mapping[str, Table], sparse: Iterable[str], op: str, client: sa.Client | None, options: Any
+        self,
+        tables: Mapping[str, Table],
+        sparse: Iterable[str],
+        op: str,
+        client: sa.Client | None,
+        options: Any,
+        of_all: bool = False,
     ) -> None:
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
         # Bounds are for differences: the norm of a whole array is that of the model.
         self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if options.get("clip") is not None else None
+        self._whole_op = op if of_all else "mean"
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
         self._nonfinite = {
             name: nonfinite
@@ -62,7 +71,8 @@ class Merge:
             if (nonfinite := Nonfinite.of(table.dense())) is not None
         }
         tensors += [nonfinite.spec(name) for name, nonfinite in self._nonfinite.items()]
-        spec = sa.RoundSpec(tensors, weighting="by_weight", **options)
+        spec = sa.RoundSpec(tensors, **{"weighting": "uniform" if of_all else "by_weight", **options})
+        self._is_weighted = is_weighted(spec)
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
         self.handle: str | None = None if self._round is None else self._round.handle
@@ -78,7 +88,7 @@ class Merge:
             row_width=table.row_width if is_sparse else None,
             layout="sparse" if is_sparse else "dense",
             result_layout="sparse" if is_sparse else "dense",
-            op=op if is_sparse else "mean",
+            op=op if is_sparse else self._whole_op,
             on_nonfinite=on_nonfinite,
             clip=None if is_sparse else self._unbounded,
         )
@@ -96,6 +106,7 @@ class Merge:
         """
         with naming_client(client_id):
             prepared = self._prepared(update)
+        weight = weight if self._is_weighted else 1.0
         if self._aggregator is not None:
             self._aggregator.add(client_id, prepared, weight)
         elif self._round is not None:

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import sparseagg as sa
 from sparseagg._internal.base.credentials import TLSArgument
+from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
 from sparseagg.flower.copies import Copies
 from sparseagg.flower.merge import changed_rows, check_shape
@@ -203,6 +204,7 @@ def _upload(
             if name + KEPT in tracked and (nonfinite := Nonfinite.of(values)) is not None:
                 update.update(nonfinite.update(name, value))
         update = {name: value for name, value in update.items() if _size(value)}
+        weight = weight if is_weighted(round_.spec) else None
         try:
             client = round_.submit(client, update, weight).client_id
         except sa.errors.PermissionDeniedError:  # the credential has a name, and submits under that alone

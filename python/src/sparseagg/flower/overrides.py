@@ -16,6 +16,12 @@ from sparseagg._internal.base.arguments import shown
 
 __all__ = ["check_goes_on"]
 
+# Of Flower's strategies that have a counterpart.
+_HINTS = {
+    "FedMedian": "; sparseagg.flower.SparseFedMedian merges so itself",
+    "FedTrimmedAvg": "; sparseagg.flower.SparseFedTrimmedAvg merges so itself",
+}
+
 
 def check_goes_on(strategy: type, method: str, ours: tuple[type, ...], base: type) -> None:
     """Refuses a strategy of which a class overrides a method without calling the next class's.
@@ -36,7 +42,7 @@ def check_goes_on(strategy: type, method: str, ours: tuple[type, ...], base: typ
             raise sa.InvalidArgumentError(
                 f"{cls.__name__}.{method} needs the single updates of the clients, for it does not call "
                 f"super().{method}(...), and sparse updates are merged as they arrive: {shown(strategy.__name__)} "
-                "cannot combine the two"
+                f"cannot combine the two{_HINTS.get(cls.__name__, '')}"
             )
 
 

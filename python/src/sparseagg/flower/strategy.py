@@ -73,6 +73,8 @@ class SparseMixin:
     arrayrecord_key: str
     train_metrics_aggr_fn: Any
 
+    _op_of_all = False  # whether the op is of the dense tensors, too, and each reply has one vote
+
     def __init__(
         self,
         *args: Any,
@@ -351,7 +353,9 @@ class SparseMixin:
             if self._server is not None and self._client is None:
                 given = self._server
                 self._client = given if isinstance(given, sa.Client) else sa.Client(given, **self._credentials)
-            self._merge = Merge(self._known()[0].tables, self._sparse, self._op, self._client, self._options)
+            self._merge = Merge(
+                self._known()[0].tables, self._sparse, self._op, self._client, self._options, self._op_of_all
+            )
             self._counted = {}
         return self._merge
 

@@ -12,6 +12,7 @@ from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
 from sparseagg._internal.spec import shapes
+from sparseagg._internal.spec.unused import ORDER_OPS
 from sparseagg._internal.updates import nonfinite
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
@@ -48,21 +49,26 @@ class ModelForm:
         """Returns the spec of a round. Raises ``InvalidArgumentError`` if the options make no sense."""
         on_nonfinite, options = self._options()
         tracked = self._tracked()
+        is_order = self._op in ORDER_OPS
+        absent = options.pop("absent", "zero") if is_order else None
         tensors = []
         for name, form in self._aggregated():
+            is_rows = self._is_sparse(name) and params_type == ParamsType.DIFF
             tensor = sa.TensorSpec(
                 name,
                 form.wire_dtype,
                 # All tensors have the sparse layout, in which a tensor may be absent from an update.
                 shape=form.shape,
                 row_width=1 if name in self._elements else None,  # None: as the shape says
-                op=self._op if self._is_sparse(name) and params_type == ParamsType.DIFF else "coordinate_mean",
+                op=self._op if is_rows or is_order else "coordinate_mean",
                 on_nonfinite=on_nonfinite.get(name),
+                absent=absent if is_rows or not is_order else "skip",  # who has left out a whole array does not vote
             )
             tensors.append(tensor)
             if params_type == ParamsType.FULL and name in tracked:
                 tensors.append(tracked[name].spec(name))
-        return sa.RoundSpec(tensors, weighting="by_weight", result_layout="sparse", **options)
+        weighting = "uniform" if is_order else "by_weight"
+        return sa.RoundSpec(tensors, **{"weighting": weighting, "result_layout": "sparse", **options})
 
     def update(self, params: Mapping[Any, Any], params_type: ParamsType) -> dict[str, Any]:
         """Returns the update of a client's params; lazy references become arrays.
@@ -141,7 +147,7 @@ class ModelForm:
         shape = tuple(array.shape)
         if not shapes.is_like(shape, form.shape):
             raise sa.InvalidArgumentError(f"tensor {name!r} has shape {shape}, but the model's has {form.shape}")
-        if params_type == ParamsType.FULL and self._is_sparse(name) and self._op != "mean":
+        if params_type == ParamsType.FULL and self._is_sparse(name) and self._op in ("coordinate_mean", "sum"):
             raise sa.InvalidArgumentError(
                 f"tensor {name!r}: op={self._op!r} is of differences, and params_type is FULL: use sparse_diff in the "
                 "script, or params_transfer_type=TransferType.DIFF in the recipe"

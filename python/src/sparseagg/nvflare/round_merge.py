@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sparseagg as sa
+from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates import contributors as updates
 
 __all__ = ["RoundMerge"]
@@ -28,15 +29,17 @@ class RoundMerge:
     def __init__(self, spec: sa.RoundSpec, client: sa.Client | None) -> None:
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
+        self._is_weighted = is_weighted(spec)
         self.accepted: dict[str, tuple[float, Any]] = {}
 
     def add(self, client: str, update: Mapping[str, Any], weight: float, metrics: Any) -> None:
         """Adds a result, completely or not at all. Raises a ``SparseaggError`` that names the client."""
+        vote = weight if self._is_weighted else 1.0
         if self._aggregator is not None:
-            self._aggregator.add(client, update, weight)
+            self._aggregator.add(client, update, vote)
         elif self._round is not None:
             with updates.naming_client(client):
-                self._round.submit(client, update, weight)
+                self._round.submit(client, update, vote)
         self.accepted[client] = weight, metrics
 
     def finish(self) -> sa.Result:

@@ -94,7 +94,7 @@ class AggregateRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
-    __slots__ = ["absent", "dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "quantile", "result_dtype", "result_layout", "return_counts", "return_weights", "trim_count", "trim_fraction", "value_bound", "weight_bound", "weighting"]
+    __slots__ = ["absent", "dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "quantile", "result_dtype", "result_layout", "result_min_norm", "result_top_k", "return_counts", "return_moments", "return_weights", "trim_count", "trim_fraction", "value_bound", "weight_bound", "weighting"]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
@@ -110,7 +110,10 @@ class AggregationSpec(_message.Message):
     QUANTILE_FIELD_NUMBER: _ClassVar[int]
     RESULT_DTYPE_FIELD_NUMBER: _ClassVar[int]
     RESULT_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_MIN_NORM_FIELD_NUMBER: _ClassVar[int]
+    RESULT_TOP_K_FIELD_NUMBER: _ClassVar[int]
     RETURN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     RETURN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TRIM_COUNT_FIELD_NUMBER: _ClassVar[int]
     TRIM_FRACTION_FIELD_NUMBER: _ClassVar[int]
@@ -132,14 +135,17 @@ class AggregationSpec(_message.Message):
     quantile: float
     result_dtype: DType
     result_layout: ResultLayout
+    result_min_norm: float
+    result_top_k: int
     return_counts: bool
+    return_moments: bool
     return_weights: bool
     trim_count: int
     trim_fraction: float
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., trim_count: _Optional[int] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., trim_count: _Optional[int] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ..., result_top_k: _Optional[int] = ..., result_min_norm: _Optional[float] = ..., return_moments: bool = ...) -> None: ...
 
 class BatchRefusal(_message.Message):
     __slots__ = ["client_id", "index", "reason"]
@@ -336,20 +342,22 @@ class ResultFormat(_message.Message):
     def __init__(self, key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ...) -> None: ...
 
 class ResultPage(_message.Message):
-    __slots__ = ["counts", "next_page_token", "round", "slice", "summary", "weights"]
+    __slots__ = ["counts", "moments", "next_page_token", "round", "slice", "summary", "weights"]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SLICE_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     counts: bytes
+    moments: bytes
     next_page_token: str
     round: Round
     slice: TensorSlice
     summary: TensorSummary
     weights: bytes
-    def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+    def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., moments: _Optional[bytes] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ["clip", "close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "recent_refusals", "results", "spec", "state", "state_reason", "timeline"]
@@ -616,14 +624,16 @@ class TensorSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., num_rows: _Optional[int] = ..., row_width: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., modular: bool = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ...) -> None: ...
 
 class TensorSummary(_message.Message):
-    __slots__ = ["dtype", "fixed_point_shift", "has_counts", "has_values", "has_weights", "layout", "name", "num_keys", "num_rows", "plan", "row_width"]
+    __slots__ = ["dtype", "fixed_point_shift", "has_counts", "has_moments", "has_values", "has_weights", "layout", "name", "num_cut_keys", "num_keys", "num_rows", "plan", "row_width"]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     FIXED_POINT_SHIFT_FIELD_NUMBER: _ClassVar[int]
     HAS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     HAS_VALUES_FIELD_NUMBER: _ClassVar[int]
     HAS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_CUT_KEYS_FIELD_NUMBER: _ClassVar[int]
     NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
     NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -631,15 +641,17 @@ class TensorSummary(_message.Message):
     dtype: DType
     fixed_point_shift: int
     has_counts: bool
+    has_moments: bool
     has_values: bool
     has_weights: bool
     layout: TensorLayout
     name: str
+    num_cut_keys: int
     num_keys: int
     num_rows: int
     plan: str
     row_width: int
-    def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., row_width: _Optional[int] = ..., num_rows: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., row_width: _Optional[int] = ..., num_rows: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ..., num_cut_keys: _Optional[int] = ..., has_moments: bool = ...) -> None: ...
 
 class UpdateChunk(_message.Message):
     __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]

@@ -57,6 +57,8 @@ _FEATURES = (
     "CloseRoundRequest.only_client_ids",
     "AggregationSpec.on_empty",
     "OP_MEDIAN",
+    "AggregationSpec.result_top_k",
+    "AggregationSpec.return_moments",
     "TensorSpec.shape",
     "SubmitBatch",
     "RoundSpec.clip",

@@ -111,6 +111,7 @@ class _Parts:
         self._values = _Column(value_type, most * self._row_width)
         self._counts = _Column(np.dtype("<u4"), most)
         self._weights = _Column(np.dtype("<f8"), most)
+        self._moments = _Column(np.dtype("<f8"), most * self._row_width if summary.has_moments else 0)
 
     def add(self, page: Page) -> None:
         """Adds the next page; ``InternalError`` if the page is malformed."""
@@ -123,13 +124,14 @@ class _Parts:
             raise InternalError(
                 f"the server sent a page of tensor {self._summary.name!r} that is wrong: {error}"
             ) from error
-        for column, data, is_there in (
-            (self._counts, page.counts, self._summary.has_counts),
-            (self._weights, page.weights, self._summary.has_weights),
+        for column, data, of_key in (
+            (self._counts, page.counts, int(self._summary.has_counts)),
+            (self._weights, page.weights, int(self._summary.has_weights)),
+            (self._moments, page.moments, self._row_width if self._summary.has_moments else 0),
         ):
-            if not is_there:
+            if not of_key:
                 continue
-            if len(data) != num_keys * column.dtype.itemsize:
+            if len(data) != num_keys * of_key * column.dtype.itemsize:
                 raise InternalError(f"the server sent {len(data)} bytes of a column for {num_keys} keys")
             column.add(np.frombuffer(data, column.dtype))
         self._num_keys += num_keys
@@ -169,6 +171,7 @@ class _Parts:
             values=self._value_array() if summary.has_values else None,
             counts=self._counts.array() if summary.has_counts else None,
             weights=self._weights.array() if summary.has_weights else None,
+            moments=self._rows_of(self._moments.array()) if summary.has_moments else None,
             fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
             fill=fill,
             shape=shape,
@@ -178,6 +181,9 @@ class _Parts:
         values = self._values.array()
         if self._dtype == "bfloat16":
             values = bfloat16.float_from_bits(values)
+        return self._rows_of(values)
+
+    def _rows_of(self, values: Array) -> Array:
         return values if self._row_width == 1 else values.reshape(-1, self._row_width)
 
 

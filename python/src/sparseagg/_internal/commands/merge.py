@@ -21,8 +21,9 @@ __all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. The spec comes from --spec, or from the other options and the arrays: dtype, row_width, and the shape of dense
-tensors, which must be the same in all files. A result without TENSOR.counts and TENSOR.weights is an update, too; with
-them it is refused. Files are summed in the bytewise order of their names, whatever their order on the command line."""
+tensors, which must be the same in all files. A result without TENSOR.counts, TENSOR.weights and TENSOR.moments is an
+update, too; with them it is refused. Files are summed in the bytewise order of their names, whatever their order on the
+command line."""
 
 _OPTIONS = {
     "op": "how updates are combined (default: sum)",
@@ -203,7 +204,7 @@ def _check_dense_name(file: npz.NpzFile, array: str) -> None:
     """Refuses an array that is a column of a tensor with keys, and would be merged as a dense tensor."""
     name, _, column = array.rpartition(".")
     beside = [other for other in (f"{name}.keys", name) if other in file.names]
-    if column in ("counts", "weights") and beside:
+    if column in ("counts", "weights", "moments") and beside:
         raise InvalidArgumentError(
             f"{file.path} has {array} beside {beside[0]}, as results have; an update has keys and values alone. A "
             "tensor of that name has to be in a --spec"

@@ -27,6 +27,8 @@ from sparseagg.errors import InvalidArgumentError
 __all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "print_rows", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
+# Of results, besides keys and values.
+_COLUMNS = ("counts", "weights", "moments")
 ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
 
 # The errors of zipfile, its decompressors and NumPy's header parser on malformed files.
@@ -193,13 +195,13 @@ def print_rows(path: Path, result: Result) -> None:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes the arrays ``TENSOR.keys``, ``.values``, ``.counts`` and ``.weights`` that the result has.
+    """Writes the arrays ``TENSOR.keys``, ``.values``, ``.counts``, ``.weights`` and ``.moments`` that the result has.
 
     A dense result of a tensor with dense layout is one array ``TENSOR`` of the tensor's shape, as in an update, instead
     of keys and values, so that the file can be merged again. bfloat16, which the format does not know, is widened to
     float32, exactly.
     """
-    taken = {f"{name}.{column}" for name in result for column in ("keys", "values", "counts", "weights")}
+    taken = {f"{name}.{column}" for name in result for column in ("keys", "values", *_COLUMNS)}
     arrays: dict[str, Array | None] = {}
     for name, tensor in result.items():
         is_whole = tensor.layout == "dense" and len(tensor) == tensor.num_rows and tensor.values is not None
@@ -208,7 +210,7 @@ def write_result(path: Path, result: Result) -> None:
             arrays[name] = _numbers(tensor.dense())
         else:
             arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor.values)})
-        arrays.update({f"{name}.counts": tensor.counts, f"{name}.weights": tensor.weights})
+        arrays.update({f"{name}.{column}": getattr(tensor, column) for column in _COLUMNS})
     # Not with numpy.savez, whose own arguments cannot be names of arrays.
     with _replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

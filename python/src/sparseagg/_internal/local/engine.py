@@ -33,7 +33,7 @@ from sparseagg._internal.updates.contributors import (
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Piece
+    from sparseagg._engine import Piece, RawResult
 
 __all__ = ["Aggregator", "aggregate", "release_memory"]
 
@@ -275,6 +275,8 @@ class Aggregator:
                 ``device="cuda"``.
             ResourceExhaustedError: the results, or the updates, do not fit the GPU's memory.
             UnavailableError: the GPU has failed, or the memory limit has made the CPU fold updates.
+            UnimplementedError: a tensor has ``result_top_k``, ``result_min_norm`` or ``return_moments``, which the host
+                computes.
         """
         if self._engine.device_stream is None:
             raise FailedPreconditionError('results on a GPU need Aggregator(spec, device="cuda")')
@@ -292,7 +294,7 @@ class Aggregator:
         if raw is None:
             return None
         results = {tensor.name: tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
-        return Result(results, self._info(results, [part["plan"] for part in raw]))
+        return Result(results, self._info(results, raw))
 
     @property
     def num_submissions(self) -> int:
@@ -337,7 +339,7 @@ class Aggregator:
         counts = self._engine.clip
         return ClipSummary(**{**counts, "factors": tuple(counts["factors"])})
 
-    def _info(self, results: Mapping[str, TensorResult], plans: Sequence[str]) -> RoundInfo:
+    def _info(self, results: Mapping[str, TensorResult], raw: Sequence[RawResult]) -> RoundInfo:
         prepare, add, finish = self._engine.times
         return RoundInfo(
             name="",
@@ -364,8 +366,10 @@ class Aggregator:
             ),
             engine=self._engine.engine,
             results=tuple(
-                TensorSummary(r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, plan)
-                for r, plan in zip(results.values(), plans)
+                TensorSummary(
+                    r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, part["plan"], part["num_cut_keys"]
+                )
+                for r, part in zip(results.values(), raw)
             ),
             clip=self._clip_summary(),
         )

@@ -18,6 +18,7 @@ __all__ = ["device_result", "tensor_result"]
 def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
     """Returns a tensor's result as the extension gives it; its arrays are views of the engine's memory."""
     columns = _columns(spec, tensor, raw)
+    columns["moments"] = raw["moments"] if spec.aggregation_of(tensor).return_moments else None
     if raw["values"] is not None and raw["dtype"] == "bfloat16":
         columns["values"] = bfloat16.float_from_bits(raw["values"])
     return TensorResult(**columns)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
-from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.spec.unused import has_norms, refuse_unused
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["dense_bytes", "engine_fields", "left_to_sums", "tensor_fields", "what_matters"]
@@ -16,13 +16,14 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
     """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
 
     Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
-    Rows that ``min_contributors`` drops would hide theirs, and a ``fill`` may not be finite itself.
+    Rows that ``min_contributors`` drops, or a cut of the result, would hide theirs, and a ``fill`` may not be finite
+    itself.
     """
 
     def tells(tensor: TensorSpec) -> bool:
         how = spec.aggregation_of(tensor)
         is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
-        is_whole = how.min_contributors in (0, 1) and not how.fill
+        is_whole = how.min_contributors in (0, 1) and not (how.fill or how.result_top_k or how.result_min_norm)
         is_checked = how.on_nonfinite == "reject" and not spec.clips(tensor)  # norms need finite values
         return "float" in tensor.dtype and is_sum and is_whole and is_checked
 
@@ -78,6 +79,9 @@ def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
     options = vars(spec.aggregation_of(tensor)).copy()
     if options["mean_divisor"] != "fixed" and tensor.fixed_divisor is None:
         options["fixed_divisor"] = None  # of the round, for other tensors
+    for cut in ("result_top_k", "result_min_norm"):
+        if not has_norms(tensor, spec.aggregation_of(tensor)) and getattr(tensor, cut) is None:
+            options[cut] = None  # of the round, likewise
     options["result"] = options.pop("result_layout")  # as the extension calls it
     return {
         **{name: getattr(tensor, name) for name in names},

@@ -27,7 +27,7 @@ def part_of(whole: TensorResult, begin: int, end: int, encoding: str) -> TensorR
     first = int(np.searchsorted(whole.keys, np.uint64(begin))) if begin else 0
     last = int(np.searchsorted(whole.keys, np.uint64(end))) if end else len(whole)
     has_all_keys = "keys" not in vars(whole) and (first, last) == (0, len(whole))  # which are made when asked for
-    columns = {name: getattr(whole, name) for name in ("values", "counts", "weights")}
+    columns = {name: getattr(whole, name) for name in ("values", "counts", "weights", "moments")}
     columns["keys"] = None if has_all_keys else whole.keys
     columns = {name: None if column is None else column[first:last].copy() for name, column in columns.items()}
     values = columns["values"]

@@ -242,6 +242,7 @@ class TensorSummary:
     Attributes:
         num_keys: number of rows.
         plan: the algorithms that merged the tensor, how much each and why, for people to read; may be empty.
+        num_cut_keys: rows that ``result_top_k`` and ``result_min_norm`` have removed; ``num_keys`` is without them.
     """
 
     name: str
@@ -251,6 +252,7 @@ class TensorSummary:
     row_width: int
     num_rows: int
     plan: str = ""
+    num_cut_keys: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,6 +353,7 @@ class RoundInfo:
                     row_width=summary.row_width,
                     num_rows=summary.num_rows,
                     plan=summary.plan,
+                    num_cut_keys=summary.num_cut_keys,
                 )
                 for summary in proto.results
             ),

@@ -45,6 +45,9 @@ class TensorResult:
         fill: the spec's value at keys of a dense result that no submission lists.
         shape: of the tensor's array, as in the spec; without one there (num_rows,) if ``row_width`` is 1, else
             (num_rows, row_width). None if num_rows is 0.
+        moments: Σ w_k·v_k² over the contributors of each key, for each column, float64, of the shape of ``values``;
+            zeros at keys of a dense result that no submission lists. Divided by ``weights``, the second moment of the
+            contributors' values. None without ``return_moments``.
     """
 
     name: str
@@ -59,6 +62,7 @@ class TensorResult:
     fixed_point_shift: int | None
     fill: float = 0.0
     shape: tuple[int, ...] | None = None
+    moments: Array | None = None
 
     def __post_init__(self) -> None:
         if self.shape is None:

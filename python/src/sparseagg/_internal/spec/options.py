@@ -147,6 +147,9 @@ class Aggregation:
     trim_count: int | None = None
     quantile: float | None = None
     absent: str = "skip"
+    result_top_k: int = 0
+    result_min_norm: float = 0.0
+    return_moments: bool = False
 
 
 class OptionArguments(TypedDict, total=False):
@@ -174,6 +177,9 @@ class OptionArguments(TypedDict, total=False):
     trim_count: int | None
     quantile: float | None
     absent: str | None
+    result_top_k: int | None
+    result_min_norm: float | None
+    return_moments: bool | None
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -202,6 +208,9 @@ class Options:
     trim_count: int | None
     quantile: float | None
     absent: str | None
+    result_top_k: int | None
+    result_min_norm: float | None
+    return_moments: bool | None
 
     def __init__(self, **options: Unpack[OptionArguments]) -> None:
         names = OptionArguments.__annotations__

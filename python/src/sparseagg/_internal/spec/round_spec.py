@@ -211,6 +211,13 @@ class RoundSpec(Options):
         trim_count: b itself, instead of ``trim_fraction``. Keys of 2b or fewer values are left out.
         quantile: of "quantile", which one; in [0, 1].
         absent: of order statistics, whether a submission without a key votes there: "skip" (default), or "zero", for 0.
+        result_top_k: the finished result keeps so many rows, those of the largest L2 norm; of equal norms, those of the
+            lower keys. 0: all. For results of the layout "sparse", with values and not modular: an option of the round
+            leaves other tensors as they are, and one of such a tensor is refused. ``RoundInfo.results`` says how many
+            rows were cut.
+        result_min_norm: the finished result keeps the rows of this L2 norm or more; 0, or 2^-500 to 2^500. 0: all.
+        return_moments: also return Σ_{C(i)} w_k·v_k(i)² of each key and column, in float64 and not divided; False by
+            default. For "sum", "mean" and "coordinate_mean" with "canonical" numerics, not for modular tensors.
         min_submissions: a round that closes with fewer submissions fails.
         max_submissions: the round closes itself at this number. None: the server's limit.
         deadline: the round closes itself this long after its creation, in seconds or as a timedelta. None: never.

@@ -10,10 +10,10 @@ from sparseagg._internal.spec.options import Aggregation
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["refuse_unused", "refuse_unused_weight"]
+__all__ = ["ORDER_OPS", "has_norms", "is_weighted", "refuse_unused", "refuse_unused_weight"]
 
 _SUMS = ("sum", "mean", "coordinate_mean")
-_ORDER = ("median", "trimmed_mean", "quantile")
+ORDER_OPS = ("median", "trimmed_mean", "quantile")  # order statistics
 
 
 def _is_fixed(tensor: TensorSpec, how: Aggregation) -> bool:
@@ -24,8 +24,14 @@ def _is_bounded(tensor: TensorSpec, how: Aggregation) -> bool:
     return _is_fixed(tensor, how) and how.op in _SUMS and "float" in tensor.dtype
 
 
+def has_norms(tensor: TensorSpec, how: Aggregation) -> bool:
+    """Whether ``result_top_k`` and ``result_min_norm`` are for the tensor: its result is sparse, with norms of rows."""
+    return how.result_layout == "sparse" and how.op != "union" and not tensor.modular
+
+
 # For each rule: the option, whether a spec gives it, whether a tensor uses it, and what is said if none does.
 _Rule = tuple[str, Callable[[Any], bool], Callable[[TensorSpec, Aggregation], bool], str]
+_NO_CUT = "has no effect: no tensor has the result_layout sparse and values that are not modular"
 _NO_BOUNDS = "is for fixed_point numerics; canonical sums have none"
 _RULES: list[_Rule] = [
     ("value_bound", lambda of: of.value_bound is not None, _is_fixed, _NO_BOUNDS),
@@ -42,7 +48,7 @@ _RULES: list[_Rule] = [
     (
         "weighting by_weight",
         lambda of: of.weighting == "by_weight",
-        lambda _, how: how.op in _SUMS or how.op in _ORDER or how.return_weights,
+        lambda _, how: how.op in _SUMS or how.op in ORDER_OPS or how.return_weights,
         "is for sums, means and order statistics, and for return_weights",
     ),
     (
@@ -61,9 +67,12 @@ _RULES: list[_Rule] = [
     (
         "absent",
         lambda of: of.absent is not None,
-        lambda _, how: how.op in _ORDER,
+        lambda _, how: how.op in ORDER_OPS,
         "is for the ops median, trimmed_mean and quantile",
     ),
+    # Of the round. The engine refuses those of a tensor, and says why.
+    ("result_top_k", lambda of: isinstance(of, RoundSpec) and bool(of.result_top_k), has_norms, _NO_CUT),
+    ("result_min_norm", lambda of: isinstance(of, RoundSpec) and bool(of.result_min_norm), has_norms, _NO_CUT),
     (
         "mean_divisor",
         lambda of: of.mean_divisor is not None,
@@ -122,6 +131,11 @@ def _refuse(where: str, of: RoundSpec | TensorSpec, used: Sequence[tuple[TensorS
             raise InvalidArgumentError(f"{where}{option} {text}")
 
 
+def is_weighted(spec: RoundSpec) -> bool:
+    """Whether a tensor is weighted "by_weight", so that submissions may have weights."""
+    return any((tensor.weighting or spec.weighting) == "by_weight" for tensor in spec.tensors)
+
+
 def refuse_unused_weight(spec: RoundSpec, weight: float | None) -> None:
     """Raises ``InvalidArgumentError`` for a weight other than 1 where no tensor has one; in the engine's words.
 
@@ -129,5 +143,5 @@ def refuse_unused_weight(spec: RoundSpec, weight: float | None) -> None:
     """
     if weight is None or weight == 1 or not 0 <= weight < math.inf:
         return
-    if not any((tensor.weighting or spec.weighting) == "by_weight" for tensor in spec.tensors):
+    if not is_weighted(spec):
         raise InvalidArgumentError(f"weight {weight:g} has no effect: no tensor is weighted by_weight")

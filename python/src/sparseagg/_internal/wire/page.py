@@ -12,7 +12,11 @@ __all__ = ["Page", "parse_page"]
 _SMALL_BYTES = 1 << 14  # messages below this are parsed whole: that takes less time than to find their parts
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _SLICE = pb.ResultPage.SLICE_FIELD_NUMBER
-_COLUMNS = (pb.ResultPage.COUNTS_FIELD_NUMBER, pb.ResultPage.WEIGHTS_FIELD_NUMBER)
+_COLUMNS = (
+    pb.ResultPage.COUNTS_FIELD_NUMBER,
+    pb.ResultPage.WEIGHTS_FIELD_NUMBER,
+    pb.ResultPage.MOMENTS_FIELD_NUMBER,
+)
 _SLICE_COLUMNS = (pb.TensorSlice.KEYS_FIELD_NUMBER, pb.TensorSlice.VALUES_FIELD_NUMBER)
 
 
@@ -22,7 +26,7 @@ class Page:
 
     Attributes:
         head: the message; its columns may be empty.
-        keys, values, counts, weights: the columns, as in the message.
+        keys, values, counts, weights, moments: the columns, as in the message.
     """
 
     head: pb.ResultPage
@@ -30,11 +34,13 @@ class Page:
     values: Bulk
     counts: Bulk
     weights: Bulk
+    moments: Bulk
 
     @classmethod
     def of(cls, message: pb.ResultPage) -> Page:
         """Returns the page of a parsed message."""
-        return cls(message, message.slice.keys, message.slice.values, message.counts, message.weights)
+        piece = message.slice
+        return cls(message, piece.keys, piece.values, message.counts, message.weights, message.moments)
 
 
 def parse_page(data: bytes) -> Page:

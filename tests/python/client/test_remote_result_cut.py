@@ -1,0 +1,154 @@
+"""Cuts of results and moments on a server: the reference's bits, over gRPC, JSON, in pages and after a restart."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import reference
+import sparseagg as sa
+from random_cuts import with_random_cuts
+from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
+from reference import differences
+
+ROWS = 400
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_round_equals_the_reference(server, seed):
+    print("seed", seed)
+    rng = np.random.default_rng([20261131, seed])
+    spec = with_random_cuts(rng, random_spec(rng))
+    print(spec)
+    names = [f"client-{i}" for i in range(rng.integers(1, 7))]
+    pools = random_pools(rng, spec)
+    updates = {name: random_update(rng, spec, pools) for name in names}
+    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in names}
+    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
+    accepted = {
+        name: update
+        for name, update in expected.items()
+        if not error_of(lambda: reference.check_update(spec, update))  # noqa: B023
+    }
+    failure = error_of(lambda: reference.merge(spec, accepted))
+    with sa.Client(server.address, chunk_bytes=int(rng.integers(100, 2000))) as client:
+        opened = client.create_round(spec)
+        assert opened.info.spec == spec
+        for name in names:
+            refused = error_of(lambda: opened.submit(name, updates[name], weights[name]))  # noqa: B023
+            assert (refused is None) == (name in accepted), name
+        if failure is not None:
+            assert error_of(opened.finish) is sa.RoundFailedError
+            return
+        assert differences(spec, accepted, opened.finish()) == []
+        at_once = {name: (updates[name], weights[name]) for name in accepted}
+        assert differences(spec, accepted, client.aggregate(at_once, spec)) == []
+
+
+def cut_spec() -> sa.RoundSpec:
+    tensor = sa.TensorSpec("v", "float32", num_rows=ROWS, row_width=2)
+    return sa.RoundSpec([tensor], op="mean", result_top_k=60, return_counts=True, return_moments=True)
+
+
+def cut_updates() -> dict[str, dict]:
+    rng = np.random.default_rng(4)
+    return {f"client {i}": {"v": (rng.choice(ROWS, 90, False), rng.standard_normal((90, 2)))} for i in range(9)}
+
+
+def columns(result: sa.TensorResult) -> list[bytes]:
+    return [column.tobytes() for column in (result.keys, result.values, result.counts, result.moments)]
+
+
+def test_restart_gives_the_same_cut(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data")]
+    spec, updates = cut_spec(), cut_updates()
+    expected = sa.aggregate(updates, spec)["v"]
+    names = list(updates)
+    first = start_server(*flags)
+    with sa.Client(first.address) as client:
+        opened = client.create_round(spec, round_id="kept")
+        for name in names[:6]:
+            opened.submit(name, updates[name])
+    first.kill()
+    second = start_server(*flags)
+    with sa.Client(second.address) as client:
+        opened = client.get_round("kept")
+        assert opened.spec == spec
+        for name in names[6:]:
+            opened.submit(name, updates[name])
+        assert columns(opened.finish()["v"]) == columns(expected)
+    second.kill()
+    third = start_server(*flags)
+    with sa.Client(third.address) as client:
+        again = client.get_round("kept")
+        again.wait()
+        result = again.result()
+        assert columns(result["v"]) == columns(expected)
+        assert result.info.results[0].num_cut_keys == again.info.results[0].num_cut_keys > 0
+
+
+def test_ranges_and_pages_are_of_the_cut_result(server):
+    spec, updates = cut_spec(), cut_updates()
+    with sa.Client(server.address) as client:
+        opened = client.create_round(spec)
+        for name, update in updates.items():
+            opened.submit(name, update)
+        whole = opened.finish()["v"]
+        parts = [opened.result(keys=(begin, begin + 50))["v"] for begin in range(0, ROWS, 50)]
+        assert np.concatenate([part.keys for part in parts]).tolist() == whole.keys.tolist()
+        assert np.concatenate([part.moments for part in parts]).tobytes() == whole.moments.tobytes()
+        rounded = opened.result(value_encoding="float16")["v"]
+        assert rounded.moments.tobytes() == whole.moments.tobytes()
+
+
+def test_published_model_catches_up_with_cut_versions(server):
+    with sa.Client(server.address) as client:
+        arrays = {"v": np.zeros((6, 2), np.float32)}
+        mine = {"v": np.zeros((6, 2), np.float32)}
+        model = client.model("cut")
+        model.publish(0, arrays, whole=True)
+        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", shape=(6, 2))], result_top_k=1))
+        opened.submit("a", {"v": ([0, 3], [[1.0, 1.0], [2.0, 2.0]])})
+        merged = opened.finish()
+        merged.add_to(arrays)
+        model.publish(1, {"v": (merged["v"].keys, arrays["v"][merged["v"].indices])})
+        assert model.catch_up(mine, since=0) == 1
+        assert mine["v"].tolist() == arrays["v"].tolist() == [[0, 0]] * 3 + [[2, 2]] + [[0, 0]] * 2
+
+
+def test_json_has_options_counts_and_moments(start_server):
+    server = start_server("--http-address", "127.0.0.1:0")
+
+    def call(path: str, body: dict | None = None) -> dict:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://{server.http_address}{path}", data, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    tensors = [{"name": "v", "dtype": "DTYPE_FLOAT32", "numRows": 10}]
+    aggregation = {"resultTopK": "1", "resultMinNorm": 0.5, "returnMoments": True}
+    opened = call("/v1/rounds", {"roundId": "json", "spec": {"tensors": tensors, "aggregation": aggregation}})
+    assert opened["spec"]["aggregation"].items() >= aggregation.items()
+    with sa.Client(server.address) as client:
+        named = client.get_round("json")
+        named.submit("a", ([1, 2, 3], [1.0, -3.0, 2.0]))
+        named.finish()
+        assert "AggregationSpec.result_top_k" in client.server_info().features
+    (summary,) = call("/v1/rounds/json")["results"]
+    assert (summary["numKeys"], summary["numCutKeys"], summary["hasMoments"]) == ("1", "2", True)
+    page = call("/v1/rounds/json/result")
+    assert np.frombuffer(base64.b64decode(page["moments"])).tolist() == [9.0]
+    for refused, text in (
+        ({"resultTopK": "3", "resultLayout": "RESULT_LAYOUT_DENSE"}, "result_top_k has no effect"),
+        ({"resultMinNorm": -1}, "result_min_norm -1 is not in"),
+        ({"returnMoments": True, "op": "OP_MAX"}, "return_moments is for the ops sum, mean and coordinate_mean"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            call("/v1/rounds", {"roundId": "refused", "spec": {"tensors": tensors, "aggregation": refused}})
+        assert text in caught.value.read().decode()
