@@ -149,7 +149,7 @@ TEST_F(SubmissionsApiTest, SealAndInspect_ThenClientWeights) {
   EXPECT_THAT(Unpacked<uint64_t>(page->overlap()), ElementsAre(1, 1, 1, 1, 1, 1));
   EXPECT_EQ(page->next_page_token(), "");
   request.add_tensors("x");
-  EXPECT_THAT(client().Inspect(request), Fails(Code::kNotFound, HasSubstr("'x'")));
+  EXPECT_THAT(client().Inspect(request), Fails(Code::kInvalidArgument, HasSubstr("'x'")));
   request.set_tensors(0, "v");
   request.set_max_page_bytes(1);
   int rows = 0;
