@@ -92,6 +92,7 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
     if (life_.is_closed()) return CheckClosedWithLocked(sorted);
     RETURN_IF_ERROR(CheckFactorsLocked(sorted));
     const Aggregation& aggregation = *sum_.aggregation();
+    const bool is_stored = journal_->IsActive();
     std::vector<std::pair<std::string, uint64_t>> removed;
     std::vector<std::pair<std::string, SubmissionRecord>> kept;
     for (size_t i = 0; i < aggregation.num_submissions(); ++i) {
@@ -103,10 +104,11 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
       const CommittedSubmission& submission = *committed_.Find(client);
       if (factor > 0.0) {
         factors.push_back(factor);
+        if (!is_stored) continue;
         kept.emplace_back(client, submission.Record()).second.client_weight = factor;
       } else {
         left_out.push_back(static_cast<uint32_t>(i));
-        removed.emplace_back(client, submission.upload);
+        if (is_stored) removed.emplace_back(client, submission.upload);
       }
     }
     const bool multiplies = std::any_of(factors.begin(), factors.end(), [](double factor) { return factor != 1.0; });
@@ -116,7 +118,9 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
     const absl::Status refusal = PrepareToFinalizeLocked();
     const Moment now = services_.clock.Now();
     RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall), removed, kept));
-    for (const auto& [client, record] : kept) committed_.SetClientWeight(client, *record.client_weight);
+    for (const ClientWeight* const weight : sorted) {
+      if (weight->second > 0.0) committed_.SetClientWeight(weight->first, weight->second);
+    }
     for (const uint32_t index : left_out) WithdrawLocked(aggregation.client_ids()[index], withdrawn);
     FinalizeLocked(refusal, now);
   }

@@ -139,11 +139,11 @@ def test_weights_are_a_mapping_and_a_table():
 
 
 def test_wrong_arguments_are_refused():
-    five = inspection_of(np.eye(5))
+    five, six = inspection_of(np.eye(5)), inspection_of(np.eye(6))
     empty = inspection_of(np.zeros((0, 3)))
     nan = inspection_of(np.array([[1.0], [np.nan], [2.0]]))
     for call, text in (
-        (lambda: robust.krum(five, 2), "krum with f=2 needs 2·f + 3 = 7 submissions or more, got 5"),
+        (lambda: robust.krum(six, 2), "krum with f=2 needs 2·f + 3 = 7 submissions or more, got 6"),
         (lambda: robust.krum(five, -1), "f must be a number of clients, 0 or more, got -1"),
         (lambda: robust.krum(five, 1.0), "f must be a number of clients, 0 or more, got 1.0"),
         (lambda: robust.krum("x", 1), "krum takes what Round.inspect returns, got 'x'"),
