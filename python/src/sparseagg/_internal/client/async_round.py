@@ -278,8 +278,8 @@ class Round(RoundAttributes):
     async def inspect(self, tensors: Sequence[str] | None = None, timeout: Timeout = None) -> Inspection:
         """Returns inner products of the submissions of the sealed round. The round stays as it is.
 
-        ``sparseagg.robust`` has rules that make weights of them, for ``close`` and ``finish``. Each two submissions
-        cost about a nanosecond a value.
+        ``sparseagg.robust`` has rules that make weights of them, for ``close`` and ``finish``. The cost grows with
+        the square of the number of submissions: 60 of 100 000 keys take less than a second.
 
         Args:
             tensors: names of tensors of floats; None for all of them. Inner products and shared keys are over all these
