@@ -139,7 +139,7 @@ void InnerProducts::AddTensor(const InspectedTensor& tensor, size_t row, absl::S
   for (uint64_t begin = 0; begin < rows.num_keys;) {
     const uint64_t block = BlockOf(KeyAt(rows.keys, begin));
     const BlockRows left = {&rows, begin, FindBlock(rows, begin, block, /*inclusive=*/false)};
-    bool is_new = true;
+    bool table_is_set = false;
     for (size_t k = 0; k <= row; ++k) {
       const UpdateRows& others = tensor.submissions[k];
       if (others.num_keys == 0) continue;
@@ -147,27 +147,53 @@ void InnerProducts::AddTensor(const InspectedTensor& tensor, size_t row, absl::S
       cursors_[k] = FindBlock(others, first, block, /*inclusive=*/false);
       if (first == cursors_[k]) continue;
       const BlockRows right = {&others, first, cursors_[k]};
-      FindMatches(left, right, is_new);
-      is_new = false;
-      if (matches_.empty()) continue;
-      overlap[k] += matches_.size();
+      const uint64_t num_common = FindMatches(left, right, table_is_set);
+      if (num_common == 0) continue;
+      overlap[k] += num_common;
       gram[k] += SumBlock(block, tensor.row_width, left, right);
     }
-    if (!is_new) {
+    if (table_is_set) {
       ForEachOffset(rows, left.begin, left.end, [&](uint32_t offset, uint32_t) { table_[offset] = 0; });
     }
     begin = left.end;
   }
 }
 
-void InnerProducts::FindMatches(const BlockRows& left, const BlockRows& right, bool is_new) {
-  if (is_new) {
-    ForEachOffset(*left.rows, left.begin, left.end, [&](uint32_t offset, uint32_t at) { table_[offset] = at + 1; });
-  }
+uint64_t InnerProducts::FindMatches(const BlockRows& left, const BlockRows& right, bool& table_is_set) {
   matches_.clear();
+  const KeyRun* const left_run = std::get_if<KeyRun>(&left.rows->keys);
+  const KeyRun* const right_run = std::get_if<KeyRun>(&right.rows->keys);
+  if (left_run != nullptr && right_run != nullptr) {
+    const uint64_t left_first = left_run->first + left.begin;
+    const uint64_t right_first = right_run->first + right.begin;
+    const uint64_t first = std::max(left_first, right_first);
+    const uint64_t last = std::min(left_run->first + (left.end - 1), right_run->first + (right.end - 1));
+    if (first > last) return 0;
+    const uint64_t count = last - first + 1;
+    matches_.push_back({static_cast<uint32_t>(first % kBlockKeys), static_cast<uint32_t>(first - left_first),
+                        static_cast<uint32_t>(first - right_first), static_cast<uint32_t>(count)});
+    return count;
+  }
+  if (!table_is_set) {
+    ForEachOffset(*left.rows, left.begin, left.end, [&](uint32_t offset, uint32_t at) { table_[offset] = at + 1; });
+    table_is_set = true;
+  }
+  uint64_t num_common = 0;
   ForEachOffset(*right.rows, right.begin, right.end, [&](uint32_t offset, uint32_t at) {
-    if (const uint32_t found = table_[offset]; found != 0) matches_.push_back({offset, found - 1, at});
+    const uint32_t found = table_[offset];
+    if (found == 0) return;
+    ++num_common;
+    if (!matches_.empty()) {
+      Match& before = matches_.back();
+      if (before.offset + before.count == offset && before.left + before.count == found - 1 &&
+          before.right + before.count == at) {
+        ++before.count;
+        return;
+      }
+    }
+    matches_.push_back({offset, found - 1, at, 1});
   });
+  return num_common;
 }
 
 double InnerProducts::SumBlock(uint64_t block, uint32_t row_width, const BlockRows& left,
@@ -177,21 +203,13 @@ double InnerProducts::SumBlock(uint64_t block, uint32_t row_width, const BlockRo
     WithType(right.rows->dtype, [&](auto right_type) {
       using L = decltype(left_type);
       using R = decltype(right_type);
-      for (size_t i = 0; i < matches_.size();) {
-        // Rows that follow each other on both sides are one row.
-        size_t n = 1;
-        const Match& match = matches_[i];
-        while (i + n < matches_.size() && matches_[i + n].offset == match.offset + n &&
-               matches_[i + n].left == match.left + n && matches_[i + n].right == match.right + n) {
-          ++n;
-        }
+      for (const Match& match : matches_) {
         const uint64_t left_at = (left.begin + match.left) * row_width * sizeof(L);
         const uint64_t right_at = (right.begin + match.right) * row_width * sizeof(R);
         const uint64_t key = block * kBlockKeys + match.offset;
         AddProducts(Values<L>{left.rows->values + left_at, left.rows->factor},
-                    Values<R>{right.rows->values + right_at, right.rows->factor}, n * row_width, key * row_width,
-                    lanes);
-        i += n;
+                    Values<R>{right.rows->values + right_at, right.rows->factor}, uint64_t{match.count} * row_width,
+                    key * row_width, lanes);
       }
     });
   });

@@ -49,11 +49,12 @@ class InnerProducts {
   static uint64_t MemoryBytes(size_t num_tensors, size_t num_submissions);
 
  private:
-  // A key of two submissions, in a block.
+  // Keys of two submissions that follow each other, in a block, and in both submissions.
   struct Match {
-    uint32_t offset;  // of the key, in the block
-    uint32_t left;    // places of the rows, counted from the first ones in the block
+    uint32_t offset;  // of the first key, in the block
+    uint32_t left;    // places of its rows, counted from the first ones in the block
     uint32_t right;
+    uint32_t count;
   };
   // The rows of a submission in a block.
   struct BlockRows {
@@ -63,8 +64,9 @@ class InnerProducts {
   };
 
   void AddTensor(const InspectedTensor& tensor, size_t row, absl::Span<double> gram, absl::Span<uint64_t> overlap);
-  // Sets matches_ to the keys that both have in the block. `is_new`: `left` differs from that of the call before.
-  void FindMatches(const BlockRows& left, const BlockRows& right, bool is_new);
+  // Sets matches_ to the keys that both have in the block. Returns: their number. `table_is_set`: table_ has the keys
+  // of `left`; set if this call has needed them.
+  uint64_t FindMatches(const BlockRows& left, const BlockRows& right, bool& table_is_set);
   // Returns: the sum of the products at matches_.
   double SumBlock(uint64_t block, uint32_t row_width, const BlockRows& left, const BlockRows& right) const;
 
