@@ -129,6 +129,21 @@ void DeviceAccumulator::Remove(absl::Span<const uint32_t> indices) {
   for (const auto& kept : pending_) CountHandOver(*kept);
 }
 
+void DeviceAccumulator::MultiplyWeights(absl::Span<const double> factors) {
+  spec_.aggregation.weighting = Weighting::kByWeight;
+  shape_ = TensorShape(spec_);
+  // What a hand-over has left pending follows what the CPU engine has.
+  const size_t num_on_cpu = on_cpu_ ? cpu_->num_submissions() : 0;
+  cpu_->MultiplyWeights(factors.first(num_on_cpu));
+  for (size_t i = 0; i < pending_.size(); ++i) pending_[i]->MultiplyWeight(factors[num_on_cpu + i]);
+  for (size_t i = 0; i < weights_.size(); ++i) weights_[i] *= factors[i];
+}
+
+absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending() {
+  RETURN_IF_ERROR(GoToCpu());
+  return cpu_->ReadPending();
+}
+
 absl::Status DeviceAccumulator::MergeIfDue() {
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);

@@ -29,9 +29,10 @@ class DevicePrepared : public PreparedUpdate {
   DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device);
   size_t memory_bytes() const override { return key_bytes_ + value_bytes_; }
   const ValidatedUpdate& update() const { return update_; }
+  void MultiplyWeight(double factor) { update_ = update_.WithWeight(update_.weight() * factor); }
 
  private:
-  const ValidatedUpdate update_;
+  ValidatedUpdate update_;
   size_t key_bytes_;  // in host memory; 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
   const PreloadedArrays preloaded_;  // keys and values; goes before them
@@ -84,6 +85,10 @@ class DeviceAccumulator : public Accumulator {
   absl::Status MergeFrom(Accumulator&& other) override;
   bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
   void Remove(absl::Span<const uint32_t> indices) override;
+  void MultiplyWeights(absl::Span<const double> factors) override;
+  // Hands the updates to the CPU engine.
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override;
+  uint64_t ReadBytes() const override { return on_cpu_ ? cpu_->ReadBytes() : 0; }
   // Where the order of submissions matters, the accumulator hands its updates to the CPU engine: only that one folds
   // sums before the end whose order matters. Elsewhere a merge as on arrival.
   absl::Status FoldPending(SubmissionOrder order) override;
@@ -125,8 +130,8 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> PrepareOnCpu(const ValidatedUpdate& update) const;
 
   DeviceEngine& engine_;
-  const TensorSpec spec_;
-  const TensorShape shape_;  // the spec in the terms of the kernels
+  TensorSpec spec_;    // only MultiplyWeights changes it
+  TensorShape shape_;  // the spec in the terms of the kernels
   std::unique_ptr<Accumulator> cpu_;
   // The accumulator works on cpu_. Then bases_ and weights_ are empty, and pending_ (with its sizes) holds only updates
   // that could not be handed over yet.

@@ -219,15 +219,61 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
 }
 
 absl::Status Aggregation::CheckKeepsAll() const {
-  for (size_t t = 0; t < accumulators_.size(); ++t) {
-    if (accumulators_[t]->KeepsAll()) continue;
-    const std::string reason = OrderMatters(specs_[t])
-                                   ? absl::StrCat("to stay within the memory_limit ", memory_limit_)
-                                   : "as they arrived, since their order does not matter for its result";
-    return absl::FailedPreconditionError(absl::StrCat(Quoted(specs_[t]), ": its submissions have been merged ", reason,
-                                                      ", so that none can be taken out"));
+  for (size_t t = 0; t < accumulators_.size(); ++t) RETURN_IF_ERROR(CheckKeepsAll(t));
+  return absl::OkStatus();
+}
+
+absl::Status Aggregation::CheckKeepsAll(size_t tensor) const {
+  if (accumulators_[tensor]->KeepsAll()) return absl::OkStatus();
+  const std::string reason = OrderMatters(specs_[tensor])
+                                 ? absl::StrCat("to stay within the memory_limit ", memory_limit_)
+                                 : "as they arrived, since their order does not matter for its result";
+  return absl::FailedPreconditionError(absl::StrCat(Quoted(specs_[tensor]), ": its submissions have been merged ",
+                                                    reason, ", so that none can be taken out"));
+}
+
+absl::Status Aggregation::CheckTakesFactors() const {
+  for (const TensorSpec& spec : tensors_) {
+    if (TakesFactors(spec)) continue;
+    const Op op = spec.aggregation.op;
+    const bool ignores = op == Op::kUnion || op == Op::kMin || op == Op::kMax;
+    return absl::InvalidArgumentError(absl::StrCat(
+        Quoted(spec), ": weights can be multiplied by 0 and 1 only, since ",
+        ignores               ? absl::StrCat("the op ", Name(op), " ignores weights")
+        : IsFloat(spec.dtype) ? std::string("fixed_point terms are made on arrival")
+                              : std::string("sums of integers are exact and take integer weights, on arrival")));
   }
   return absl::OkStatus();
+}
+
+void Aggregation::MultiplyWeights(absl::Span<const double> factors) {
+  const DefaultFloatEnvironment environment;
+  for (TensorSpec& spec : tensors_) spec.aggregation.weighting = Weighting::kByWeight;
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    specs_[t].aggregation.weighting = Weighting::kByWeight;
+    accumulators_[t]->MultiplyWeights(factors);
+  }
+}
+
+absl::StatusOr<std::vector<UpdateRows>> Aggregation::ReadPending(size_t tensor) {
+  const DefaultFloatEnvironment environment;
+  ASSIGN_OR_RETURN(const std::vector<UpdateRows> added, accumulators_[tensor]->ReadPending());
+  std::vector<UpdateRows> ordered;
+  ordered.reserve(added.size());
+  for (const uint32_t index : CanonicalOrder()) ordered.push_back(added[index]);
+  return ordered;
+}
+
+uint64_t Aggregation::ReadBytes(absl::Span<const size_t> tensors) const {
+  uint64_t bytes = 0;
+  for (const size_t t : tensors) bytes = SaturatingAdd(bytes, accumulators_[t]->ReadBytes());
+  return bytes;
+}
+
+std::vector<std::string> Aggregation::SortedClientIds() const {
+  std::vector<std::string> ids = client_ids_;
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 void Aggregation::Remove(absl::Span<const uint32_t> indices) {

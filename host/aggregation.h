@@ -98,10 +98,29 @@ class Aggregation {
   // Returns: OK while Remove may be called.
   // Errors: FAILED_PRECONDITION: submissions of a tensor are merged; the message says why.
   absl::Status CheckKeepsAll() const;
+  // The same for one tensor.
+  absl::Status CheckKeepsAll(size_t tensor) const;
   // Takes submissions out, as if they had never been added, and releases their updates. Their clients may be added
   // again, and the clients after them move down in client_ids(). `indices`: there, ascending, without repeats.
   // Requires: CheckKeepsAll(). Allocates nothing.
   void Remove(absl::Span<const uint32_t> indices);
+
+  // Returns: OK if MultiplyWeights may be called with factors other than 0 and 1.
+  // Errors: INVALID_ARGUMENT names a tensor whose op ignores weights, or whose terms have their weights on arrival.
+  absl::Status CheckTakesFactors() const;
+  // Multiplies the weights of all submissions, of 1 for a tensor weighted kUniform; all tensors are weighted kByWeight
+  // from now on. `factors`: in the order of client_ids(); as of Accumulator::MultiplyWeights. Requires: CheckKeepsAll()
+  // and CheckTakesFactors(). Allocates nothing.
+  void MultiplyWeights(absl::Span<const double> factors);
+
+  // Returns: the rows of all submissions for a tensor, in the canonical order. Requires: CheckKeepsAll(tensor). Errors:
+  // as of Accumulator::ReadPending.
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(size_t tensor);
+  // Returns: an upper bound of the memory that the calls of ReadPending for these tensors keep in addition to
+  // BytesWith(nullptr), without what they return. Saturates.
+  uint64_t ReadBytes(absl::Span<const size_t> tensors) const;
+  // Returns: the clients in canonical order.
+  std::vector<std::string> SortedClientIds() const;
 
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a broken promise. Nothing is lost; the call may be repeated.

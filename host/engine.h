@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
+#include "host/updates/update_rows.h"
 
 namespace sparseagg {
 
@@ -35,8 +37,9 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 // The state of one tensor in one aggregation, owned by the Aggregation. An update is what one client sends for this
 // tensor; a submission is one client's updates of all tensors.
 //
-// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom and Remove where they are
-// allowed; at last Finish, once. What a comment says of the state after an error holds after std::bad_alloc, too.
+// Life cycle: Prepare and Add for each submission; in between FoldPending, and MergeFrom, Remove, ReadPending and
+// MultiplyWeights where they are allowed; at last Finish, once. What a comment says of the state after an error holds
+// after std::bad_alloc, too.
 //
 //   auto prepared = accumulator->Prepare(std::move(update));   // may refuse; changes nothing
 //   RETURN_IF_ERROR(prepared.status());
@@ -91,6 +94,20 @@ class Accumulator {
   // down in order of Add.
   // `indices`: in order of Add, ascending, without repeats. Requires: KeepsAll(). Allocates nothing.
   virtual void Remove(absl::Span<const uint32_t> indices) = 0;
+
+  // Multiplies the weight of every submission by a factor, each product rounded once. From now on the tensor is
+  // weighted kByWeight: Finish gives the bits of an accumulator of such a spec whose clients have sent these weights.
+  // `factors`: in order of Add; finite and ≥ 0, the products at most kMaxWeight. Requires: KeepsAll() and
+  // TakesFactors(spec). Allocates nothing.
+  virtual void MultiplyWeights(absl::Span<const double> factors) = 0;
+  // Returns: the rows of all submissions, in order of Add. Sorts the updates first where they are not sorted, which
+  // changes no result. An engine with a device does so on the CPU, and then does all work for this tensor there.
+  // Requires: KeepsAll(). Errors: RESOURCE_EXHAUSTED: no memory. UNAVAILABLE: updates are in the memory of a device
+  // that has failed. Nothing is lost; the call may be repeated.
+  virtual absl::StatusOr<std::vector<UpdateRows>> ReadPending() = 0;
+  // Returns: an upper bound of the memory that ReadPending needs in addition to memory_bytes() and
+  // FinishBytes(nullptr), without what it returns. Saturates.
+  virtual uint64_t ReadBytes() const = 0;
 
   // Folds all pending updates into the base, one row for each key, and releases them. The result has the bits of one
   // fold over all submissions, since the fold continues from the base.

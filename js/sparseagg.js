@@ -133,12 +133,22 @@ export class Client {
   }
 
   /**
+   * Freezes the submissions of an open round without merging them.
+   * @param {string} round @param {CallOptions} [options] @returns {Promise<object>} Round
+   */
+  sealRound(round, options) {
+    return this._json("POST", `${roundPath(round)}:seal`, options, {});
+  }
+
+  /**
    * @param {string} round
-   * @param {CallOptions & {onlyClientIds?: string[]}} [options] only the submissions of these clients count
+   * @param {CallOptions & {onlyClientIds?: string[], clientWeights?: {clientId: string, weight: number}[]}} [options]
+   *   only the submissions of these clients count; or, for a sealed round, a factor for each client's weight
    * @returns {Promise<object>} Round
    */
-  closeRound(round, { onlyClientIds = [], ...options } = {}) {
-    return this._json("POST", `${roundPath(round)}:close`, options, { onlyClientIds });
+  closeRound(round, { onlyClientIds = [], clientWeights = [], ...options } = {}) {
+    const weights = clientWeights.length > 0 ? { clientWeights } : {}; // unknown to older servers
+    return this._json("POST", `${roundPath(round)}:close`, options, { onlyClientIds, ...weights });
   }
 
   /** @param {string} round @param {string} [reason] @param {CallOptions} [options] @returns {Promise<object>} Round */

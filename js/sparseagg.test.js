@@ -87,6 +87,20 @@ test("dense tensors, wide keys and other types", async () => {
   assert.deepEqual([result.seen.values, [...result.seen.counts]], [null, [1, 1]]);
 });
 
+test("a sealed round takes nothing more, and weights at its close", async () => {
+  const round = await client.createRound({ tensors: [{ name: "v", dtype: "DTYPE_FLOAT32", numRows: 9 }] });
+  for (const [id, value] of [["a", 1], ["b", 2]]) {
+    await client.submit(round.name, id, { v: { keys: [3], values: new Float32Array([value]) } });
+  }
+  assert.equal((await client.sealRound(round.name)).state, "ROUND_STATE_SEALED");
+  const late = client.submit(round.name, "c", { v: { keys: [3], values: new Float32Array([4]) } });
+  await assert.rejects(late, { code: "FAILED_PRECONDITION", message: /the round is SEALED/ });
+  const clientWeights = [{ clientId: "a", weight: 0.5 }, { clientId: "b", weight: 2 }];
+  await client.closeRound(round.name, { clientWeights });
+  await client.waitRound(round.name);
+  assert.deepEqual([...(await client.result(round.name)).v.values], [4.5]);
+});
+
 test("errors have the server's code and text", async () => {
   const fails = (promise, code, text) =>
     assert.rejects(promise, (error) => error instanceof SparseaggError && error.code === code && text.test(error.message));

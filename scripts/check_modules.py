@@ -66,6 +66,7 @@ INNER = {
     "host/wire": "base spec",
     "host/updates": "base spec wire",
     "host/clip": f"{HOST} cpu/tuning.h cpu/rows cpu/simd cpu/prepare cpu/finish",
+    "host/inspect": f"{HOST} cpu/rows",
     "host": f"{HOST} clip",
     "host/cpu/tuning.h": "",
     "host/cpu/rows": f"{HOST} .",

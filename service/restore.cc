@@ -75,7 +75,7 @@ class RoundRestorer {
     round_.ResumeJournal(stored_.number, latest);
     FailPoint("restored_content");
     if (state != StateName::kOpen) round_.RestoreState(stored);
-    if (round_.state() == RoundState::kOpen) return absl::OkStatus();
+    if (!IsClosed(round_.state())) return absl::OkStatus();
     absl::Notification ended;
     round_.Wait(absl::InfiniteDuration(), [&ended] { ended.Notify(); });
     ended.WaitForNotification();
@@ -119,13 +119,16 @@ class RoundRestorer {
     const uint64_t most = round_.config().max_submissions;
     const bool is_full = most != 0 && num_submissions_ + lost_.size() >= most;
     const bool is_closed = state->name == StateName::kClosed || (state->name == StateName::kOpen && is_full);
-    const bool has_given_result = state->name == StateName::kDone || (is_closed && !store_.syncs());
+    // Of a sealed round somebody may have been told which submissions count.
+    const bool is_sealed = state->name == StateName::kSealed;
+    const bool has_given_result = state->name == StateName::kDone || ((is_closed || is_sealed) && !store_.syncs());
     if (lost_.empty() || !has_given_result) return absl::OkStatus();
     const absl::Time now = round_.clock().WallTime();
-    if (state->name == StateName::kOpen) state->close_time = now;
+    if (state->name == StateName::kOpen || is_sealed) state->close_time = now;
     if (state->name != StateName::kDone) state->end_time = now;
     state->name = StateName::kFailed;
-    state->reason = absl::StrCat("the end of the machine lost submissions that are in the result, of '",
+    state->reason = absl::StrCat("the end of the machine lost submissions that ",
+                                 is_sealed ? "the sealed round had" : "are in the result", ", of '",
                                  lost_.front().first, "'", lost_.size() > 1 ? " and others" : "");
     return store_.PutState(stored_.number, *state).status();
   }

@@ -45,8 +45,9 @@ struct ServerContext {
         audit(the_clock),
         timer(the_clock),
         in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
-        pool(num_threads) {}
-  // Stops the timer, so that no task is posted any more. The pool, destroyed first, then runs the tasks that have been
+        pool(num_threads),
+        inspections(1) {}
+  // Stops the timer, so that no task is posted any more. The pools, destroyed first, then run the tasks that have been
   // posted, while all other members exist.
   ~ServerContext() { timer.Stop(); }
 
@@ -74,7 +75,8 @@ struct ServerContext {
   Warnings warnings;
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
-  WorkerPool pool;           // the last member: runs its remaining tasks before the others are destroyed
+  WorkerPool pool;           // with inspections the last member: they run their tasks before the others are destroyed
+  WorkerPool inspections;    // InspectRound, one at a time: it takes long, and no other call waits behind it
 };
 
 }  // namespace sparseagg::service

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "host/base/to_status.h"
 
@@ -27,6 +28,9 @@ class GuardedAccumulator final : public Accumulator {
   absl::Status FoldPending(SubmissionOrder order) override {
     return sparseagg::ToStatus([&] { return inner_->FoldPending(order); });
   }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override {
+    return sparseagg::ToStatus([&] { return inner_->ReadPending(); });
+  }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     return sparseagg::ToStatus([&] { return std::move(*inner_).Finish(order); });
   }
@@ -38,6 +42,8 @@ class GuardedAccumulator final : public Accumulator {
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return inner_->PrepareBytes(update); }
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
+  void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
+  uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
   uint64_t num_submissions() const override { return inner_->num_submissions(); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
   uint64_t FoldBytes(const PreparedUpdate* next) const override { return inner_->FoldBytes(next); }

@@ -10,6 +10,14 @@
 
 namespace sparseagg {
 
+std::string HashBytes(const ContentHash& hash) {
+  std::string bytes;
+  for (const uint64_t half : {hash.first, hash.second}) {
+    for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(half >> shift));
+  }
+  return bytes;
+}
+
 ContentHash HashOf(const void* bytes, size_t size) {
   const XXH128_hash_t hash = XXH3_128bits(bytes, size);
   return {hash.high64, hash.low64};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 struct XXH3_state_s;
@@ -13,6 +14,9 @@ namespace sparseagg {
 
 // High and low half of an XXH3-128 hash.
 using ContentHash = std::pair<uint64_t, uint64_t>;
+
+// Returns: the 16 bytes of a hash, big-endian, as programs print XXH3-128 hashes.
+std::string HashBytes(const ContentHash& hash);
 
 // Returns: the hash of bytes that are in one place.
 ContentHash HashOf(const void* bytes, size_t size);

@@ -83,6 +83,15 @@ class TypedAccumulator : public Accumulator {
 
   void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
 
+  void MultiplyWeights(absl::Span<const double> factors) override {
+    spec_.aggregation.weighting = Weighting::kByWeight;
+    shape_ = {NumColumns(spec_), NeedsCounts(spec_), KeyWeightsOf(spec_)};
+    list_.MultiplyWeights(factors);
+  }
+
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return list_.Read(); }
+  uint64_t ReadBytes() const override { return list_.ReadBytes(); }
+
   absl::Status FoldPending(SubmissionOrder order) override {
     if (merges_on_arrival_) return list_.pending().num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
@@ -293,8 +302,8 @@ class TypedAccumulator : public Accumulator {
     return absl::OkStatus();
   }
 
-  const TensorSpec spec_;
-  const RowShape shape_;
+  TensorSpec spec_;  // only MultiplyWeights changes it
+  RowShape shape_;
   tbb::task_arena& arena_;
   const bool merges_on_arrival_ = !OrderMatters(spec_);
   bool defers_merges_ = false;

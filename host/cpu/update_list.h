@@ -64,6 +64,43 @@ class UpdateList {
     }
   }
 
+  // Requires: none is merged; one factor for each submission.
+  void MultiplyWeights(absl::Span<const double> factors) {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      weights_[i] *= factors[i];
+      if (updates_[i] != nullptr) updates_[i]->weight = weights_[i];
+    }
+  }
+
+  // Returns: the rows of all submissions. Sorts the updates completely first, one after the other. Requires: none is
+  // merged.
+  std::vector<UpdateRows> Read() {
+    std::vector<UpdateRows> all(updates_.size());
+    for (size_t i = 0; i < updates_.size(); ++i) {
+      if (updates_[i] == nullptr) continue;
+      CpuUpdate& update = *updates_[i];
+      const size_t bytes = update.bytes;
+      const uint64_t num_keys = update.num_keys;
+      Fold(spec_, update);
+      Unpack(update);
+      if (update.coarse_bits > 0) SortCompletely(spec_, update);
+      pending_.Remove(bytes, num_keys);
+      pending_.Add(update.bytes, update.num_keys);
+      all[i] = {update.keys, update.num_keys, update.values, update.dtype, update.factor, update.owner};
+    }
+    sort_bytes_ = 0;
+    return all;
+  }
+  // Returns: an upper bound of the bytes by which Read enlarges the updates. Saturates.
+  uint64_t ReadBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& update : updates_) {
+      // Others are as large once they are sorted as before.
+      if (update != nullptr && update->unfolded != nullptr) bytes = SaturatingAdd(bytes, SortBytes(spec_, *update));
+    }
+    return bytes;
+  }
+
   // All updates are merged. The weights stay.
   void ClearUpdates() {
     updates_.clear();

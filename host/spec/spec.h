@@ -154,6 +154,14 @@ inline bool HasCut(const TensorSpec& spec) {
   return spec.aggregation.result_top_k != 0 || spec.aggregation.result_min_norm != 0.0;
 }
 
+// Whether the weights of its submissions may be multiplied (Accumulator::MultiplyWeights): the op uses weights, and the
+// terms are made of them at the merge. Terms of integers and of fixed point are checked with the weight on arrival.
+inline bool TakesFactors(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool uses_weights = a.op != Op::kUnion && a.op != Op::kMin && a.op != Op::kMax;
+  return uses_weights && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical;
+}
+
 inline bool ReturnsCounts(const TensorSpec& spec) {
   return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
 }

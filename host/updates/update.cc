@@ -138,6 +138,12 @@ ValidatedUpdate ValidatedUpdate::CreateFromTrusted(UpdateColumns columns, double
   return update;
 }
 
+ValidatedUpdate ValidatedUpdate::WithWeight(double weight) const {
+  ValidatedUpdate update = *this;
+  update.weight_ = weight;
+  return update;
+}
+
 ValidatedUpdate ValidatedUpdate::WithFactor(double factor) const {
   ValidatedUpdate update = *this;
   update.factor_ = factor;

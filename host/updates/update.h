@@ -74,6 +74,9 @@ class ValidatedUpdate {
   // Returns: the same update with this factor. Requires: a tensor of floats; 0 ≤ factor ≤ 1.
   ValidatedUpdate WithFactor(double factor) const;
 
+  // Returns: the same update with this weight. Requires: a weight as of WeightInUse.
+  ValidatedUpdate WithWeight(double weight) const;
+
   // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
   // WeightInUse.
   static ValidatedUpdate OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique);

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -37,6 +38,7 @@ using service::kDefaultTenant;
 using service::RoundConfig;
 
 constexpr size_t kAll = std::numeric_limits<int>::max();  // entries of a list
+constexpr uint64_t kInspectedBytes = uint64_t{1} << 24;   // of a page of Inspect
 
 // WithoutGil for a function that returns a Status or StatusOr. Throws: StatusException.
 template <typename Function>
@@ -61,6 +63,14 @@ py::dict Fields(absl::Time time) { return Fields(time - absl::UnixEpoch()); }
 py::dict Fields(const service::Receipt& receipt) {
   return py::dict("client_id"_a = receipt.client_id, "submission_id"_a = receipt.submission_id,
                   "num_tuples"_a = receipt.num_tuples, "num_bytes"_a = receipt.num_bytes);
+}
+
+py::dict Fields(const service::ListedSubmission& submission) {
+  py::dict fields = Fields(static_cast<const service::Receipt&>(submission));
+  fields["content_hash"] = py::bytes(HashBytes(submission.hash));
+  if (submission.weight.has_value()) fields["weight"] = *submission.weight;
+  if (submission.client_weight.has_value()) fields["client_weight"] = *submission.client_weight;
+  return fields;
 }
 
 py::dict Fields(const service::Refusal& refusal) {
@@ -155,7 +165,7 @@ class MemoryRound {
         "create_time"_a = Fields(snapshot.create_time), "timeline"_a = Fields(snapshot.timeline),
         "engine"_a = std::string(host_->engine_name()), "results"_a = results);
     if (config.HasClip()) round["clip"] = ToPython(snapshot.clip);
-    if (snapshot.state != service::RoundState::kOpen) round["close_time"] = Fields(snapshot.close_time);
+    if (IsClosed(snapshot.state)) round["close_time"] = Fields(snapshot.close_time);
     if (!HasEnded(snapshot.state)) return round;
     round["end_time"] = Fields(snapshot.end_time);
     if (snapshot.expire_time != absl::InfiniteFuture()) round["expire_time"] = Fields(snapshot.expire_time);
@@ -216,22 +226,46 @@ class MemoryRound {
   py::list ListSubmissions() const {
     py::list out;
     const auto page = ValueOrThrow(round_->ListSubmissions(kAll, ""));
-    for (const service::Receipt& receipt : page.submissions) out.append(Fields(receipt));
+    for (const service::ListedSubmission& submission : page.submissions) out.append(Fields(submission));
     return out;
   }
 
-  // Withdraw and Close release the GIL while commits add their submissions.
+  // Withdraw, Seal and Close release the GIL while commits add their submissions.
   bool Withdraw(const std::string& client_id, const std::string& submission_id) {
     return Call([&]() -> absl::StatusOr<bool> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       return round_->Withdraw(client_id, submission_id);
     });
   }
-  void Close(const std::vector<std::string>& only) {
+  void Seal() {
+    Call([&] { return round_->Seal(); });
+  }
+  void Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights) {
     Call([&]() -> absl::Status {
       for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
+      for (const auto& [client_id, weight] : weights) RETURN_IF_ERROR(CheckId(client_id, "client_weights"));
+      if (!weights.empty()) return round_->CloseWithWeights(weights);
       return only.empty() ? round_->Close() : round_->CloseWithOnly(only);
     });
+  }
+  // Returns: the clients, and the lower triangles of the two matrices as bytes of float64 and uint64. GIL: released
+  // while the rows are computed.
+  py::tuple Inspect(const std::vector<std::string>& names) const {
+    std::vector<size_t> tensors;
+    for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
+    std::sort(tensors.begin(), tensors.end());
+    Round::InspectionPage all;
+    do {
+      const auto page = Call([&] { return round_->Inspect(tensors, kInspectedBytes, all.next_page_token); });
+      all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
+      all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
+      all.overlap.insert(all.overlap.end(), page.overlap.begin(), page.overlap.end());
+      all.next_page_token = page.next_page_token;
+    } while (!all.next_page_token.empty());
+    const auto bytes_of = [](const auto& column) {
+      return py::bytes(reinterpret_cast<const char*>(column.data()), column.size() * sizeof(column[0]));
+    };
+    return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.overlap));
   }
   void Cancel(const std::string& reason) {
     Call([&]() -> absl::Status {
@@ -356,7 +390,9 @@ void DefineMemoryRounds(py::module_& module) {
            py::arg("weights"), py::arg("num_keys"), py::arg("parts"))
       .def("submissions", &MemoryRound::ListSubmissions)
       .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
-      .def("close", &MemoryRound::Close, py::arg("only"))
+      .def("seal", &MemoryRound::Seal)
+      .def("inspect", &MemoryRound::Inspect, py::arg("tensors"))
+      .def("close", &MemoryRound::Close, py::arg("only"), py::arg("weights"))
       .def("cancel", &MemoryRound::Cancel, py::arg("reason"))
       .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("wait"))
       .def("read", &MemoryRound::Read, py::arg("tensors"))

@@ -17,7 +17,8 @@ static_assert(static_cast<int>(RoundState::kOpen) == v1::ROUND_STATE_OPEN - 1 &&
               static_cast<int>(RoundState::kFinalizing) == v1::ROUND_STATE_FINALIZING - 1 &&
               static_cast<int>(RoundState::kDone) == v1::ROUND_STATE_DONE - 1 &&
               static_cast<int>(RoundState::kFailed) == v1::ROUND_STATE_FAILED - 1 &&
-              static_cast<int>(RoundState::kCancelled) == v1::ROUND_STATE_CANCELLED - 1);
+              static_cast<int>(RoundState::kCancelled) == v1::ROUND_STATE_CANCELLED - 1 &&
+              static_cast<int>(RoundState::kSealed) == v1::ROUND_STATE_SEALED - 1);
 
 void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSummary* wire) {
   wire->set_name(spec.name);
@@ -78,7 +79,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
     EncodeTime(refusal.time, encoded->mutable_time());
   }
   EncodeTime(snapshot.create_time, wire->mutable_create_time());
-  if (snapshot.state != RoundState::kOpen) EncodeTime(snapshot.close_time, wire->mutable_close_time());
+  if (IsClosed(snapshot.state)) EncodeTime(snapshot.close_time, wire->mutable_close_time());
   if (HasEnded(snapshot.state)) {
     EncodeTime(snapshot.end_time, wire->mutable_end_time());
     EncodeTime(snapshot.expire_time, wire->mutable_expire_time());
@@ -101,11 +102,23 @@ uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals) {
   return bytes;
 }
 
-void EncodeSubmission(const Receipt& receipt, v1::Submission* wire) {
-  wire->set_client_id(receipt.client_id);
-  wire->set_submission_id(receipt.submission_id);
-  wire->set_num_tuples(receipt.num_tuples);
-  wire->set_num_bytes(receipt.num_bytes);
+void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) {
+  wire->set_client_id(submission.client_id);
+  wire->set_submission_id(submission.submission_id);
+  wire->set_num_tuples(submission.num_tuples);
+  wire->set_num_bytes(submission.num_bytes);
+  wire->set_content_hash(HashBytes(submission.hash));
+  if (submission.weight.has_value()) wire->set_weight(*submission.weight);
+  if (submission.client_weight.has_value()) wire->set_client_weight(*submission.client_weight);
+}
+
+void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire) {
+  wire->set_num_clients(page.num_clients);
+  wire->set_first_row(page.first_row);
+  for (const std::string& client_id : page.client_ids) wire->add_client_ids(client_id);
+  wire->set_gram(BytesOf(page.gram.data(), 0, page.gram.size()));
+  wire->set_overlap(BytesOf(page.overlap.data(), 0, page.overlap.size()));
+  wire->set_next_page_token(page.next_page_token);
 }
 
 void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::CommitSubmissionResponse* wire) {

@@ -15,6 +15,7 @@
 
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
+class InspectRoundResponse;
 class ResultPage;
 class Round;
 class ServerLimits;
@@ -32,7 +33,8 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 // Returns: about the most bytes of the message that EncodeRound writes for any state of the round with so many recent
 // refusals.
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
-void EncodeSubmission(const Receipt& receipt, v1::Submission* wire);
+void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire);
+void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 // The answer to a commit.

@@ -61,6 +61,7 @@ class AggregationMethods : public Methods {
   void CreateRound(const Call& call);
   void GetRound(const Call& call);
   void ListRounds(const Call& call);
+  void SealRound(const Call& call);
   void CloseRound(const Call& call);
   void CancelRound(const Call& call);
   void DeleteRound(const Call& call);
@@ -71,6 +72,7 @@ class AggregationMethods : public Methods {
   void GetUploadStatus(const Call& call);
   // submissions.cc
   void ListSubmissions(const Call& call);
+  void InspectRound(const Call& call);
   void WithdrawSubmission(const Call& call);
   // results.cc
   void GetResult(const Call& call);
@@ -80,8 +82,8 @@ class AggregationMethods : public Methods {
   template <typename Request>
   void AnswerWithRound(const Call& call, bool changes,
                        std::function<absl::Status(const Caller&, const Request&, Round&)> act);
-  // Answers a CloseRound with a list of clients.
-  void CloseWithOnly(const Call& call);
+  // Answers a CloseRound with a list of clients, or with their weights.
+  void CloseWithList(const Call& call);
   // Serializes a page of rounds: as many as fit `max_bytes` and a result page, and at least one.
   absl::Status RespondWithList(UnaryCall& call, int size, const std::string& token, uint64_t max_bytes) const;
   // Serializes what Encode makes, as the response of a call.

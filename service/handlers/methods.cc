@@ -37,8 +37,10 @@ void Methods::AtOnce(UnaryCall& call, const Work& work) {
   call.Finish(ToStatus([&] { return work(call); }));
 }
 
-void Methods::AnswerOnPool(const Call& call, Plan plan) {
-  server_.pool.Post([call, plan = std::move(plan)] {
+void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(server_.pool, call, std::move(plan)); }
+
+void Methods::AnswerOn(WorkerPool& pool, const Call& call, Plan plan) {
+  pool.Post([call, plan = std::move(plan)] {
     RunPlanned(*call, call->request().Length(), ToStatus([&] { return plan(*call); }));
   });
 }

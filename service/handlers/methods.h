@@ -58,6 +58,8 @@ class Methods {
   // The same for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
   // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
   void AnswerOnPool(const Call& call, Plan plan);
+  // The same on another pool.
+  static void AnswerOn(WorkerPool& pool, const Call& call, Plan plan);
   static void AnswerAtOnce(UnaryCall& call, const Plan& plan);
 
   ServerContext& server_;

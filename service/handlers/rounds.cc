@@ -33,7 +33,10 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "Tasks",
                                            "SubmitBatch",
                                            "RoundSpec.clip",
-                                           "AggregationSpec.mean_divisor"};
+                                           "AggregationSpec.mean_divisor",
+                                           "SealRound",
+                                           "InspectRound",
+                                           "CloseRoundRequest.client_weights"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
@@ -45,11 +48,12 @@ absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const 
   return config;
 }
 
-// Returns: false if the message is a CloseRoundRequest without client ids, which is short work.
+// Returns: false if the message is a CloseRoundRequest without clients, which is short work.
 bool MayListClients(const grpc::ByteBuffer& message) {
   if (message.Length() > kMaxNamesBytes) return true;
   v1::CloseRoundRequest request;
-  return ToStatus([&] { return Parse(message, &request); }).ok() && !request.only_client_ids().empty();
+  return ToStatus([&] { return Parse(message, &request); }).ok() &&
+         (!request.only_client_ids().empty() || !request.client_weights().empty());
 }
 
 }  // namespace
@@ -114,8 +118,23 @@ void AggregationMethods::GetRound(const Call& call) {
       call, /*changes=*/false, [](const Caller&, const v1::GetRoundRequest&, Round&) { return absl::OkStatus(); });
 }
 
+void AggregationMethods::SealRound(const Call& call) {
+  // On the pool: the call may wait for commits.
+  AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    v1::SealRoundRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, round, name = request.name()]() -> absl::Status {
+                           RETURN_IF_ERROR(round->Seal());
+                           RETURN_IF_ERROR(round->AwaitDurable());
+                           LogCall(LogLevel::kInfo, self.caller(), "SealRound", name);
+                           return Respond(*round, self);
+                         }};
+  });
+}
+
 void AggregationMethods::CloseRound(const Call& call) {
-  if (MayListClients(call->request())) return CloseWithOnly(call);
+  if (MayListClients(call->request())) return CloseWithList(call);
   AnswerWithRound<v1::CloseRoundRequest>(
       call, /*changes=*/true,
       [](const Caller& caller, const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
@@ -126,19 +145,32 @@ void AggregationMethods::CloseRound(const Call& call) {
       });
 }
 
-void AggregationMethods::CloseWithOnly(const Call& call) {
+void AggregationMethods::CloseWithList(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     // Parsed again for the answer: while the call waits for a reservation, it keeps only the message.
     v1::CloseRoundRequest checked;
     RETURN_IF_ERROR(ParseIdList(self.request(), server_.limits, &checked));
     for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
+    for (const v1::ClientWeight& weight : checked.client_weights()) {
+      RETURN_IF_ERROR(CheckId(weight.client_id(), "client_weights"));
+    }
+    if (!checked.only_client_ids().empty() && !checked.client_weights().empty()) {
+      return absl::InvalidArgumentError(
+          "only_client_ids and client_weights exclude each other: a weight of 0 leaves a client out");
+    }
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
                            v1::CloseRoundRequest request;
                            RETURN_IF_ERROR(Parse(self.request(), &request));
                            const std::vector<std::string> clients(request.only_client_ids().begin(),
                                                                   request.only_client_ids().end());
-                           if (clients.empty()) {
+                           std::vector<Round::ClientWeight> weights;
+                           for (const v1::ClientWeight& weight : request.client_weights()) {
+                             weights.emplace_back(weight.client_id(), weight.weight());
+                           }
+                           if (!weights.empty()) {
+                             RETURN_IF_ERROR(round->CloseWithWeights(weights));
+                           } else if (clients.empty()) {
                              RETURN_IF_ERROR(round->Close());  // the message is large for another reason
                            } else {
                              RETURN_IF_ERROR(round->CloseWithOnly(clients));

@@ -12,7 +12,6 @@
 #include "service/handlers/list_size.h"
 
 namespace sparseagg::service {
-
 void AggregationMethods::ListSubmissions(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListSubmissionsRequest request;
@@ -26,13 +25,40 @@ void AggregationMethods::ListSubmissions(const Call& call) {
                          [&self, round, most, token = request.page_token()]() -> absl::Status {
                            ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
                            v1::ListSubmissionsResponse list;
-                           for (const Receipt& receipt : page.submissions) {
-                             EncodeSubmission(receipt, list.add_submissions());
+                           for (const ListedSubmission& submission : page.submissions) {
+                             EncodeSubmission(submission, list.add_submissions());
                            }
                            list.set_next_page_token(std::move(page.next_page_token));
                            return Serialize(list, self.response());
                          }};
   });
+}
+
+void AggregationMethods::InspectRound(const Call& call) {
+  // On a thread of its own, because a page may take a second.
+  const auto plan = [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    v1::InspectRoundRequest request;
+    RETURN_IF_ERROR(ParseSpec(self.request(), server_.limits, &request));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    std::vector<size_t> tensors;
+    for (const std::string& name : request.tensors()) {
+      ASSIGN_OR_RETURN(const size_t tensor, round->config().FindTensor(name));
+      tensors.push_back(tensor);
+    }
+    std::sort(tensors.begin(), tensors.end());
+    tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
+    // Before the reservation of the response, which may be granted on another thread. The page has one of its own.
+    LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.name());
+    ASSIGN_OR_RETURN(Round::InspectionPage computed,
+                     round->Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
+    const auto page = std::make_shared<Round::InspectionPage>(std::move(computed));
+    return PlannedAnswer{2 * page->MemoryBytes(), [&self, page]() -> absl::Status {
+                           v1::InspectRoundResponse response;
+                           EncodeInspection(*page, &response);
+                           return Serialize(response, self.response());
+                         }};
+  };
+  AnswerOn(server_.inspections, call, plan);
 }
 
 void AggregationMethods::WithdrawSubmission(const Call& call) {

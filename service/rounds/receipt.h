@@ -3,7 +3,10 @@
 #define SPARSEAGG_SERVICE_ROUNDS_RECEIPT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "host/base/content_hash.h"
 
 namespace sparseagg::service {
 
@@ -14,6 +17,13 @@ struct Receipt {
   bool duplicate = false;     // true: the submission was counted before this commit
   uint64_t num_tuples = 0;
   uint64_t num_bytes = 0;  // of decoded keys and values
+};
+
+// A submission of a list.
+struct ListedSubmission : Receipt {
+  ContentHash hash;
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
+  std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
 };
 
 }  // namespace sparseagg::service

@@ -60,6 +60,7 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
       journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
       tenant_(services.tenants.Of(config_->tenant)),
       waits_(services.clock, services.timer),
+      frozen_waits_(services.clock, services.timer),
       sum_(*config_, &tenant_.budget),
       recent_refusals_(&tenant_.budget),
       uploads_(services.timer),
@@ -102,10 +103,11 @@ void Round::StartDeadline() {
 }
 
 void Round::OnDeadline() {
-  const absl::Status closed = Close();
+  MutexLock lock(&mu_);
+  if (!life_.is_open()) return;  // sealed or closed in the meantime
+  const absl::Status closed = CloseLocked();
   if (closed.ok()) return;
   Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
-  MutexLock lock(&mu_);
   deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->OnDeadline();
   });
@@ -123,9 +125,37 @@ absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reaso
   return StateError(state, reason);
 }
 
+absl::Status Round::Seal() {
+  RETURN_IF_ERROR(Freeze());
+  frozen_waits_.End();
+  return absl::OkStatus();
+}
+
+absl::Status Round::Freeze() {
+  {
+    MutexLock lock(&mu_);  // first of all, so that the call does not wait for a final merge
+    if (!life_.is_open()) return life_.is_closed() ? NotOpenErrorLocked() : absl::OkStatus();
+  }
+  // A commit holds it from its last look at the state until its submission is recorded.
+  MutexLock merge(&merge_mu_);
+  MutexLock lock(&mu_);
+  if (!life_.is_open()) return life_.is_closed() ? NotOpenErrorLocked() : absl::OkStatus();
+  const absl::Status refusal = NotOpenErrorLocked(RoundState::kSealed, "");
+  PostNotifyDiscarded();
+  const StateRecord record = life_.NextRecord(StateRecord::Name::kSealed, "", services_.clock.WallTime());
+  RETURN_IF_ERROR(journal_->PutState(record));
+  life_.Seal();
+  services_.timer.Cancel(deadline_timer_);
+  DiscardUploadsLocked(refusal);
+  return absl::OkStatus();
+}
+
 absl::Status Round::Close() {
   MutexLock lock(&mu_);
-  if (!life_.is_open()) return absl::OkStatus();
+  return life_.is_closed() ? absl::OkStatus() : CloseLocked();
+}
+
+absl::Status Round::CloseLocked() {
   const absl::Status refusal = PrepareToFinalizeLocked();
   const Moment now = services_.clock.Now();
   RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall)));
@@ -188,6 +218,7 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
 
 void Round::AnnounceEnd() {
   waits_.End();
+  frozen_waits_.End();
   LogEnd(*config_, Snapshot());
 }
 

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
+#include "host/inspect/inner_products.h"
 #include "service/admission/count_limit.h"
 #include "service/base/round_stage.h"
 #include "service/base/timer.h"
@@ -42,12 +43,13 @@ namespace sparseagg::service {
 //
 //   state        entered by                                           then
 //   OPEN         Open                                                 uploads are taken and committed
+//   SEALED       Seal                                                 Inspect reads the submissions
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
 //   FAILED       fewer submissions than config asks for, an error     there is a reason, and no result
 //                of the final merge, an Add that failed half way
-//   CANCELLED    Cancel, from OPEN or FINALIZING                      there is a reason, and no result
+//   CANCELLED    Cancel, before one of these two                      there is a reason, and no result
 //
 // A round in one of the last three states has ended. The end releases the waits; result_ttl later `on_expire` runs.
 //
@@ -209,8 +211,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // ---- committed submissions ----
 
   struct SubmissionPage {
-    std::vector<Receipt> submissions;  // in ascending order of client ids
-    std::string next_page_token;       // empty on the last page
+    std::vector<ListedSubmission> submissions;  // in ascending order of client ids
+    std::string next_page_token;                // empty on the last page
   };
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
@@ -228,8 +230,13 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- life cycle ----
 
+  // Takes no new submission, and keeps those that it has as they are until a call closes, cancels or deletes the round.
+  // The deadline has no effect any more. Discards the uploads that Close discards. No effect on a round that is sealed.
+  // Errors: FAILED_PRECONDITION: the round is closed. Of Store.
+  // Blocks: until commits have added their submissions, which may merge others.
+  absl::Status Seal();
   // Takes no new submission and starts the merge. Discards the uploads, but not those being committed and those of
-  // clients with a committed submission, which may be retries. No effect unless the round is open.
+  // clients with a committed submission, which may be retries. No effect on a round that is closed.
   // Errors: of Store.
   absl::Status Close();
   // The same, but only the submissions of `clients` count. All others are withdrawn first, also those that a commit is
@@ -239,6 +246,39 @@ class Round : public std::enable_shared_from_this<Round> {
   // others, which are merged already; or the round is closed and counts other clients.
   // Blocks: until commits have added their submissions, which may merge others.
   absl::Status CloseWithOnly(absl::Span<const std::string> clients);
+  // Closes a sealed round. The weight of each client's submission is multiplied by its factor; submissions of factor 0
+  // are withdrawn first. The result has the bits of a round by weight, whose clients with a factor above 0 have sent
+  // these weights. Without effect on a round that is closed and counts these factors.
+  // Errors, which leave the round as it was: INVALID_ARGUMENT: a client has no committed submission, or no factor, or
+  // two; a factor or weight is out of range; or a factor is neither 0 nor 1, and a tensor does not take it.
+  // FAILED_PRECONDITION: the round is open, or closed with other factors; or a factor is 0, and submissions are merged
+  // already.
+  using ClientWeight = std::pair<std::string, double>;
+  absl::Status CloseWithWeights(absl::Span<const ClientWeight> weights);
+
+  // Rows of the lower triangles of two symmetric matrices over the submissions, in ascending order of client ids: see
+  // InnerProducts. Row j has the columns 0 to j.
+  struct InspectionPage {
+    uint64_t num_clients = 0;
+    uint64_t first_row = 0;
+    std::vector<std::string> client_ids;  // of the rows of the page
+    std::vector<double> gram;             // row after row
+    std::vector<uint64_t> overlap;
+    std::string next_page_token;               // empty on the last page
+    std::shared_ptr<Reservation> reservation;  // of MemoryBytes()
+
+    uint64_t MemoryBytes() const;
+  };
+  static constexpr uint64_t kMaxInspected = 4096;  // submissions
+  // Returns: the first rows from the token on; from the first one on if the token is empty. As many as fit `max_bytes`
+  // and a second or so; at least one, unless the round has no submissions.
+  // `tensors`: of the spec, in ascending order; empty: all of floats with values.
+  // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, more than kMaxInspected submissions, or
+  // not a token of this round. FAILED_PRECONDITION: the round is not sealed, or not any more; or submissions of a
+  // tensor are merged already. RESOURCE_EXHAUSTED: no memory. Blocks: while it computes. Other calls to the round wait
+  // for it only while it sorts submissions, the first time.
+  absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token);
+
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
@@ -252,8 +292,16 @@ class Round : public std::enable_shared_from_this<Round> {
   WaitId Wait(absl::Duration timeout, std::function<void()> done);
   // Ends a wait. Returns: true if `done` will not be called; false if it has been, or another thread is about to.
   bool StopWaiting(WaitId id) { return waits_.Remove(id); }
+  // Calls `done` once, when the round is sealed or has ended, or on ReleaseWaiters; at once if that has happened. As
+  // `done` of Wait otherwise.
+  void WhenFrozen(std::function<void()> done) {
+    frozen_waits_.Add(absl::InfiniteDuration(), std::move(done), weak_from_this());
+  }
   // Ends all waits, because the server stops: calls their `done` on this thread.
-  void ReleaseWaiters() { waits_.Release(); }
+  void ReleaseWaiters() {
+    waits_.Release();
+    frozen_waits_.Release();
+  }
 
   // ---- timeline ----
 
@@ -336,8 +384,32 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: a client has no committed submission; or the round is closed and others count, too.
   absl::Status CheckCountedLocked(absl::Span<const absl::string_view> clients) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // round_weights.cc: a close with factors
+  // Errors: of CloseWithWeights for a round that is closed. `sorted`: by client id.
+  absl::Status CheckClosedWithLocked(absl::Span<const ClientWeight* const> sorted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Errors: INVALID_ARGUMENT: the clients are not those with submissions, or a weight is out of range.
+  absl::Status CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.
+  void MultiplyStoredWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
+
+  // round_inspect.cc: inner products of the submissions of a sealed round
+  // Errors: INVALID_ARGUMENT. Returns: the tensors to inspect.
+  absl::StatusOr<std::vector<size_t>> CheckInspected(std::vector<size_t> tensors) const;
+  // Errors: FAILED_PRECONDITION: the round is not sealed.
+  absl::Status CheckSealed() const;
+  // Returns: the rows of the tensors, and the clients. `working`: gets the memory of InnerProducts.
+  absl::StatusOr<std::vector<InspectedTensor>> ReadSubmissions(absl::Span<const size_t> tensors,
+                                                               std::vector<std::string>& client_ids,
+                                                               Reservation& working);
+
   // round.cc: life cycle
   absl::Status Start(Permit permit);
+  // Seal, without telling those who wait.
+  absl::Status Freeze();
+  // Close. Requires: the round is not closed.
+  absl::Status CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns: the error for a submission to a round that is not open.
   absl::Status NotOpenErrorLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return NotOpenErrorLocked(life_.state(), life_.reason());
@@ -377,6 +449,7 @@ class Round : public std::enable_shared_from_this<Round> {
   std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
 
   RoundWaits waits_;
+  RoundWaits frozen_waits_;  // of WhenFrozen
 
   Mutex merge_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   RoundSum sum_ ABSL_GUARDED_BY(merge_mu_);

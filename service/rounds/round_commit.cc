@@ -153,7 +153,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
   records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
-                                                        "", "", prepared.clip});
+                                                        "", "", prepared.clip, upload.weight()});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
@@ -164,7 +164,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   absl::Status recorded =
       journal_->Write(&Store::PutSubmission, handle.client_id,
                       SubmissionRecord{handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
-                                       receipt.num_tuples, receipt.num_bytes, hash});
+                                       receipt.num_tuples, receipt.num_bytes, hash, upload.weight(), std::nullopt});
   if (!recorded.ok()) {
     sum_.UpdateReservation();
     return recorded;

@@ -32,8 +32,9 @@ class RoundJournal : public Journal {
   absl::Status Write(Method write, const Arguments&... arguments) {
     return is_active_ ? Journal::Write(write, number_, arguments...) : absl::OkStatus();
   }
-  absl::Status PutState(const StateRecord& record, absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {}) {
-    return Write(&Store::PutState, record, withdrawn);
+  absl::Status PutState(const StateRecord& record, absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {},
+                        absl::Span<const std::pair<std::string, SubmissionRecord>> kept = {}) {
+    return Write(&Store::PutState, record, withdrawn, kept);
   }
   // Removes all that was written, and writes nothing from then on.
   absl::Status Delete() {

@@ -12,7 +12,7 @@ void RoundLife::Fill(RoundSnapshot& snapshot, absl::Duration now) const {
   snapshot.close_time = close_time_;
   snapshot.end_time = end_time_;
   snapshot.expire_time = expire_time_;
-  snapshot.timeline.open = (is_open() ? now : closed_at_) - created_at_;
+  snapshot.timeline.open = (is_closed() ? closed_at_ : now) - created_at_;
   snapshot.timeline.finish = state_ == RoundState::kFinalizing ? now - closed_at_ : finish_;
   snapshot.results = results_;
 }
@@ -25,7 +25,7 @@ void RoundLife::Close(const Moment& now) {
 
 absl::Time RoundLife::EndTime(const Moment& now) const {
   // A time of day that was set back does not end the round before its close.
-  const absl::Time close_time = is_open() ? now.wall : close_time_;
+  const absl::Time close_time = is_closed() ? close_time_ : now.wall;
   return restored_end_.value_or(std::max(now.wall, close_time));
 }
 
@@ -37,7 +37,7 @@ absl::Duration RoundLife::TimeToExpiry(absl::Duration result_ttl, const Moment& 
 absl::Duration RoundLife::End(RoundState state, absl::Status failure, std::string reason, absl::Duration time_to_expiry,
                               const Moment& now) {
   end_time_ = EndTime(now);
-  if (is_open()) Close(now);
+  if (!is_closed()) Close(now);
   state_ = state;
   failure_ = std::move(failure);
   reason_ = std::move(reason);
@@ -58,7 +58,7 @@ bool RoundLife::TryStartFinish() {
 }
 
 StateRecord RoundLife::NextRecord(StateRecord::Name name, absl::string_view reason, absl::Time now) const {
-  const absl::Time close_time = is_open() ? now : close_time_;
+  const absl::Time close_time = is_closed() ? close_time_ : now;
   return {name, std::string(reason), close_time, std::max(now, close_time)};
 }
 
@@ -66,6 +66,7 @@ StateRecord RoundLife::Record() const {
   const StateRecord::Name name = state_ == RoundState::kDone        ? StateRecord::Name::kDone
                                  : state_ == RoundState::kFailed    ? StateRecord::Name::kFailed
                                  : state_ == RoundState::kCancelled ? StateRecord::Name::kCancelled
+                                 : state_ == RoundState::kSealed    ? StateRecord::Name::kSealed
                                                                     : StateRecord::Name::kClosed;
   return {name, reason_, close_time_, end_time_};
 }

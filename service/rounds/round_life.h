@@ -16,8 +16,8 @@
 
 namespace sparseagg::service {
 
-// OPEN, then Close to FINALIZING, then End to DONE, FAILED or CANCELLED; End may also come first. No method that
-// changes the state allocates. Not thread-safe: Round guards it.
+// OPEN, perhaps Seal to SEALED, then Close to FINALIZING, then End to DONE, FAILED or CANCELLED; End may also come
+// first. No method that changes the state allocates. Not thread-safe: Round guards it.
 class RoundLife {
  public:
   // `created_at`: Clock::Monotonic; before the start of the clock for a round of an earlier run.
@@ -25,6 +25,7 @@ class RoundLife {
 
   RoundState state() const { return state_; }
   bool is_open() const { return state_ == RoundState::kOpen; }
+  bool is_closed() const { return IsClosed(state_); }
   bool has_ended() const { return HasEnded(state_); }
   const std::string& reason() const { return reason_; }
   absl::Duration closed_at() const { return closed_at_; }  // Clock::Monotonic
@@ -33,6 +34,8 @@ class RoundLife {
   void Fill(RoundSnapshot& snapshot, absl::Duration now) const;
 
   // Requires: the round is open.
+  void Seal() { state_ = RoundState::kSealed; }
+  // Requires: the round is not closed.
   void Close(const Moment& now);
   // Returns: the time from `now` to the expiry of a round that ends now.
   absl::Duration TimeToExpiry(absl::Duration result_ttl, const Moment& now) const;
@@ -59,7 +62,7 @@ class RoundLife {
   void RestoreCloseTime(absl::Time time) { close_time_ = time; }
 
  private:
-  bool CanFinish() const { return !is_open() && num_committing_ == 0 && !finish_started_; }
+  bool CanFinish() const { return is_closed() && num_committing_ == 0 && !finish_started_; }
   // Returns: the end time of a round that ends now.
   absl::Time EndTime(const Moment& now) const;
 

@@ -26,6 +26,7 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
   RETURN_IF_ERROR(read);
   RETURN_IF_ERROR(Commit(*upload).status());
   MutexLock lock(&mu_);
+  if (record.client_weight.has_value()) committed_.SetClientWeight(client_id, *record.client_weight);
   if (upload->hash_ == record.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the stored chunks of client '", client_id, "' in round '",
                                           config_->LogName(), "' are not those that the client committed"));
@@ -34,8 +35,16 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
   const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
   SubmissionTable::Map records;
-  records.emplace(client_id,
-                  CommittedSubmission{record.hash, receipt, record.num_chunks, record.tag, record.upload, "", "", {}});
+  records.emplace(client_id, CommittedSubmission{record.hash,
+                                                 receipt,
+                                                 record.num_chunks,
+                                                 record.tag,
+                                                 record.upload,
+                                                 "",
+                                                 "",
+                                                 {},
+                                                 record.weight,
+                                                 record.client_weight});
   MutexLock lock(&mu_);
   committed_.Insert(records.extract(records.begin()));
 }
@@ -65,7 +74,14 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
 void Round::RestoreState(const StateRecord& record) {
   const bool is_undone = record.name == StateRecord::Name::kClosed || record.name == StateRecord::Name::kDone;
   {
+    MutexLock merge(&merge_mu_);
     MutexLock lock(&mu_);
+    if (is_undone) MultiplyStoredWeightsLocked();
+    if (record.name == StateRecord::Name::kSealed) {
+      life_.Seal();
+      frozen_waits_.End();  // there are none yet; later ones end at once
+      return;
+    }
     // The time of day may have been set back since: nothing has ended in the future.
     const Moment now = services_.clock.Now();
     if (record.name != StateRecord::Name::kClosed) life_.RestoreEndTime(std::min(record.end_time, now.wall));

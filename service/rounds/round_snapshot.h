@@ -24,11 +24,12 @@ enum class RoundState {
   kDone,        // has a result
   kFailed,      // has a reason instead
   kCancelled,
+  kSealed,  // takes no submissions, and keeps those that it has; after kOpen and before kFinalizing
 };
-inline constexpr size_t kNumRoundStates = 5;
+inline constexpr size_t kNumRoundStates = 6;
 
 constexpr absl::string_view Name(RoundState state) {
-  constexpr absl::string_view kNames[kNumRoundStates] = {"OPEN", "FINALIZING", "DONE", "FAILED", "CANCELLED"};
+  constexpr absl::string_view kNames[kNumRoundStates] = {"OPEN", "FINALIZING", "DONE", "FAILED", "CANCELLED", "SEALED"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -36,6 +37,9 @@ constexpr absl::string_view Name(RoundState state) {
 constexpr bool HasEnded(RoundState state) {
   return state == RoundState::kDone || state == RoundState::kFailed || state == RoundState::kCancelled;
 }
+
+// False for OPEN and SEALED, of which the submissions are not merged yet.
+constexpr bool IsClosed(RoundState state) { return state != RoundState::kOpen && state != RoundState::kSealed; }
 
 // One result per tensor, in the order of the spec.
 using Results = std::shared_ptr<const std::vector<Result>>;

@@ -83,9 +83,9 @@ absl::Status Round::CheckCountedLocked(absl::Span<const absl::string_view> clien
   for (const absl::string_view client : clients) {
     if (committed_.Find(client) != nullptr) continue;
     return absl::FailedPreconditionError(absl::StrCat("client '", client, "' has no committed submission in the round",
-                                                      life_.is_open() ? "" : ", which is closed"));
+                                                      life_.is_closed() ? ", which is closed" : ""));
   }
-  if (life_.is_open() || clients.size() == committed_.size()) return absl::OkStatus();
+  if (!life_.is_closed() || clients.size() == committed_.size()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(life_.state()), " and counts ",
                                                     committed_.size(), " submissions, not only the ", clients.size(),
                                                     " of the list"));
@@ -95,7 +95,7 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
   const std::vector<absl::string_view> kept = SortedUnique(clients);
   {
     MutexLock lock(&mu_);  // first of all, so that the call does not wait for a final merge, which waits for commits
-    if (!life_.is_open() && !life_.is_committing()) return CheckCountedLocked(kept);
+    if (life_.is_closed() && !life_.is_committing()) return CheckCountedLocked(kept);
   }
   SubmissionTable::Map withdrawn;  // freed after both locks are released
   MutexLock merge(&merge_mu_);
@@ -109,7 +109,7 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
   {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckCountedLocked(kept));
-    if (!life_.is_open()) return absl::OkStatus();
+    if (life_.is_closed()) return absl::OkStatus();
     if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
     const absl::Status refusal = PrepareToFinalizeLocked();
     std::vector<std::pair<std::string, uint64_t>> stored;

@@ -90,6 +90,19 @@ void RoundSum::Remove(absl::Span<const uint32_t> indices) {
   UpdateReservation();
 }
 
+absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl::Span<const size_t> tensors) {
+  RETURN_IF_ERROR(reservation_.Grow(aggregation_->ReadBytes(tensors), "sorting the submissions of a round", ""));
+  auto read = ToStatus([&]() -> absl::StatusOr<std::vector<std::vector<UpdateRows>>> {
+    std::vector<std::vector<UpdateRows>> all;
+    for (const size_t tensor : tensors) {
+      ASSIGN_OR_RETURN(all.emplace_back(), aggregation_->ReadPending(tensor));
+    }
+    return all;
+  });
+  UpdateReservation();
+  return read;
+}
+
 absl::StatusOr<Results> RoundSum::Finish() {
   absl::StatusOr<Results> results = ToStatus([&]() -> absl::StatusOr<Results> {
     ASSIGN_OR_RETURN(std::vector<Result> finished, std::move(*aggregation_).Finish());

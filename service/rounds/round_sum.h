@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,10 @@ class RoundSum {
                    Reservation& upload, bool& is_partial);
   // Takes submissions out, by their indices in aggregation()->client_ids(). Requires: CheckKeepsAll.
   void Remove(absl::Span<const uint32_t> indices);
+  // Multiplies the weights of the submissions. Requires: Aggregation::CheckTakesFactors, and CheckKeepsAll.
+  void MultiplyWeights(absl::Span<const double> factors) { aggregation_->MultiplyWeights(factors); }
+  // Reads the rows of all submissions for some tensors, as Aggregation::ReadPending; reserves what that needs.
+  absl::StatusOr<std::vector<std::vector<UpdateRows>>> ReadPending(absl::Span<const size_t> tensors);
   // Forgets what a committed submission took besides the sum. The caller calls Remove afterwards.
   void ForgetSubmission(uint64_t submission_bytes) { submissions_bytes_ -= submission_bytes; }
 

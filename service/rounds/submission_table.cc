@@ -24,11 +24,14 @@ void SubmissionTable::SetRetry(absl::string_view client_id, const std::string& s
   submission.retry_tag = tag;
 }
 
-std::vector<Receipt> SubmissionTable::List(const absl::string_view* client_id, size_t max_size) const {
-  std::vector<Receipt> receipts;
+std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* client_id, size_t max_size) const {
+  std::vector<ListedSubmission> listed;
   auto it = client_id == nullptr ? submissions_.begin() : submissions_.upper_bound(*client_id);
-  for (; it != submissions_.end() && receipts.size() < max_size; ++it) receipts.push_back(it->second.receipt);
-  return receipts;
+  for (; it != submissions_.end() && listed.size() < max_size; ++it) {
+    const CommittedSubmission& submission = it->second;
+    listed.push_back({submission.receipt, submission.hash, submission.weight, submission.client_weight});
+  }
+  return listed;
 }
 
 void SubmissionTable::Insert(Map::node_type submission) {

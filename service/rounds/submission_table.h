@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "host/clip/clip_summary.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/upload_handle.h"
+#include "service/store/records.h"
 
 namespace sparseagg::service {
 
@@ -28,7 +30,14 @@ struct CommittedSubmission {
   std::string retry_id;  // the latest other submission id with the same content, and its tag
   std::string retry_tag;
   ClipOutcome clip = {};
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
+  std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
 
+  // Returns: what the store keeps of it.
+  SubmissionRecord Record() const {
+    return {receipt.submission_id, tag,  upload, num_chunks,   receipt.num_tuples,
+            receipt.num_bytes,     hash, weight, client_weight};
+  }
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };
 
@@ -55,9 +64,15 @@ class SubmissionTable {
   bool HasUpload(UploadName name, absl::string_view tag) const;
   // Notes the ids of a repeated commit of the client's submission. Requires: there is one.
   void SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag);
-  // Returns: up to `max_size` receipts in ascending order of client ids, from the first one after `client_id` on; from
-  // the first of all on if that is null. Cost: O(max_size).
-  std::vector<Receipt> List(const absl::string_view* client_id, size_t max_size) const;
+  // Sets the factor of the client's weight. Requires: there is a submission.
+  void SetClientWeight(absl::string_view client_id, double factor) {
+    submissions_.find(client_id)->second.client_weight = factor;
+  }
+  // Returns: all submissions, in ascending order of client ids.
+  const Map& all() const { return submissions_; }
+  // Returns: up to `max_size` submissions in ascending order of client ids, from the first one after `client_id` on;
+  // from the first of all on if that is null. Cost: O(max_size).
+  std::vector<ListedSubmission> List(const absl::string_view* client_id, size_t max_size) const;
 
   // Counts a submission. Requires: its client has none. Allocates nothing.
   void Insert(Map::node_type submission);

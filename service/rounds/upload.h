@@ -88,6 +88,7 @@ class Upload {
   bool complete() const { return complete_; }                // the last chunk has been appended
   uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
   uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
+  double weight() const { return weight_.value_or(1.0); }    // of the submission; 1 if none was sent
   uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
 
   // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,

@@ -34,6 +34,8 @@ std::string EncodeRecord(const SubmissionRecord& record) {
   message.set_num_bytes(record.num_bytes);
   message.set_hash_high(record.hash.first);
   message.set_hash_low(record.hash.second);
+  if (record.weight.has_value()) message.set_weight(*record.weight);
+  if (record.client_weight.has_value()) message.set_client_weight(*record.client_weight);
   return message.SerializeAsString();
 }
 
@@ -76,13 +78,16 @@ absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
 
 absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Submission message, ParseRecord<store::Submission>(bytes));
-  return SubmissionRecord{message.submission_id(),
+  SubmissionRecord record{message.submission_id(),
                           message.upload_tag(),
                           message.upload(),
                           message.num_chunks(),
                           message.num_tuples(),
                           message.num_bytes(),
                           {message.hash_high(), message.hash_low()}};
+  if (message.has_weight()) record.weight = message.weight();
+  if (message.has_client_weight()) record.client_weight = message.client_weight();
+  return record;
 }
 
 absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes) {

@@ -3,6 +3,7 @@
 #define SPARSEAGG_SERVICE_STORE_RECORDS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,7 +23,7 @@ struct RoundRecord {
 
 // The state of a round that is not open.
 struct StateRecord {
-  enum class Name { kOpen, kClosed, kDone, kFailed, kCancelled };
+  enum class Name { kOpen, kClosed, kDone, kFailed, kCancelled, kSealed };
   Name name = Name::kOpen;  // kOpen: the store has no state of the round
   std::string reason;       // kFailed and kCancelled
   absl::Time close_time;
@@ -38,6 +39,8 @@ struct SubmissionRecord {
   uint64_t num_tuples = 0;
   uint64_t num_bytes = 0;
   ContentHash hash;
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt in older records
+  std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
 };
 
 // A named upload that is not committed.

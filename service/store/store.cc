@@ -239,7 +239,8 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
 }
 
 absl::StatusOr<Store::Ticket> Store::PutState(uint64_t round, const StateRecord& record,
-                                              absl::Span<const std::pair<std::string, uint64_t>> withdrawn) {
+                                              absl::Span<const std::pair<std::string, uint64_t>> withdrawn,
+                                              absl::Span<const std::pair<std::string, SubmissionRecord>> kept) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
   for (const auto& [client, upload] : withdrawn) {
@@ -247,6 +248,7 @@ absl::StatusOr<Store::Ticket> Store::PutState(uint64_t round, const StateRecord&
     batch.Delete(keys::Submission(round, client));
     DeleteChunks(round, upload, batch);
   }
+  for (const auto& [client, submission] : kept) batch.Put(keys::Submission(round, client), EncodeRecord(submission));
   if (record.name == StateRecord::Name::kCancelled) {
     batch.DeleteRange(keys::Make(round, Kind::kSubmission), keys::Make(round, Kind::kEnd));
     freed = WholeFileOf(round);

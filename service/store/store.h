@@ -83,9 +83,11 @@ class Store {
   absl::StatusOr<Ticket> PutRound(uint64_t round, const RoundRecord& record);
   // Removes the round and all that belongs to it.
   absl::StatusOr<Ticket> DeleteRound(uint64_t round);
-  // Also removes the submissions of `withdrawn`, in the same step; of a cancelled round all uploads and submissions.
+  // Also removes the submissions of `withdrawn`, clients and uploads, and replaces the records of `kept`, in the same
+  // step; of a cancelled round removes all uploads and submissions.
   absl::StatusOr<Ticket> PutState(uint64_t round, const StateRecord& record,
-                                  absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {});
+                                  absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {},
+                                  absl::Span<const std::pair<std::string, SubmissionRecord>> kept = {});
   // Adds a chunk to an upload. `bytes`: the message, in several spans. `opened`: of chunk 0 of a named upload, else
   // null; an upload without this record is not found after a restart, unless it is committed.
   absl::StatusOr<Ticket> PutChunk(uint64_t round, uint64_t upload, uint64_t sequence,

@@ -13,7 +13,8 @@ absl::Status NoStore() { return absl::UnimplementedError("this build has no stor
 absl::StatusOr<Store::Ticket> Store::PutRound(uint64_t, const RoundRecord&) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::PutState(uint64_t, const StateRecord&,
-                                              absl::Span<const std::pair<std::string, uint64_t>>) {
+                                              absl::Span<const std::pair<std::string, uint64_t>>,
+                                              absl::Span<const std::pair<std::string, SubmissionRecord>>) {
   return NoStore();
 }
 absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t, uint64_t, uint64_t, absl::Span<const absl::string_view>,

@@ -122,17 +122,16 @@ void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Round>
     tasks->second.watched = round;
   }
   // The round must not own itself through its wait.
-  round->Wait(absl::InfiniteDuration(),
-              [registry = weak_from_this(), weak = std::weak_ptr<Round>(round), tenant, pool = &services_.pool] {
-                // Owned from now on: the tasks are cancelled even if nobody else has the round any more.
-                pool->Post([registry, ended = weak.lock(), tenant] {
-                  const auto self = registry.lock();
-                  if (self == nullptr || ended == nullptr) return;
-                  const RoundState state = ended->state();
-                  if (!HasEnded(state)) return;  // the server shuts down
-                  self->EndRound(tenant, ended->config().id, ended, absl::StrCat("its round is ", Name(state)));
-                });
-              });
+  round->WhenFrozen([registry = weak_from_this(), weak = std::weak_ptr<Round>(round), tenant, pool = &services_.pool] {
+    // Owned from now on: the tasks are cancelled even if nobody else has the round any more.
+    pool->Post([registry, ended = weak.lock(), tenant] {
+      const auto self = registry.lock();
+      if (self == nullptr || ended == nullptr) return;
+      const RoundState state = ended->state();
+      if (state == RoundState::kOpen) return;  // the server shuts down
+      self->EndRound(tenant, ended->config().id, ended, absl::StrCat("its round is ", Name(state)));
+    });
+  });
 }
 
 void TaskRegistry::EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,

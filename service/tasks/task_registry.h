@@ -182,7 +182,7 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   // Returns: whether the task is there already. Errors: ALREADY_EXISTS.
   absl::StatusOr<bool> IsRepeatedLocked(const std::string& tenant, const std::string& owner, const NewTask& task) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Calls EndRound when the round ends, unless that is arranged.
+  // Calls EndRound when the round is sealed or ends, unless that is arranged.
   void Watch(const std::string& tenant, const std::shared_ptr<Round>& round);
   // Cancels the tasks of a round, or has the ends of their leases do so. `round`: null: those whose round is gone.
   void EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,

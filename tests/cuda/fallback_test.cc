@@ -56,6 +56,9 @@ class FailsOnce : public Accumulator {
   absl::Status MergeFrom(Accumulator&& other) override { return accumulator_->MergeFrom(std::move(other)); }
   bool KeepsAll() const override { return accumulator_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { accumulator_->Remove(indices); }
+  void MultiplyWeights(absl::Span<const double> factors) override { accumulator_->MultiplyWeights(factors); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return accumulator_->ReadPending(); }
+  uint64_t ReadBytes() const override { return accumulator_->ReadBytes(); }
   absl::Status FoldPending(SubmissionOrder order) override { return accumulator_->FoldPending(order); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }
   uint64_t num_submissions() const override { return accumulator_->num_submissions(); }

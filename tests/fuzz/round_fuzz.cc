@@ -60,7 +60,8 @@ class Model {
     return true;
   }
 
-  bool is_closed = false;
+  bool is_closed = false;  // takes no submissions: sealed, or merged
+  bool is_merged = false;
   std::map<Name, Upload> uploads;
   std::map<std::string, Submission> submissions;
 };
@@ -185,13 +186,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
         break;
       }
-      case 1:
-        if (input.ConsumeIntegralInRange(0, 9) != 0) break;
-        Require(round->Close().ok(), "a round can be closed");
+      case 1: {
+        const int choice = input.ConsumeIntegralInRange(0, 19);
+        if (choice > 2) break;
+        if (choice == 2) {
+          Require(round->Seal().ok() == !model.is_merged, "a round is sealed until it is closed");
+        } else {
+          Require(round->Close().ok(), "a round can be closed");
+          model.is_merged = true;
+        }
         model.is_closed = true;
         std::erase_if(model.uploads,
                       [&](const auto& upload) { return !model.submissions.contains(upload.first.first); });
         break;
+      }
       case 2:
       case 3:
         CheckCommit(*round, model, name, tag);

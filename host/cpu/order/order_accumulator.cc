@@ -57,6 +57,16 @@ class OrderAccumulator : public Accumulator {
 
   void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
 
+  void MultiplyWeights(absl::Span<const double> factors) override {
+    spec_.aggregation.weighting = Weighting::kByWeight;
+    finish_spec_.aggregation.weighting = Weighting::kByWeight;
+    shape_ = {NumColumns(spec_), NeedsCounts(finish_spec_), KeyWeightsOf(spec_)};
+    list_.MultiplyWeights(factors);
+  }
+
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return list_.Read(); }
+  uint64_t ReadBytes() const override { return list_.ReadBytes(); }
+
   absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
@@ -159,8 +169,8 @@ class OrderAccumulator : public Accumulator {
     return ChooseBlocks(input);
   }
 
-  const TensorSpec spec_;
-  const TensorSpec finish_spec_;
+  TensorSpec spec_;  // only MultiplyWeights changes these
+  TensorSpec finish_spec_;
   RowShape shape_;
   tbb::task_arena& arena_;
   UpdateList list_{spec_};

@@ -24,10 +24,11 @@ merge. ``TopK`` chooses the largest parts of a dense update.
 
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
 ``sparseagg.nvflare``, ``sparseagg.openfl`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has
-optimizers for merged rows, ``sparseagg.history`` remembers which rows changed. ``sparseagg._internal`` is private.
+optimizers for merged rows, ``sparseagg.history`` remembers which rows changed, ``sparseagg.robust`` weighs the clients
+of a sealed round by an ``Inspection``. ``sparseagg._internal`` is private.
 """
 
-from sparseagg import aio, errors
+from sparseagg import aio, errors, robust
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.types import DTypeLike, Update
 from sparseagg._internal.client.blocking_client import Client, open_round
@@ -49,6 +50,7 @@ from sparseagg._internal.results.info import (
     Submission,
     Timeline,
 )
+from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
 from sparseagg._internal.spec.clip_spec import ClipSpec
@@ -66,6 +68,7 @@ __all__ = [
     "ClipSummary",
     "DTypeLike",
     "DeviceTensorResult",
+    "Inspection",
     "InvalidArgumentError",
     "NewTask",
     "Outcome",
@@ -95,6 +98,7 @@ __all__ = [
     "errors",
     "open_round",
     "release_memory",
+    "robust",
     "worker",
 ]
 

@@ -140,8 +140,14 @@ class MemoryRound:
 
     def submissions(self) -> list[dict[str, Any]]: ...
     def withdraw(self, client_id: str, submission_id: str) -> bool: ...
-    def close(self, only: list[str]) -> None:
-        """Closes the round; with only the submissions of these clients, if there are any in the list."""
+    def seal(self) -> None:
+        """Freezes the submissions."""
+
+    def inspect(self, tensors: list[str]) -> tuple[list[str], bytes, bytes]:
+        """Returns the clients, and the lower triangles of the Gram matrix (float64) and of the overlap (uint64)."""
+
+    def close(self, only: list[str], weights: list[tuple[str, float]]) -> None:
+        """Closes the round; with only the submissions of these clients, or with these factors of weights, if any."""
 
     def cancel(self, reason: str) -> None: ...
     def await_end(self, seconds: float | None, wait: int) -> None:

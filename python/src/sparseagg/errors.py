@@ -119,8 +119,8 @@ class _StateError(FailedPreconditionError):
 class RoundClosedError(_StateError):
     """The round takes no submissions any more: the call came too late. The round and its result are as they were.
 
-    ``error.state`` is "finalizing", "done", "failed" or "cancelled". A round that has been deleted, or whose result_ttl
-    is over, is ``NotFoundError``.
+    ``error.state`` is "sealed", "finalizing", "done", "failed" or "cancelled". A round that has been deleted, or whose
+    result_ttl is over, is ``NotFoundError``.
     """
 
 

@@ -25,6 +25,9 @@ class ThrowingAccumulator : public Accumulator {
   absl::Status MergeFrom(Accumulator&&) override { return Fail(); }
   bool KeepsAll() const override { return true; }
   void Remove(absl::Span<const uint32_t>) override {}
+  void MultiplyWeights(absl::Span<const double>) override {}
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return Fail(); }
+  uint64_t ReadBytes() const override { return 6; }
   absl::Status FoldPending(SubmissionOrder) override { return Fail(); }
   absl::StatusOr<Result> Finish(SubmissionOrder) && override { return Fail(); }
   absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder) && override { return Fail(); }
@@ -81,6 +84,7 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
   statuses.push_back(accumulator->Prepare(*update).status());
   statuses.push_back(accumulator->Add(nullptr));
   statuses.push_back(accumulator->MergeFrom(std::move(*other)));
+  statuses.push_back(accumulator->ReadPending().status());
   statuses.push_back(accumulator->FoldPending({}));
   statuses.push_back(std::move(*accumulator).Finish({}).status());
   statuses.push_back(std::move(*accumulator).FinishOnDevice({}).status());
@@ -89,10 +93,10 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
 
 TEST(GuardedEngineTest, Exceptions_BecomeStatuses) {
   const auto no_memory = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::bad_alloc(); }));
-  EXPECT_EQ(StatusesOf(*no_memory), std::vector(10, absl::ResourceExhaustedError("out of memory")));
+  EXPECT_EQ(StatusesOf(*no_memory), std::vector(11, absl::ResourceExhaustedError("out of memory")));
   EXPECT_EQ(no_memory->description(), "");
   const auto wrong = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::logic_error("bad"); }));
-  EXPECT_EQ(StatusesOf(*wrong), std::vector(10, absl::InternalError("unexpected exception: bad")));
+  EXPECT_EQ(StatusesOf(*wrong), std::vector(11, absl::InternalError("unexpected exception: bad")));
 }
 
 TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {
@@ -108,6 +112,7 @@ TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {
   EXPECT_EQ(accumulator->memory_bytes(), 3u);
   EXPECT_EQ(accumulator->FoldBytes(nullptr), 4u);
   EXPECT_EQ(accumulator->FinishBytes(nullptr), 5u);
+  EXPECT_EQ(accumulator->ReadBytes(), 6u);
 }
 
 }  // namespace

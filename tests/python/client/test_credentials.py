@@ -76,6 +76,10 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
             sa.errors.PermissionDeniedError, match="role 'client' of this credential may not call CloseRound"
         ):
             mine.close()
+        with pytest.raises(sa.errors.PermissionDeniedError, match="may not call SealRound"):
+            mine.seal()
+        with pytest.raises(sa.errors.PermissionDeniedError, match="may not call InspectRound"):
+            mine.inspect()
         assert mine.submit("", UPDATE).client_id == "site-1"  # the credential's name; the content counts once
         opened.submit("site-2", UPDATE)
         assert opened.finish()["v"].values.ravel().tolist() == [2.0, 4.0]

@@ -111,6 +111,24 @@ def test_pages_of_a_result(address, round_path):
     assert call(address, "GET", f"{round_path}/result?range.begin=4")["slice"]["keys"] == "CQAAAA=="
 
 
+def test_seal_inspect_and_close_with_weights(address, round_path):
+    for client in "ab":
+        put(address, round_path, client)
+    assert call(address, "POST", f"{round_path}:seal")["state"] == "ROUND_STATE_SEALED"
+    page = call(address, "GET", f"{round_path}/inspection?tensors=w")
+    assert (page["numClients"], page["clientIds"], page["nextPageToken"]) == ("2", ["a", "b"], "")
+    square = float((ROWS.astype(np.float64) ** 2).sum())
+    assert np.frombuffer(base64.b64decode(page["gram"])).tolist() == [square] * 3
+    assert np.frombuffer(base64.b64decode(page["overlap"]), "<u8").tolist() == [2, 2, 2]
+    weights = {"clientWeights": [{"clientId": "a", "weight": 0.5}, {"clientId": "b", "weight": 0}]}
+    assert call(address, "POST", f"{round_path}:close", weights)["numSubmissions"] == "1"
+    assert call(address, "GET", f"{round_path}:wait?timeout=30s")["state"] == "ROUND_STATE_DONE"
+    (listed,) = call(address, "GET", f"{round_path}/submissions")["submissions"]
+    assert (listed["clientId"], listed["weight"], listed["clientWeight"]) == ("a", 1, 0.5)
+    values = base64.b64decode(call(address, "GET", f"{round_path}/result?tensor=w")["slice"]["values"])
+    assert np.frombuffer(values, "<f4").tolist() == (ROWS / 2).ravel().tolist()
+
+
 def test_withdraw_cancel_and_delete(address, round_path):
     put(address, round_path, "a")
     assert call(address, "DELETE", f"{round_path}/submissions?client_id=a") == {"withdrawn": True}

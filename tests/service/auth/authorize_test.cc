@@ -31,7 +31,8 @@ const std::map<std::string, std::string>& Expected() {
       {"GetResult", "yyyy"},          {"StreamResult", "yyyy"},    {"Aggregate", "yy--"},
       {"CreateTasks", "yy--"},        {"LeaseTask", "yyo-"},       {"ExtendLease", "yyo-"},
       {"CompleteTask", "yyo-"},       {"FailTask", "yyo-"},        {"GetTask", "yy-y"},
-      {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},
+      {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},     {"SealRound", "yy--"},
+      {"InspectRound", "yy--"},
   };
   return expected;
 }

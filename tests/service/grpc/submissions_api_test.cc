@@ -128,6 +128,57 @@ TEST_F(SubmissionsApiTest, CloseRound_BadIds_AreRefused) {
   EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
 }
 
+TEST_F(SubmissionsApiTest, SealAndInspect_ThenClientWeights) {
+  const std::string name = CreateWith({1, 2, 4});
+  v1::InspectRoundRequest request;
+  request.set_name(name);
+  EXPECT_THAT(client().Inspect(request), Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
+  EXPECT_THAT(client().CloseWithWeights(name, {{"0", 1}, {"1", 1}, {"2", 1}}), HasCode(Code::kFailedPrecondition));
+  const auto sealed = client().Seal(name);
+  ASSERT_THAT(sealed, IsOk());
+  EXPECT_EQ(sealed->state(), v1::ROUND_STATE_SEALED);
+  EXPECT_EQ(sealed->num_submissions(), 3);
+  EXPECT_FALSE(sealed->has_close_time());
+  EXPECT_EQ(client().Wait(name, absl::Milliseconds(10))->state(), v1::ROUND_STATE_SEALED);
+  EXPECT_THAT(client().Withdraw(name, "1"), Fails(Code::kFailedPrecondition, "the round is SEALED"));
+  const auto page = client().Inspect(request);
+  ASSERT_THAT(page, IsOk());
+  EXPECT_EQ(page->num_clients(), 3);
+  EXPECT_THAT(page->client_ids(), ElementsAre("0", "1", "2"));
+  EXPECT_THAT(Unpacked<double>(page->gram()), ElementsAre(1, 2, 4, 4, 8, 16));
+  EXPECT_THAT(Unpacked<uint64_t>(page->overlap()), ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(page->next_page_token(), "");
+  request.add_tensors("x");
+  EXPECT_THAT(client().Inspect(request), Fails(Code::kInvalidArgument, HasSubstr("'x'")));
+  request.set_tensors(0, "v");
+  request.set_max_page_bytes(1);
+  int rows = 0;
+  do {
+    const auto next = client().Inspect(request);
+    ASSERT_THAT(next, IsOk());
+    EXPECT_EQ(next->first_row(), rows);
+    rows += next->client_ids_size();
+    request.set_page_token(next->next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_EQ(rows, 3);
+  EXPECT_THAT(client().CloseWithWeights(name, {{"0", 1}, {"1", 1}, {"", 1}}),
+              Fails(Code::kInvalidArgument, HasSubstr("client_weights")));
+  EXPECT_THAT(client().CloseWithWeights(name, {{"0", 1}, {"1", 1}, {"2", 1}, {"3", 1}}),
+              Fails(Code::kInvalidArgument, HasSubstr("client '3'")));
+  v1::CloseRoundRequest both;
+  both.set_name(name);
+  both.add_only_client_ids("0");
+  both.add_client_weights()->set_client_id("0");
+  grpc::ClientContext context;
+  v1::Round round;
+  EXPECT_THAT(FromGrpc(client().stub().CloseRound(&context, both, &round)),
+              Fails(Code::kInvalidArgument, HasSubstr("exclude each other")));
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_SEALED);
+  ASSERT_THAT(client().CloseWithWeights(name, {{"0", 3}, {"1", 0}, {"2", 0.5}}), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(7, 5)));
+  EXPECT_THAT(client().Seal(name), Fails(Code::kFailedPrecondition, "the round is DONE"));
+}
+
 // More than the 4 KiB of other requests.
 TEST_F(SubmissionsApiTest, CloseRound_LongList_IsTaken) {
   const std::string name = Create(SumSpec());

@@ -144,6 +144,22 @@ TEST_F(LostChunksTest, SubmissionOfAClosedRound_FailsItToo) {
   EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("lost submissions that are in the result, of 'b'"));
 }
 
+// Somebody may have chosen weights for what the round had.
+TEST_F(LostChunksTest, SubmissionOfASealedRound_FailsItToo) {
+  const std::string name = Create();
+  ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());
+  ASSERT_THAT(client().SubmitStream({Large(name, "b", 2)}), IsOk());
+  ASSERT_THAT(client().Seal(name), IsOk());
+  Kill();
+  Cut();
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_THAT(Start(), IsOk());
+    EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_FAILED);
+    EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("lost submissions that the sealed round had, of 'b'"));
+    Stop();
+  }
+}
+
 TEST_F(SyncedChunksTest, AcknowledgedSubmission_StopsTheStart) {
   const std::string name = Create();
   ASSERT_THAT(client().SubmitStream({Large(name, "a", 1)}), IsOk());

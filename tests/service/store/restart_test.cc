@@ -262,6 +262,88 @@ TEST_F(RestartTest, WithdrawnSubmissions_StayOut) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
 }
 
+TEST_F(RestartTest, SealedRound_StaysSealed) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_deadline()->set_seconds(60);
+  const std::string name = Create(spec);
+  Submit(name, "a", 1);
+  Submit(name, "b", 2);
+  ASSERT_THAT(client().Put(MakeChunk(name, "late", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(client().Seal(name), IsOk());
+  Kill();
+  MustStart();
+  for (int i = 0; i < 2; ++i) {
+    const auto round = client().Get(name);
+    ASSERT_THAT(round, IsOk());
+    EXPECT_EQ(round->state(), v1::ROUND_STATE_SEALED);
+    EXPECT_EQ(round->num_submissions(), 2);
+    EXPECT_EQ(round->num_uploads(), 0);
+    EXPECT_FALSE(round->has_close_time());
+    EXPECT_THAT(client().SubmitStream({MakeChunk(name, "c", {1}, {1})}),
+                Fails(Code::kFailedPrecondition, "the round is SEALED"));
+    EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
+    Advance(absl::Hours(1));  // beyond the deadline
+    v1::InspectRoundRequest request;
+    request.set_name(name);
+    EXPECT_THAT(Unpacked<double>(client().Inspect(request)->gram()), ElementsAre(1, 2, 4));
+    Restart();
+  }
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 3)));
+  Restart();
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
+}
+
+// The weights are stored with the close: the result is computed again, to the same bits.
+TEST_F(RestartTest, ClientWeights_AreMultipliedAgain) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_aggregation()->set_op(v1::OP_MEAN);
+  const std::string name = Create(spec);
+  Submit(name, "a", 1);
+  Submit(name, "b", 2);
+  Submit(name, "c", 4);
+  ASSERT_THAT(client().Seal(name), IsOk());
+  const std::vector<std::pair<std::string, double>> weights = {{"a", 0.3}, {"b", 0}, {"c", 0.1}};
+  ASSERT_THAT(client().CloseWithWeights(name, weights), IsOk());
+  ASSERT_EQ(client().Wait(name, absl::Seconds(10))->state(), v1::ROUND_STATE_DONE);
+  const std::string before = client().ResultBytes(name);
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, static_cast<float>((0.3 * 1 + 0.1 * 4) / (0.3 + 0.1)))));
+  for (int i = 0; i < 2; ++i) {
+    i == 0 ? Kill() : Stop();
+    MustStart();
+    EXPECT_EQ(client().ResultBytes(name), before);
+    EXPECT_THAT(client().CloseWithWeights(name, weights), IsOk()) << "a repetition";
+    EXPECT_THAT(client().CloseWithWeights(name, {{"a", 0.3}, {"c", 0.2}}), HasCode(Code::kFailedPrecondition));
+    v1::ListSubmissionsRequest list;
+    list.set_parent(name);
+    const auto page = client().Submissions(list);
+    ASSERT_THAT(page, IsOk());
+    ASSERT_EQ(page->submissions_size(), 2);
+    EXPECT_EQ(page->submissions(1).client_weight(), 0.1);
+    EXPECT_EQ(page->submissions(1).weight(), 1.0);
+    EXPECT_EQ(page->submissions(1).content_hash().size(), 16);
+  }
+}
+
+// A round that fails keeps no content, but what it says of its submissions.
+TEST_F(RestartTest, FailedRound_ListsHashesAndWeights) {
+  v1::RoundSpec spec = SumSpec();
+  spec.set_min_submissions(9);
+  spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
+  const std::string name = Create(spec);
+  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
+  chunk.set_weight(2.5);
+  ASSERT_THAT(client().SubmitStream({chunk}), IsOk());
+  ASSERT_EQ(client().Finish(name)->state(), v1::ROUND_STATE_FAILED);
+  v1::ListSubmissionsRequest list;
+  list.set_parent(name);
+  const std::string before = client().Submissions(list)->SerializeAsString();
+  Restart();
+  const auto page = client().Submissions(list);
+  ASSERT_THAT(page, IsOk());
+  EXPECT_EQ(page->SerializeAsString(), before);
+  EXPECT_EQ(page->submissions(0).weight(), 2.5);
+}
+
 TEST_F(RestartTest, ExpiredRound_IsGone) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_result_ttl()->set_seconds(60);

@@ -38,6 +38,10 @@ TEST_F(RestartedProcessTest, Killed_KeepsWhatItHasAcknowledged) {
     ASSERT_THAT(round, IsOk());
     ASSERT_THAT(client.SubmitStream({MakeChunk(round->name(), "a", {1}, {1})}), IsOk());
     ASSERT_THAT(client.Put(MakeChunk(round->name(), "b", {1}, {2}, 0, false)), IsOk());
+    const auto sealed = client.Create(SumSpec(), "sealed-" + durability);
+    ASSERT_THAT(sealed, IsOk());
+    ASSERT_THAT(client.SubmitStream({MakeChunk(sealed->name(), "a", {1}, {1})}), IsOk());
+    ASSERT_THAT(client.Seal(sealed->name()), IsOk());
     server->Signal(SIGKILL);
     server->Wait();
     server = Start({"--durability", durability});
@@ -46,6 +50,9 @@ TEST_F(RestartedProcessTest, Killed_KeepsWhatItHasAcknowledged) {
     ASSERT_THAT(again.Put(MakeChunk(round->name(), "b", {2}, {2}, 1)), IsOk());
     ASSERT_THAT(again.Commit(MakeChunk(round->name(), "b", {}, {})), IsOk());
     ASSERT_THAT(again.Finish(round->name()), IsOk());
+    EXPECT_EQ(again.Get(sealed->name())->state(), v1::ROUND_STATE_SEALED) << server->Log();
+    EXPECT_EQ(again.Get(sealed->name())->num_submissions(), 1);
+    EXPECT_EQ(again.Finish(sealed->name())->state(), v1::ROUND_STATE_DONE);
     server->Signal(SIGTERM);
     EXPECT_EQ(server->Wait(), 0) << server->Log();
   }

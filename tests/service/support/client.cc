@@ -77,6 +77,34 @@ absl::StatusOr<v1::Round> Client::Close(const std::string& name, const std::vect
   return Either(stub_->CloseRound(&context, request, &round), round);
 }
 
+absl::StatusOr<v1::Round> Client::Seal(const std::string& name) {
+  grpc::ClientContext context;
+  v1::SealRoundRequest request;
+  request.set_name(name);
+  v1::Round round;
+  return Either(stub_->SealRound(&context, request, &round), round);
+}
+
+absl::StatusOr<v1::Round> Client::CloseWithWeights(const std::string& name,
+                                                   const std::vector<std::pair<std::string, double>>& weights) {
+  grpc::ClientContext context;
+  v1::CloseRoundRequest request;
+  request.set_name(name);
+  for (const auto& [client, weight] : weights) {
+    v1::ClientWeight* const added = request.add_client_weights();
+    added->set_client_id(client);
+    added->set_weight(weight);
+  }
+  v1::Round round;
+  return Either(stub_->CloseRound(&context, request, &round), round);
+}
+
+absl::StatusOr<v1::InspectRoundResponse> Client::Inspect(const v1::InspectRoundRequest& request) {
+  grpc::ClientContext context;
+  v1::InspectRoundResponse page;
+  return Either(stub_->InspectRound(&context, request, &page), page);
+}
+
 absl::StatusOr<v1::Round> Client::Cancel(const std::string& name, const std::string& reason) {
   grpc::ClientContext context;
   v1::CancelRoundRequest request;

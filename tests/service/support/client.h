@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,11 @@ class Client {
   absl::StatusOr<v1::Round> Get(const std::string& name);
   // `only`: the clients that count; empty: all.
   absl::StatusOr<v1::Round> Close(const std::string& name, const std::vector<std::string>& only = {});
+  absl::StatusOr<v1::Round> Seal(const std::string& name);
+  // `weights`: factors by client.
+  absl::StatusOr<v1::Round> CloseWithWeights(const std::string& name,
+                                             const std::vector<std::pair<std::string, double>>& weights);
+  absl::StatusOr<v1::InspectRoundResponse> Inspect(const v1::InspectRoundRequest& request);
   absl::StatusOr<v1::Round> Cancel(const std::string& name, const std::string& reason = "");
   absl::StatusOr<v1::Round> Wait(const std::string& name, absl::Duration timeout);
   // Closes the round, then waits until it has ended.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -65,6 +66,9 @@ class HookedAccumulator final : public Accumulator {
   }
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
+  void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return inner_->ReadPending(); }
+  uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(hooks_.finish());
     return std::move(*inner_).Finish(order);

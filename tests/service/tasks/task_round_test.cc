@@ -67,6 +67,21 @@ TEST_F(TaskRoundTest, RoundEnds_OpenTasksAreCancelled_LeasedOnesMayBeCompleted) 
   EXPECT_EQ(Lease("c"), "");
 }
 
+TEST_F(TaskRoundTest, RoundSealed_OpenTasksAreCancelled_LeasedOnesMayBeCompleted) {
+  const auto round = Open(SumSpec(), "r");
+  for (const char* id : {"1", "2"}) Create(id, OfRound());
+  EXPECT_EQ(Lease("a"), "1");
+  SubmitOf(*round, "a");
+  ASSERT_THAT(round->Seal(), IsOk());
+  RunPendingTasks();
+  RunPendingTasks();
+  EXPECT_EQ(StateOf("2"), TaskState::kCancelled);
+  EXPECT_EQ(Get("2").state.reason, "its round is SEALED");
+  EXPECT_THAT(Complete("1", "a", MakeChunk("", "a", {1}, {1}).submission_id()), IsOk());
+  EXPECT_THAT(tasks().Create(kTenant, "", {Named("3", OfRound())}),
+              Fails(Code::kFailedPrecondition, "round 'r' is SEALED"));
+}
+
 TEST_F(TaskRoundTest, RoundDeleted_TasksAreCancelled) {
   Open(SumSpec(), "r");
   Create("1", OfRound());

@@ -33,6 +33,7 @@ class RoundCycle(Cycle):
         self._id = f"round-{number}"
         self._submitted_alone = clients
         self._batches = batches
+        self._seals = number % 2 == 0
         self._clients = [*clients, *(client for batch in batches for client in batch)]
 
     def run(self) -> tuple[frozenset[str], str]:
@@ -107,11 +108,14 @@ class RoundCycle(Cycle):
             batch[0].error = error
 
     def _finish(self) -> tuple[frozenset[str], str]:
-        """Closes, reads, kills, reads again, and deletes."""
+        """Seals every other round, closes, reads, kills, reads again, and deletes."""
         with self.disturbed() as kill_now, self.connected() as client:
             rnd = client.get_round(self._id)
+            frozen = frozenset(each.client_id for each in rnd.submissions()) if self._seals and rnd.seal() else None
             result = rnd.finish()["v"]
             listed = frozenset(each.client_id for each in rnd.submissions())
+            if frozen not in (None, listed):
+                raise Failure(f"the sealed round had {sorted(frozen)}, and counts {sorted(listed)}")
             kill_now.set()
             while kill_now.is_set():
                 time.sleep(0.001)

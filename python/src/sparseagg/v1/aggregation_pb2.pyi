@@ -64,6 +64,7 @@ ROUND_STATE_DONE: RoundState
 ROUND_STATE_FAILED: RoundState
 ROUND_STATE_FINALIZING: RoundState
 ROUND_STATE_OPEN: RoundState
+ROUND_STATE_SEALED: RoundState
 ROUND_STATE_UNSPECIFIED: RoundState
 TENSOR_LAYOUT_DENSE: TensorLayout
 TENSOR_LAYOUT_SPARSE: TensorLayout
@@ -165,6 +166,14 @@ class CancelRoundRequest(_message.Message):
     reason: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ClientWeight(_message.Message):
+    __slots__ = ["client_id", "weight"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    weight: float
+    def __init__(self, client_id: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+
 class ClipSpec(_message.Message):
     __slots__ = ["l2", "linf", "max_keys", "on_clip"]
     L2_FIELD_NUMBER: _ClassVar[int]
@@ -192,12 +201,14 @@ class ClipSummary(_message.Message):
     def __init__(self, num_clipped: _Optional[int] = ..., num_l2: _Optional[int] = ..., num_linf: _Optional[int] = ..., num_max_keys: _Optional[int] = ..., factors: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CloseRoundRequest(_message.Message):
-    __slots__ = ["name", "only_client_ids"]
+    __slots__ = ["client_weights", "name", "only_client_ids"]
+    CLIENT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ONLY_CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    client_weights: _containers.RepeatedCompositeFieldContainer[ClientWeight]
     name: str
     only_client_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., only_client_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., only_client_ids: _Optional[_Iterable[str]] = ..., client_weights: _Optional[_Iterable[_Union[ClientWeight, _Mapping]]] = ...) -> None: ...
 
 class CommitSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
@@ -278,6 +289,34 @@ class GetUploadStatusRequest(_message.Message):
     submission_id: str
     upload_tag: bytes
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
+
+class InspectRoundRequest(_message.Message):
+    __slots__ = ["max_page_bytes", "name", "page_token", "tensors"]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    max_page_bytes: int
+    name: str
+    page_token: str
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class InspectRoundResponse(_message.Message):
+    __slots__ = ["client_ids", "first_row", "gram", "next_page_token", "num_clients", "overlap"]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    GRAM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    client_ids: _containers.RepeatedScalarFieldContainer[str]
+    first_row: int
+    gram: bytes
+    next_page_token: str
+    num_clients: int
+    overlap: bytes
+    def __init__(self, num_clients: _Optional[int] = ..., first_row: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ..., gram: _Optional[bytes] = ..., overlap: _Optional[bytes] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     __slots__ = ["begin", "end"]
@@ -433,6 +472,12 @@ class RoundTimeline(_message.Message):
     stages: _containers.RepeatedCompositeFieldContainer[StageTime]
     def __init__(self, finish: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., open: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ..., longest: _Optional[str] = ...) -> None: ...
 
+class SealRoundRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class ServerInfo(_message.Message):
     __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
     API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -538,16 +583,22 @@ class StreamResultRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ["client_id", "num_bytes", "num_tuples", "submission_id"]
+    __slots__ = ["client_id", "client_weight", "content_hash", "num_bytes", "num_tuples", "submission_id", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
+    client_weight: float
+    content_hash: bytes
     num_bytes: int
     num_tuples: int
     submission_id: str
-    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    weight: float
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ...) -> None: ...
 
 class SubmitBatchRequest(_message.Message):
     __slots__ = ["client_ids", "num_keys", "round", "slices", "submission_id", "weights"]

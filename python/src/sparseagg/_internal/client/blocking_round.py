@@ -49,6 +49,8 @@ class Round(RoundAttributes):
     submit_batch = blocking(async_round.Round.submit_batch)
     submissions = blocking(async_round.Round.submissions)
     withdraw = blocking(async_round.Round.withdraw)
+    seal = blocking(async_round.Round.seal)
+    inspect = blocking(async_round.Round.inspect)
     close = blocking(async_round.Round.close)
     wait = blocking(async_round.Round.wait)
     result = blocking(async_round.Round.result)

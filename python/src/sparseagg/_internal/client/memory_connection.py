@@ -63,6 +63,9 @@ _FEATURES = (
     "SubmitBatch",
     "RoundSpec.clip",
     "AggregationSpec.mean_divisor",
+    "SealRound",
+    "InspectRound",
+    "CloseRoundRequest.client_weights",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
@@ -152,10 +155,16 @@ class MemoryConnection:
             if method == "ListSubmissions":
                 return pb.ListSubmissionsResponse(submissions=self._rounds.find(request.parent).submissions())
             found = self._rounds.find(request.name)
+            if method == "InspectRound":
+                clients, gram, overlap = await self.transport.convert(found.inspect, list(request.tensors))
+                return pb.InspectRoundResponse(num_clients=len(clients), client_ids=clients, gram=gram, overlap=overlap)
             if method == "WaitRound":
                 await self._wait(found, seconds_of(request.timeout))
+            elif method == "SealRound":
+                await self.transport.convert(found.seal)
             elif method == "CloseRound":
-                await self.transport.convert(found.close, list(request.only_client_ids))
+                weights = [(each.client_id, each.weight) for each in request.client_weights]
+                await self.transport.convert(found.close, list(request.only_client_ids), weights)
             elif method == "CancelRound":
                 found.cancel(request.reason)
             return _described(found)
@@ -211,7 +220,7 @@ class MemoryConnection:
                 for upload in uploads:
                     with _naming_client(upload.client_id):
                         await self.transport.convert(_submit, alone, upload)
-                await self.transport.convert(alone.close, [])
+                await self.transport.convert(alone.close, [], [])
                 await self._wait(alone, call_seconds(deadline))
                 alone.raise_failure()
                 info = RoundInfo.from_proto(_described(alone))

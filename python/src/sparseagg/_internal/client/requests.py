@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsFloat
 
 from google.protobuf import duration_pb2
 
-from sparseagg._internal.base.arguments import checked_text, shown
+from sparseagg._internal.base.arguments import checked_number, checked_text, shown
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
@@ -20,6 +20,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 __all__ = [
     "close_request",
     "create_request",
+    "inspect_request",
     "result_format",
     "result_request",
     "round_name",
@@ -52,16 +53,24 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     return pb.CreateRoundRequest(round_id=round_id, spec=proto)
 
 
-def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRequest:
+def close_request(
+    name: str, only: Iterable[ClientId] | None, client_weights: Mapping[ClientId, SupportsFloat] | None = None
+) -> pb.CloseRoundRequest:
     """Returns the request that closes a round.
 
     Args:
         name: of the round.
         only: the clients that count; None: all.
+        client_weights: factors of the weights of all clients; None: the weights stay.
 
     Raises:
-        InvalidArgumentError: ``only`` is empty, or no collection of client ids.
+        InvalidArgumentError: ``only`` is empty, or no collection of client ids; ``client_weights`` is empty, or no
+            mapping from client ids to numbers; or both are given.
     """
+    if client_weights is not None:
+        if only is not None:
+            raise InvalidArgumentError("only and client_weights exclude each other: a weight of 0 leaves a client out")
+        return pb.CloseRoundRequest(name=name, client_weights=_checked_client_weights(client_weights))
     if only is None:
         return pb.CloseRoundRequest(name=name)
     if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
@@ -72,6 +81,49 @@ def close_request(name: str, only: Iterable[ClientId] | None) -> pb.CloseRoundRe
             "only has no client id; None is for all clients, and Round.cancel for a round of none"
         )
     return pb.CloseRoundRequest(name=name, only_client_ids=ids)
+
+
+def _checked_client_weights(client_weights: Any) -> list[pb.ClientWeight]:
+    if not isinstance(client_weights, Mapping):
+        raise InvalidArgumentError(
+            f"client_weights must be a mapping from client ids to weights, got {shown(client_weights)}"
+        )
+    if not client_weights:  # on the wire, no weights would mean those of the submissions
+        raise InvalidArgumentError("client_weights has no client; None is for the weights of the submissions")
+    weights: dict[str, float] = {}
+    for client_id, weight in client_weights.items():
+        client_id = checked_client_id(client_id)
+        if client_id in weights:
+            raise InvalidArgumentError(f"client_weights names client {client_id!r} twice")
+        weights[client_id] = checked_number(
+            f"client_weights: the weight of client {client_id!r} must be 0 or more", weight
+        )
+    return [pb.ClientWeight(client_id=client_id, weight=weight) for client_id, weight in weights.items()]
+
+
+def inspect_request(name: str, tensors: Sequence[str] | None) -> pb.InspectRoundRequest:
+    """Returns the request of the first page of an inspection.
+
+    Args:
+        name: of the round.
+        tensors: names of tensors; None: all of floats.
+
+    Raises:
+        InvalidArgumentError: ``tensors`` is no list of distinct names.
+    """
+    return pb.InspectRoundRequest(name=name, tensors=_checked_names(tensors))
+
+
+def _checked_names(tensors: Sequence[str] | None) -> list[str] | None:
+    """Returns the names of tensors; ``InvalidArgumentError`` if they are no list of distinct names."""
+    if isinstance(tensors, str):
+        raise InvalidArgumentError(f"tensors must be a list of names, got {shown(tensors)}")
+    names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
+    if names == []:  # on the wire, no names would mean all tensors
+        raise InvalidArgumentError("tensors has no name; None is for all tensors")
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidArgumentError(f"tensors names one of them twice: {shown(names)}")
+    return names
 
 
 def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
@@ -114,14 +166,7 @@ def result_request(
     Raises:
         InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
-    if isinstance(tensors, str):
-        raise InvalidArgumentError(f"tensors must be a list of names, got {shown(tensors)}")
-    names = None if tensors is None else [checked_text("a tensor's name", tensor) for tensor in tensors]
-    if names == []:  # on the wire, no names would mean all tensors
-        raise InvalidArgumentError("tensors has no name; None is for all tensors")
-    if names is not None and len(set(names)) < len(names):
-        raise InvalidArgumentError(f"tensors names one of them twice: {shown(names)}")
-    request = pb.StreamResultRequest(name=name, tensors=names, format=result_format)
+    request = pb.StreamResultRequest(name=name, tensors=_checked_names(tensors), format=result_format)
     if keys is not None:
         begin, end = _key_range(keys)
         if begin == end:

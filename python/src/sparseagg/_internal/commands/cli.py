@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     create.set_defaults(run=_create)
     for name, run, text in (
         ("show", _show, "show everything about a round"),
+        ("seal", _seal, "freeze a round's submissions without merging them"),
         ("close", _close, "close a round: it takes no more submissions; wait for the merge"),
         ("cancel", _cancel, "end a round without a result"),
         ("delete", _delete, "remove a round and its result from the server"),
@@ -267,6 +268,13 @@ def _close(arguments: argparse.Namespace) -> int:
     raise_if_failed(info)
     for tensor in info.results:
         put(f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}")
+    return 0
+
+
+def _seal(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        info = client.get_round(arguments.round).seal(_time_left(arguments))
+    put(f"sealed with {info.num_submissions} submissions")
     return 0
 
 

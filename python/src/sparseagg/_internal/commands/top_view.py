@@ -15,8 +15,8 @@ from sparseagg._internal.results.info import RoundInfo, Timeline
 
 __all__ = ["live", "message", "print_once", "view"]
 
-_ACTIVE = ("open", "finalizing")
-_STYLES = {"open": "green", "finalizing": "yellow", "done": "", "failed": "red", "cancelled": "dim"}
+_ACTIVE = ("open", "sealed", "finalizing")
+_STYLES = {"open": "green", "sealed": "yellow", "finalizing": "yellow", "done": "", "failed": "red", "cancelled": "dim"}
 # Lines of the terminal that are not rounds: three of the head, two of trouble, the titles, the rounds left out.
 _OTHER_LINES = 7
 _WIDE = 400  # where the output is no terminal: no line is cut

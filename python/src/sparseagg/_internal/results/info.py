@@ -145,6 +145,11 @@ class Submission:
         duplicate: the same content was committed before. It counts once.
         num_tuples: number of (key, row) tuples.
         num_bytes: bytes of keys and values.
+        content_hash: of ``Round.submissions``: XXH3-128 of weight, tensors, keys and values, 32 hexadecimal digits;
+            "" elsewhere, and from a server that is older.
+        weight: of ``Round.submissions``: as the client sent it, 1 if it sent none; None elsewhere.
+        client_weight: of ``Round.submissions``: the factor that the weight was multiplied by when the round was closed
+            with ``client_weights``; None if it was not.
     """
 
     round: str
@@ -153,6 +158,9 @@ class Submission:
     duplicate: bool
     num_tuples: int
     num_bytes: int
+    content_hash: str = ""
+    weight: float | None = None
+    client_weight: float | None = None
 
     @classmethod
     def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
@@ -166,7 +174,16 @@ class Submission:
             duplicate=commit.duplicate,
             num_tuples=proto.num_tuples,
             num_bytes=proto.num_bytes,
+            **_listed(proto),
         )
+
+
+def _listed(proto: pb.CommitSubmissionResponse | pb.Submission) -> dict[str, Any]:
+    """Returns the attributes that only a list has."""
+    if not isinstance(proto, pb.Submission):
+        return {}
+    optional = {field: getattr(proto, field) for field in ("weight", "client_weight") if proto.HasField(field)}
+    return {"content_hash": proto.content_hash.hex(), **optional}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,8 +301,8 @@ class RoundInfo:
 
     Attributes:
         name: "rounds/{id}".
-        state: "open", "finalizing", "done", "failed" or "cancelled"; for a state that only a newer server has, a name
-            such as "round_state_9".
+        state: "open", "sealed", "finalizing", "done", "failed" or "cancelled"; for a state that only a newer server
+            has, a name such as "round_state_9".
         state_reason: why the round is "failed" or "cancelled".
         num_submissions: number of committed submissions.
         num_tuples: number of tuples in committed submissions.

@@ -1,0 +1,122 @@
+// Round: inner products of the submissions of a sealed round.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "host/base/status_macros.h"
+#include "host/base/to_status.h"
+#include "service/rounds/round.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Values that a page reads, about: a second or less.
+constexpr uint64_t kPageCost = uint64_t{1} << 28;
+constexpr uint64_t kElementBytes = sizeof(double) + sizeof(uint64_t);
+
+}  // namespace
+
+uint64_t Round::InspectionPage::MemoryBytes() const {
+  uint64_t bytes = sizeof(InspectionPage) + gram.size() * kElementBytes;
+  for (const std::string& client_id : client_ids) bytes += sizeof(client_id) + client_id.size();
+  return bytes;
+}
+
+absl::StatusOr<std::vector<size_t>> Round::CheckInspected(std::vector<size_t> tensors) const {
+  const auto has_floats = [](const TensorSpec& spec) {
+    return IsFloat(spec.dtype) && spec.aggregation.op != Op::kUnion;
+  };
+  for (const size_t tensor : tensors) {
+    const TensorSpec& spec = config_->tensors[tensor];
+    if (!has_floats(spec)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(spec), ": only tensors of floats with values can be inspected"));
+    }
+  }
+  if (!tensors.empty()) return tensors;
+  for (size_t t = 0; t < config_->tensors.size(); ++t) {
+    if (has_floats(config_->tensors[t])) tensors.push_back(t);
+  }
+  if (!tensors.empty()) return tensors;
+  return absl::InvalidArgumentError("the round has no tensor of floats with values, which alone can be inspected");
+}
+
+absl::Status Round::CheckSealed() const {
+  MutexLock lock(&mu_);
+  if (life_.state() == RoundState::kSealed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("only a SEALED round can be inspected; the round is ", Name(life_.state())));
+}
+
+absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<const size_t> tensors,
+                                                                    std::vector<std::string>& client_ids,
+                                                                    Reservation& working) {
+  MutexLock merge(&merge_mu_);
+  // Under the lock, because the sum of a round that is closed in the meantime may be gone.
+  RETURN_IF_ERROR(CheckSealed());
+  const Aggregation& aggregation = *sum_.aggregation();
+  const uint64_t num_submissions = aggregation.num_submissions();
+  if (num_submissions > kMaxInspected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the round has ", num_submissions, " submissions; a round of at most ", kMaxInspected, " can be inspected"));
+  }
+  for (const size_t tensor : tensors) RETURN_IF_ERROR(aggregation.CheckKeepsAll(tensor));
+  // Twice the rows: as ReadPending returns them, and in canonical order.
+  RETURN_IF_ERROR(working.Grow(2 * InnerProducts::MemoryBytes(tensors.size(), num_submissions),
+                               "the inspection of a round", "inspect fewer tensors"));
+  ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> rows, sum_.ReadPending(tensors));
+  std::vector<InspectedTensor> inspected;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    inspected.push_back({config_->tensors[tensors[i]].row_width, std::move(rows[i])});
+  }
+  client_ids = aggregation.SortedClientIds();
+  return inspected;
+}
+
+absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
+                                                     absl::string_view page_token) {
+  RETURN_IF_ERROR(CheckSealed());
+  // The token has the time of creation, because a later round may have the same name.
+  const std::string created = absl::StrCat(absl::ToUnixNanos(create_time_));
+  const std::pair<absl::string_view, absl::string_view> token = absl::StrSplit(page_token, absl::MaxSplits('.', 1));
+  InspectionPage page;
+  if (!page_token.empty() && (token.first != created || !absl::SimpleAtoi(token.second, &page.first_row))) {
+    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  }
+  ASSIGN_OR_RETURN(tensors, CheckInspected(std::move(tensors)));
+  page.reservation = std::make_shared<Reservation>(&tenant_.budget);
+  std::vector<std::string> clients;
+  ASSIGN_OR_RETURN(std::vector<InspectedTensor> inspected, ReadSubmissions(tensors, clients, *page.reservation));
+  const uint64_t most_bytes = std::max<uint64_t>(max_bytes, clients.size() * kElementBytes);
+  RETURN_IF_ERROR(page.reservation->Grow(2 * most_bytes, "a page of an inspection", ""));  // vectors grow by doubling
+  InnerProducts products(std::move(inspected));
+  page.num_clients = clients.size();
+  if (page.first_row > clients.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  }
+  uint64_t row = page.first_row;
+  uint64_t cost = 0;
+  for (; row < clients.size(); ++row) {
+    const size_t begin = page.gram.size();
+    const size_t size = row + 1;
+    if (row > page.first_row && ((begin + size) * kElementBytes > max_bytes || cost > kPageCost)) break;
+    RETURN_IF_ERROR(CheckSealed());
+    page.gram.resize(begin + size);
+    page.overlap.resize(begin + size);
+    products.ComputeRow(row, absl::MakeSpan(page.gram).subspan(begin), absl::MakeSpan(page.overlap).subspan(begin));
+    page.client_ids.push_back(std::move(clients[row]));
+    cost += products.RowCost(row);
+  }
+  if (row < clients.size()) page.next_page_token = absl::StrCat(created, ".", row);
+  page.gram.shrink_to_fit();
+  page.overlap.shrink_to_fit();
+  page.reservation->SetTo(page.MemoryBytes());
+  return page;
+}
+
+}  // namespace sparseagg::service

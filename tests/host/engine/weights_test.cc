@@ -1,0 +1,191 @@
+// Weights that are multiplied when all submissions are there, and rows that are read before they are merged.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/aggregation.h"
+#include "host/cpu/cpu_engine.h"
+#include "tests/host/engine/contract.h"
+#include "tests/support/failing_allocation.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SPARSEAGG_ENGINE_SUITE(WeightsContract);
+
+std::unique_ptr<Aggregation> CreateAggregation(Engine& engine, const std::vector<TensorSpec>& specs) {
+  auto aggregation = Aggregation::Create(engine, specs);
+  EXPECT_TRUE(aggregation.ok()) << aggregation.status();
+  return *std::move(aggregation);
+}
+
+// The same specs with all tensors weighted by weight.
+std::vector<TensorSpec> ByWeight(std::vector<TensorSpec> specs) {
+  for (TensorSpec& spec : specs) spec.aggregation.weighting = Weighting::kByWeight;
+  return specs;
+}
+
+TEST_P(WeightsContract, RandomCases_HaveTheBitsOfClientsThatSentTheseWeights) {
+  const uint64_t first = TestSeed(7101);
+  const uint64_t count = TestCases(400);
+  uint64_t num_multiplied = 0;
+  const std::unique_ptr<Engine> engine = GetParam().create();
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    const Case c = RandomCase(seed);
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1\n", Describe(c)));
+    Rng rng(seed);
+    const auto aggregation = CreateAggregation(*engine, c.specs);
+    if (!aggregation->CheckTakesFactors().ok()) continue;
+    for (const RawSubmission& submission : c.submissions) (void)Submit(*aggregation, submission);
+    // Submissions that are refused do not count, and have no factor.
+    std::vector<double> factors;
+    std::vector<RawSubmission> sent;
+    for (const std::string& id : aggregation->client_ids()) {
+      const auto found = std::find_if(c.submissions.begin(), c.submissions.end(),
+                                      [&](const RawSubmission& raw) { return raw.client_id == id; });
+      factors.push_back(static_cast<double>(rng.Below(8)) / 3.0);
+      RawSubmission weighted = *found;
+      const bool is_weighted = c.specs[0].aggregation.weighting == Weighting::kByWeight;
+      weighted.weight = (is_weighted ? weighted.weight : 1.0) * factors.back();
+      sent.push_back(std::move(weighted));
+    }
+    const bool is_mixed = std::any_of(c.specs.begin(), c.specs.end(), [&](const TensorSpec& spec) {
+      return spec.aggregation.weighting != c.specs[0].aggregation.weighting;
+    });
+    const bool is_too_large =
+        std::any_of(sent.begin(), sent.end(), [](const RawSubmission& raw) { return raw.weight > kMaxWeight; });
+    if (is_mixed || is_too_large) continue;  // no single weight to send, or one that is refused
+    if (rng.Coin()) {
+      for (size_t t = 0; t < c.specs.size(); ++t) ASSERT_TRUE(aggregation->ReadPending(t).ok());
+    }
+    aggregation->MultiplyWeights(factors);
+    Driven driven;
+    driven.submissions.resize(sent.size());
+    driven.results = std::move(*aggregation).Finish();
+    ASSERT_EQ(Disagreement(ByWeight(c.specs), driven, Judge(ByWeight(c.specs), sent)), "");
+    num_multiplied += sent.size();
+  }
+  if (count >= 400) {
+    EXPECT_GT(num_multiplied, 100) << "this test no longer does what it is for";
+  }
+}
+
+TEST_P(WeightsContract, ReadPending_GivesFoldedRowsInOrder) {
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 100, 2);
+  const auto engine = GetParam().create();
+  const auto aggregation = CreateAggregation(*engine, {spec});
+  ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", {7, 3, 7}, {1, 2, 3, 4, 5, 6})).ok());
+  ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", {}, {})).ok());
+  ASSERT_TRUE(Submit(*aggregation, Client(spec, "c", {9}, {8, 9})).ok());
+  const auto read = aggregation->ReadPending(0);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->size(), 3u);
+  EXPECT_EQ((*read)[0].num_keys, 0u);
+  const UpdateRows& rows = (*read)[1];
+  ASSERT_EQ(rows.num_keys, 2u);
+  EXPECT_EQ(KeyAt(rows.keys, 0), 3u);
+  EXPECT_EQ(KeyAt(rows.keys, 1), 7u);
+  ASSERT_EQ(rows.dtype, DType::kFloat64) << "folded";
+  double values[4];
+  std::memcpy(values, rows.values, sizeof(values));
+  EXPECT_THAT(values, ElementsAre(3, 4, 6, 8));
+  EXPECT_EQ((*read)[2].num_keys, 1u);
+  EXPECT_THAT(aggregation->SortedClientIds(), ElementsAre("a", "b", "c"));
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_THAT(KeysOf(results->front()), ElementsAre(3, 7, 9));
+  EXPECT_EQ(KeyAt(rows.keys, 1), 7u) << "the rows outlive the aggregation";
+}
+
+// Large enough for coarse order, in words and in columns.
+TEST_P(WeightsContract, ReadPending_OfLargeUnsortedUpdates_Sorts) {
+  for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 20}) {
+    for (const uint32_t width : {1u, 3u}) {
+      const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, num_rows, width);
+      Rng rng(TestSeed(7102));
+      const auto engine = GetParam().create();
+      const auto aggregation = CreateAggregation(*engine, {spec});
+      std::map<uint64_t, float> first_values;
+      std::vector<uint64_t> keys = RandomKeys(rng, num_rows, 40'000, KeyStyle::kUniform, KeyOrder::kShuffledUnique);
+      std::vector<double> values;
+      for (const uint64_t key : keys) {
+        for (uint32_t c = 0; c < width; ++c) values.push_back(static_cast<float>(rng.Below(1 << 20)));
+        first_values[key] = static_cast<float>(values[values.size() - width]);
+      }
+      ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", keys, values)).ok());
+      ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", keys, values)).ok());
+      const uint64_t before = aggregation->BytesWith(nullptr);
+      const uint64_t more = aggregation->ReadBytes(std::vector<size_t>{0});
+      const auto read = aggregation->ReadPending(0);
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_LE(aggregation->BytesWith(nullptr), before + more);
+      for (const UpdateRows& rows : *read) {
+        ASSERT_EQ(rows.num_keys, first_values.size());
+        uint64_t i = 0;
+        for (const auto& [key, value] : first_values) {
+          ASSERT_EQ(KeyAt(rows.keys, i), key);
+          float found;
+          ASSERT_EQ(rows.dtype, DType::kFloat32);
+          std::memcpy(&found, rows.values + i * width * sizeof(float), sizeof(found));
+          ASSERT_EQ(found, value);
+          ++i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Weights, TensorsThatTakeNoFactors_AreNamed) {
+  const auto engine = CreateCpuEngine({1});
+  TensorSpec fixed = MakeSpec(DType::kFloat32, Op::kSum, 10);
+  fixed.aggregation.numerics = Numerics::kFixedPoint;
+  fixed.aggregation.value_bound = 1.0;
+  fixed.aggregation.max_submissions = 10;
+  using Expected = std::pair<TensorSpec, const char*>;
+  for (const auto& [spec, why] : {Expected(MakeSpec(DType::kInt64, Op::kSum, 10), "integers"),
+                                  Expected(MakeSpec(DType::kFloat32, Op::kMax, 10), "the op max ignores weights"),
+                                  Expected(MakeSpec(DType::kFloat32, Op::kUnion, 10), "the op union ignores weights"),
+                                  Expected(fixed, "fixed_point")}) {
+    const absl::Status status = CreateAggregation(*engine, {spec})->CheckTakesFactors();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 'tensor-name'"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMedian}) {
+    EXPECT_TRUE(CreateAggregation(*engine, {MakeSpec(DType::kBFloat16, op, 10)})->CheckTakesFactors().ok());
+  }
+}
+
+TEST(Weights, MultiplyWeights_AllocatesNothing) {
+  const auto engine = CreateCpuEngine({1});
+  const TensorSpec mean = MakeSpec(DType::kFloat32, Op::kCoordinateMean, 100);
+  TensorSpec median = MakeSpec(DType::kFloat32, Op::kMedian, 100);
+  median.name = "median";
+  const auto aggregation = CreateAggregation(*engine, {mean, median});
+  for (const char* id : {"a", "b"}) {
+    RawSubmission submission = Client(mean, id, {7}, {1});
+    submission.tensors.push_back(submission.tensors[0]);
+    ASSERT_TRUE(Submit(*aggregation, submission).ok());
+  }
+  const std::vector<double> factors = {0.5, 2.0};
+  bool failed;
+  {
+    FailingAllocation failing(0);
+    aggregation->MultiplyWeights(factors);
+    failed = failing.failed();
+  }
+  EXPECT_FALSE(failed);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

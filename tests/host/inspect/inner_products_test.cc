@@ -1,0 +1,214 @@
+// Inner products and overlaps of submissions, against a slow and independent computation, bit for bit.
+#include "host/inspect/inner_products.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/half.h"
+#include "tests/support/generators.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One submission's rows of a tensor as the reference has them, and as UpdateRows.
+struct Rows {
+  std::map<uint64_t, std::vector<double>> values;  // times the factor
+  UpdateRows rows;
+};
+
+template <typename T>
+void Append(T value, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void AppendAs(DType dtype, double value, std::string& bytes) {
+  if (dtype == DType::kFloat64) return Append(value, bytes);
+  if (dtype == DType::kFloat32) return Append(static_cast<float>(value), bytes);
+  return Append(dtype == DType::kFloat16 ? RoundToFloat16(value) : RoundToBFloat16(value), bytes);
+}
+
+double ReadAs(DType dtype, const char* bytes) {
+  const auto read = [bytes](auto value) {
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+  };
+  if (dtype == DType::kFloat64) return read(double());
+  if (dtype == DType::kFloat32) return read(float());
+  return dtype == DType::kFloat16 ? WidenFloat16(read(uint16_t())) : WidenBFloat16(read(uint16_t()));
+}
+
+// `keys`: ascending.
+Rows MakeRows(Rng& rng, DType dtype, uint32_t width, const std::vector<uint64_t>& keys, bool narrow, bool as_run,
+              double factor) {
+  struct Memory {
+    std::vector<uint64_t> wide;
+    std::vector<uint32_t> narrow;
+    std::string values;
+  };
+  auto memory = std::make_shared<Memory>();
+  Rows made;
+  for (const uint64_t key : keys) {
+    memory->wide.push_back(key);
+    memory->narrow.push_back(static_cast<uint32_t>(key));
+    for (uint32_t c = 0; c < width; ++c) {
+      const double drawn = (static_cast<double>(rng.Below(2'000'001)) - 1e6) / 977.0;
+      const size_t at = memory->values.size();
+      AppendAs(dtype, drawn, memory->values);
+      made.values[key].push_back(ReadAs(dtype, memory->values.data() + at) * factor);
+    }
+  }
+  made.rows.num_keys = keys.size();
+  if (as_run) {
+    made.rows.keys = KeyRun{keys.empty() ? 0 : keys[0], keys.size()};
+  } else if (narrow) {
+    made.rows.keys = absl::MakeConstSpan(memory->narrow);
+  } else {
+    made.rows.keys = absl::MakeConstSpan(memory->wide);
+  }
+  made.rows.values = reinterpret_cast<const std::byte*>(memory->values.data());
+  made.rows.dtype = dtype;
+  made.rows.factor = factor;
+  made.rows.owner = std::move(memory);
+  return made;
+}
+
+// The sum of a tensor, block after block, added to `total`.
+double AddProducts(const Rows& left, const Rows& right, uint32_t width, double total, uint64_t& overlap) {
+  std::map<uint64_t, std::vector<uint64_t>> blocks;
+  for (const auto& [key, row] : left.values) {
+    if (right.values.count(key) > 0) blocks[key / 65536].push_back(key);
+  }
+  for (const auto& [block, keys] : blocks) {
+    double lanes[8] = {};
+    for (const uint64_t key : keys) {
+      ++overlap;
+      for (uint32_t c = 0; c < width; ++c) {
+        lanes[(key * width + c) % 8] += left.values.at(key)[c] * right.values.at(key)[c];
+      }
+    }
+    total += ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  }
+  return total;
+}
+
+std::vector<uint64_t> SomeKeys(Rng& rng, uint64_t style, size_t count) {
+  std::set<uint64_t> keys;
+  for (size_t i = 0; i < count; ++i) {
+    switch (style) {
+      case 0:  // dense, over the border of a block
+        keys.insert(65'536 - count / 2 + rng.Below(count + 1));
+        break;
+      case 1:
+        keys.insert(rng.Below(1'000'000));
+        break;
+      case 2:  // few meet in any block
+        keys.insert(rng.Below(40) * 0x1234'5678'9abULL);
+        break;
+      default:  // the largest keys
+        keys.insert(std::numeric_limits<uint64_t>::max() - rng.Below(200'000));
+    }
+  }
+  return {keys.begin(), keys.end()};
+}
+
+TEST(InnerProducts, RandomSubmissions_EqualTheReferenceBitForBit) {
+  const uint64_t first = TestSeed(9001);
+  const uint64_t count = TestCases(60);
+  uint64_t met = 0;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
+    Rng rng(seed);
+    const size_t num_submissions = rng.Below(6);
+    std::vector<std::vector<Rows>> rows(1 + rng.Below(3));
+    std::vector<uint32_t> widths;
+    std::vector<InspectedTensor> tensors;
+    for (auto& of_tensor : rows) {
+      constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+      const DType dtype = kFloats[rng.Below(4)];
+      const uint64_t style = rng.Below(4);
+      constexpr uint32_t kWidths[] = {1, 2, 3, 8, 13};
+      const uint32_t width = kWidths[rng.Below(5)];
+      widths.push_back(width);
+      InspectedTensor& tensor = tensors.emplace_back();
+      tensor.row_width = width;
+      for (size_t i = 0; i < num_submissions; ++i) {
+        std::vector<uint64_t> keys = SomeKeys(rng, style, rng.Below(700));
+        const bool as_run = style == 0 && rng.OneIn(3);
+        for (size_t k = 0; as_run && k < keys.size(); ++k) keys[k] = keys[0] + k;
+        const double factor = rng.Coin() ? 1.0 : 1.0 / static_cast<double>(3 + rng.Below(9));
+        // Folded rows are float64.
+        of_tensor.push_back(
+            MakeRows(rng, rng.OneIn(4) ? DType::kFloat64 : dtype, width, keys, style < 2, as_run, factor));
+        tensor.submissions.push_back(of_tensor.back().rows);
+      }
+    }
+    InnerProducts products(tensors);
+    ASSERT_EQ(products.num_submissions(), num_submissions);
+    for (size_t j = 0; j < num_submissions; ++j) {
+      std::vector<double> gram(j + 1, -1.0);
+      std::vector<uint64_t> overlap(j + 1, 77);
+      products.ComputeRow(j, absl::MakeSpan(gram), absl::MakeSpan(overlap));
+      for (size_t k = 0; k <= j; ++k) {
+        double total = 0.0;
+        uint64_t common = 0;
+        for (size_t t = 0; t < rows.size(); ++t) {
+          total = AddProducts(rows[t][j], rows[t][k], widths[t], total, common);
+        }
+        ASSERT_EQ(std::bit_cast<uint64_t>(gram[k]), std::bit_cast<uint64_t>(total)) << j << ", " << k;
+        ASSERT_EQ(overlap[k], common);
+        met += common;
+      }
+    }
+  }
+  if (count >= 60) {
+    EXPECT_GT(met, 10'000) << "this test no longer does what it is for";
+  }
+}
+
+TEST(InnerProducts, ByHand) {
+  const auto tensor = [](std::vector<std::pair<KeyRun, const double*>> parts) {
+    InspectedTensor made;
+    for (const auto& [keys, values] : parts) {
+      UpdateRows rows;
+      rows.keys = keys;
+      rows.num_keys = keys.count;
+      rows.values = reinterpret_cast<const std::byte*>(values);
+      rows.dtype = DType::kFloat64;
+      made.submissions.push_back(rows);
+    }
+    return made;
+  };
+  const double a[] = {1, 2, 3};
+  const double b[] = {10, 100};
+  InnerProducts products({tensor({{{5, 3}, a}, {{7, 2}, b}, {{0, 0}, nullptr}})});
+  std::vector<double> gram(3);
+  std::vector<uint64_t> overlap(3);
+  products.ComputeRow(0, absl::MakeSpan(gram).first(1), absl::MakeSpan(overlap).first(1));
+  EXPECT_EQ(gram[0], 14.0);
+  EXPECT_EQ(overlap[0], 3u);
+  products.ComputeRow(1, absl::MakeSpan(gram).first(2), absl::MakeSpan(overlap).first(2));
+  EXPECT_THAT(gram, ElementsAre(30.0, 10'100.0, 0.0));
+  EXPECT_THAT(overlap, ElementsAre(1, 2, 0));
+  products.ComputeRow(2, absl::MakeSpan(gram), absl::MakeSpan(overlap));
+  EXPECT_THAT(gram, ElementsAre(0.0, 0.0, 0.0));
+  EXPECT_THAT(overlap, ElementsAre(0, 0, 0));
+  EXPECT_EQ(products.RowCost(1), 5u);
+}
+
+}  // namespace
+}  // namespace sparseagg::testing
