@@ -36,7 +36,7 @@ def assert_like_flower(got: jobs.Arrays, wanted: jobs.Arrays) -> None:
         np.testing.assert_allclose(got[name], expected, rtol=3e-7, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("nodes", [1, 6, 7])
+@pytest.mark.parametrize("nodes", [2, 6, 7])
 @pytest.mark.parametrize("use_mod", [True, False])
 def test_model_is_that_of_flowers_median(tmp_path: Any, nodes: int, use_mod: bool) -> None:
     mods = [sparse_mod(copies=tmp_path)] if use_mod else []
