@@ -30,6 +30,14 @@ absl::Status CheckMayBeEmpty(const TensorSpec& spec) {
                    Name(spec.aggregation.op), " (on_empty is fail; keep gives a sparse result without rows)"));
 }
 
+// Returns: the spec of a tensor's accumulator. Its counts tell which rows of a dense result prune_zeros has dropped, so
+// that they have no moments.
+TensorSpec SpecOfAccumulator(TensorSpec spec) {
+  AggregationSpec& a = spec.aggregation;
+  a.return_counts |= a.return_moments && a.prune_zeros && a.result_layout != ResultLayout::kSparse;
+  return spec;
+}
+
 }  // namespace
 
 size_t PreparedSubmission::memory_bytes() const {
@@ -49,15 +57,14 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), " is given twice"));
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(spec));
-    aggregation->accumulators_.push_back(std::move(accumulator));
+    aggregation->specs_.push_back(SpecOfAccumulator(spec));
   }
-  aggregation->specs_ = tensors;
   for (const TensorSpec& spec : tensors) {
     aggregation->moments_.push_back(spec.aggregation.return_moments ? aggregation->specs_.size() : 0);
-    if (!spec.aggregation.return_moments) continue;
-    aggregation->specs_.push_back(MomentsSpec(spec));
-    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(aggregation->specs_.back()));
+    if (spec.aggregation.return_moments) aggregation->specs_.push_back(MomentsSpec(spec));
+  }
+  for (const TensorSpec& spec : aggregation->specs_) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(spec));
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
   aggregation->tensors_ = std::move(tensors);
@@ -328,6 +335,7 @@ absl::StatusOr<Result> Aggregation::FinishTensor(size_t tensor, absl::Span<const
   if (moments_[tensor] == 0) return result;
   ASSIGN_OR_RETURN(const Result moments, std::move(*accumulators_[moments_[tensor]]).Finish(order));
   AddMoments(moments, result);
+  if (!ReturnsCounts(tensors_[tensor])) result.counts = {};
   accumulators_[moments_[tensor]].reset();
   return result;
 }

@@ -165,7 +165,7 @@ class Aggregation {
   absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order);
 
   std::vector<TensorSpec> tensors_;
-  // Of accumulators_: the tensors, and then MomentsSpec of those with return_moments.
+  // Of accumulators_: for each tensor, and then MomentsSpec of those with return_moments.
   std::vector<TensorSpec> specs_;
   std::vector<size_t> moments_;  // of each tensor, the index of its moments in specs_; 0: it has none
   bool has_clips_ = false;       // a tensor has bounds

@@ -15,7 +15,8 @@ void AddMoments(const Result& moments, Result& result) {
     const uint64_t key = result.KeyAt(row);
     while (from < moments.num_keys && moments.KeyAt(from) < key) ++from;
     double* const out = result.moments.data() + row * width;
-    if (from < moments.num_keys && moments.KeyAt(from) == key) {
+    const bool is_dropped = !result.counts.empty() && result.counts[row] == 0;
+    if (!is_dropped && from < moments.num_keys && moments.KeyAt(from) == key) {
       std::memcpy(out, moments.values.data() + from * width * sizeof(double), width * sizeof(double));
     } else {
       std::fill_n(out, width, 0.0);

@@ -6,7 +6,8 @@
 
 namespace sparseagg {
 
-// Sets result.moments: for each row of `result` the row of `moments` of the same key, and zeros where it has none.
+// Sets result.moments: for each row of `result` the row of `moments` of the same key, and zeros where it has none, or
+// where `result` has a count of 0: at keys of a dense result that were dropped.
 // `moments`: the sparse result of MomentsSpec, of float64. Throws std::bad_alloc.
 void AddMoments(const Result& moments, Result& result);
 

@@ -244,7 +244,7 @@ Case RandomCutCase(uint64_t seed) {
     if (rng.Coin() && spec.layout == Layout::kSparse) a.result_layout = ResultLayout::kSparse;
     if (a.result_layout == ResultLayout::kSparse && a.op != Op::kUnion && !spec.modular) {
       if (!rng.OneIn(3)) a.result_top_k = rng.Pick<uint64_t>({1, 2, 3, 7, 20, 90, 1000});
-      if (rng.OneIn(3)) a.result_min_norm = rng.Pick({0x1p-500, 1e-300, 1e-6, 0.5, 1.0, 1.7320508, 1e9, 0x1p500});
+      if (rng.OneIn(3)) a.result_min_norm = rng.Pick({0x1p-500, 1e-150, 1e-6, 0.5, 1.0, 1.7320508, 1e9, 0x1p500});
     }
     const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
     a.return_moments = is_sum && !spec.modular && a.numerics == Numerics::kCanonical && rng.Coin();

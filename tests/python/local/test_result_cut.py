@@ -152,6 +152,16 @@ def test_moments_are_cut_with_their_rows():
     assert (result.keys.tolist(), result.moments.tolist()) == ([2], [[4.0, 9.0]])
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_rows_that_are_pruned_from_a_dense_result_have_no_moments(counts):
+    spec = one(
+        "float32", num_rows=4, result_layout="dense", prune_zeros=True, return_moments=True, return_counts=counts
+    )
+    result = sa.aggregate([{"v": ([1, 2], [3.0, 1.0])}, {"v": ([1], [-3.0])}], spec)["v"]
+    assert result.moments.tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert (result.counts is None) != counts
+
+
 def test_moments_do_not_depend_on_order_splits_or_a_memory_limit():
     rng = np.random.default_rng(8)
     spec = one("float32", num_rows=5000, row_width=4, weighting="by_weight", return_moments=True, result_top_k=300)
