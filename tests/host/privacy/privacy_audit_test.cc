@@ -31,7 +31,7 @@ constexpr double kDelta = 1e-5;
 
 uint64_t NumRuns() {
   const char* const given = std::getenv("SPARSEAGG_AUDIT_RUNS");
-  return given == nullptr ? 200'000 : std::strtoull(given, nullptr, 10);
+  return given == nullptr ? 500'000 : std::strtoull(given, nullptr, 10);
 }
 
 // log P[Bin(n, p) ≤ k] or ≥ k, by the sum of its terms from k outwards.
