@@ -31,7 +31,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "Tasks",
                                            "SubmitBatch",
                                            "RoundSpec.clip",
-                                           "AggregationSpec.mean_divisor"};
+                                           "AggregationSpec.mean_divisor",
+                                           "RoundSpec.privacy"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

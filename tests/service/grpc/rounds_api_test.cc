@@ -35,7 +35,8 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   EXPECT_EQ(info.value_encodings_size(), 10);
   EXPECT_THAT(info.features(), ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
                                            "AggregationSpec.on_empty", "OP_MEDIAN", "TensorSpec.shape", "Tasks",
-                                           "SubmitBatch", "RoundSpec.clip", "AggregationSpec.mean_divisor"));
+                                           "SubmitBatch", "RoundSpec.clip", "AggregationSpec.mean_divisor",
+                                           "RoundSpec.privacy"));
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
   v1::RoundSpec spec = SumSpec();
