@@ -14,6 +14,8 @@
 #include "host/clip/squared_rows.h"
 #include "host/merge_errors.h"
 #include "host/moments.h"
+#include "host/privacy/terms.h"
+#include "host/private_sums.h"
 #include "host/result_cut.h"
 
 namespace sparseagg {
@@ -47,7 +49,7 @@ size_t PreparedSubmission::memory_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine, std::vector<TensorSpec> tensors,
-                                                                 uint64_t memory_limit) {
+                                                                 uint64_t memory_limit, privacy::NoiseSource noise) {
   const DefaultFloatEnvironment environment;
   if (tensors.empty()) return absl::InvalidArgumentError("an aggregation needs at least one tensor");
   auto aggregation = std::unique_ptr<Aggregation>(new Aggregation());
@@ -57,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), " is given twice"));
     }
-    aggregation->specs_.push_back(SpecOfAccumulator(spec));
+    aggregation->specs_.push_back(spec.privacy.has_value() ? privacy::SumSpec(spec) : SpecOfAccumulator(spec));
   }
   for (const TensorSpec& spec : tensors) {
     aggregation->moments_.push_back(spec.aggregation.return_moments ? aggregation->specs_.size() : 0);
@@ -74,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
                                  [](const TensorSpec& spec) { return IsOrderStatistic(spec.aggregation.op); });
   aggregation->order_statistic_ = kept == aggregation->tensors_.end() ? nullptr : &*kept;
   aggregation->memory_limit_ = memory_limit;
+  RETURN_IF_ERROR(aggregation->SetPrivacy(std::move(noise)));
   const uint64_t bytes = aggregation->BytesWith(nullptr);
   if (bytes > (memory_limit == 0 ? kAddressableBytes : memory_limit)) {
     const std::string limit =
@@ -86,6 +89,34 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
   return aggregation;
 }
 
+absl::Status Aggregation::SetPrivacy(privacy::NoiseSource noise) {
+  const auto has_privacy = [](const TensorSpec& spec) { return spec.privacy.has_value(); };
+  is_private_ = std::any_of(tensors_.begin(), tensors_.end(), has_privacy);
+  if (!is_private_) return absl::OkStatus();
+  if (!std::all_of(tensors_.begin(), tensors_.end(), has_privacy)) {
+    return absl::InternalError("privacy is of all tensors or of none");
+  }
+  if (noise.key.empty()) {
+    return absl::FailedPreconditionError("privacy needs a noise key (noise_key; on a server --noise-key-file)");
+  }
+  if (noise.key.size() < privacy::NoiseSource::kMinKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the noise key has ", noise.key.size(), " bytes; it needs at least ",
+                                                   privacy::NoiseSource::kMinKeyBytes));
+  }
+  lattice_ = privacy::LatticeOf(tensors_.front());
+  noise_ = std::move(noise);
+  return absl::OkStatus();
+}
+
+privacy::Bytes32 Aggregation::RoundKey(absl::Span<const uint32_t> order) const {
+  privacy::Sha256 root;
+  for (const uint32_t index : order) {
+    root.AddText(client_ids_[index]);
+    root.Add(digests_[index].data(), digests_[index].size());
+  }
+  return DeriveRoundKey(noise_, SpecDigest(tensors_), root.Finish());
+}
+
 absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpdate> updates) const {
   const DefaultFloatEnvironment environment;
   if (updates.size() != tensors_.size()) {
@@ -94,6 +125,9 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
   PreparedSubmission submission;
   if (has_clips_) {
     ASSIGN_OR_RETURN(submission.clip, ApplyClips(tensors_, updates));
+  }
+  if (is_private_) {
+    ASSIGN_OR_RETURN(submission.digest, privacy::MakeTerms(tensors_, lattice_, updates));
   }
   submission.updates.resize(accumulators_.size());
   for (size_t t = 0; t < updates.size(); ++t) {
@@ -109,6 +143,7 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
 
 uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) const {
   uint64_t bytes = has_clips_ ? ApplyClipsBytes(tensors_, updates) : 0;
+  if (is_private_) bytes = SaturatingAdd(bytes, privacy::MakeTermsBytes(tensors_, updates));
   for (size_t t = 0; t < updates.size(); ++t) {
     bytes = SaturatingAdd(bytes, accumulators_[t]->PrepareBytes(updates[t]));
     if (moments_[t] == 0) continue;
@@ -140,7 +175,12 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
     // Sums whose order matters are folded before Finish only to stay within a memory limit.
     const bool folds = !OrderMatters(specs_[t]) || (memory_limit_ != 0 && order_statistic_ == nullptr);
     const uint64_t fold_bytes = folds ? accumulator.FoldBytes(update) : 0;
-    bytes = SaturatingAdd(bytes, std::max(fold_bytes, accumulator.FinishBytes(update)));
+    const uint64_t finish_bytes = accumulator.FinishBytes(update);
+    bytes = SaturatingAdd(bytes, std::max(fold_bytes, finish_bytes));
+    if (!is_private_) continue;
+    // The exact sums have a key and a value at least, and a key of their own for each.
+    bytes =
+        SaturatingAdd(bytes, PrivateResultBytes(tensors_[t], finish_bytes / (KeyBytes(tensors_[t]) + sizeof(int64_t))));
   }
   return bytes;
 }
@@ -188,6 +228,10 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
   }
   if (!folded_.empty()) RETURN_IF_ERROR(CheckFollows(client_id, client_ids_[folded_.back()]));
   if (memory_limit_ != 0) RETURN_IF_ERROR(FitIntoLimit(client_id, submission));
+  if (is_private_) {
+    digests_.resize(client_ids_.size() + 1);
+    digests_.back() = submission.digest;
+  }
   client_ids_.push_back(client_id);  // first, so that num_submissions() reports an error from here on
   known_clients_.insert(std::move(client_id));
   for (size_t t = 0; t < accumulators_.size(); ++t) {
@@ -216,6 +260,8 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
     return absl::ResourceExhaustedError(absl::StrCat("the two aggregations together take up to ", bytes,
                                                      " bytes, beyond the memory_limit ", memory_limit_));
   }
+  digests_.resize(is_private_ ? client_ids_.size() : 0);
+  digests_.insert(digests_.end(), other.digests_.begin(), other.digests_.end());
   client_ids_.insert(client_ids_.end(), other.client_ids_.begin(), other.client_ids_.end());  // first, as in Add
   known_clients_.insert(other.client_ids_.begin(), other.client_ids_.end());
   other.client_ids_.clear();
@@ -286,6 +332,7 @@ std::vector<std::string> Aggregation::SortedClientIds() const {
 void Aggregation::Remove(absl::Span<const uint32_t> indices) {
   for (const uint32_t index : indices) known_clients_.erase(client_ids_[index]);
   EraseAt(indices, client_ids_);
+  if (is_private_) EraseAt(indices, digests_);
   for (const auto& accumulator : accumulators_) accumulator->Remove(indices);
 }
 
@@ -344,6 +391,19 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
   const DefaultFloatEnvironment environment;
   const std::vector<uint32_t> order = CanonicalOrder();
   std::vector<Result> results;
+  if (is_private_) {
+    const privacy::Bytes32 round_key = RoundKey(order);
+    for (size_t t = 0; t < tensors_.size(); ++t) {
+      Result sums = EmptyResult(privacy::SumSpec(tensors_[t]));
+      if (!order.empty()) {
+        ASSIGN_OR_RETURN(sums, std::move(*accumulators_[t]).Finish(order));
+      }
+      accumulators_[t].reset();
+      results.push_back(MakePrivateResult(tensors_[t], sums, round_key));
+      CutResult(tensors_[t], results.back());  // of what anyone may see
+    }
+    return results;
+  }
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (order.empty() && tensors_[t].layout == Layout::kDense) {
       RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
@@ -359,6 +419,8 @@ absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
 
 absl::StatusOr<std::vector<DeviceResult>> Aggregation::FinishOnDevice() && {
   const DefaultFloatEnvironment environment;
+  if (is_private_)
+    return absl::UnimplementedError("privacy has no results in device memory: noise is drawn on the host");
   for (const TensorSpec& spec : tensors_) {
     if (!HasCut(spec) && !spec.aggregation.return_moments) continue;
     return absl::UnimplementedError(absl::StrCat(

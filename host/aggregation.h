@@ -15,6 +15,8 @@
 #include "absl/types/span.h"
 #include "host/clip/clip_summary.h"
 #include "host/engine.h"
+#include "host/privacy/lattice.h"
+#include "host/privacy/noise.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -25,7 +27,8 @@ namespace sparseagg {
 // then the squares of those with return_moments.
 struct PreparedSubmission {
   std::vector<std::unique_ptr<PreparedUpdate>> updates;
-  ClipOutcome clip;  // what the bounds of the tensors have done to it
+  ClipOutcome clip;           // what the bounds of the tensors have done to it
+  privacy::Bytes32 digest{};  // of a private aggregation: of its keys and terms
   size_t memory_bytes() const;
 };
 
@@ -48,6 +51,10 @@ struct PreparedSubmission {
 // has been done where the order of submissions matters (OrderMatters), every further client id must follow all folded
 // ids in the canonical order, which compares ids byte by byte.
 //
+// Privacy: if the tensors have privacy options, all of them do. Prepare makes integer terms of a submission, the engine
+// adds these exactly, and Finish selects keys and adds noise, which depends on the noise source, the tensors and all
+// submissions, and on nothing else (docs/privacy.md).
+//
 // Prepare and PrepareBytes may run on any thread before Finish, also during other calls. All other calls, const ones
 // too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws std::bad_alloc.
 // Deterministic: the bits of the results depend only on the tensors, the submissions and their client ids, not on order
@@ -55,11 +62,13 @@ struct PreparedSubmission {
 class Aggregation {
  public:
   // Makes an aggregation without submissions. `engine` must outlive the aggregation.
-  // `memory_limit`: in bytes; 0: none.
-  // Errors: INVALID_ARGUMENT: a bad tensor spec, no tensors, or two tensors of one name. RESOURCE_EXHAUSTED: the dense
+  // `memory_limit`: in bytes; 0: none. `noise`: for privacy; ignored without.
+  // Errors: INVALID_ARGUMENT: a bad tensor spec, no tensors, or two tensors of one name; a noise key of 1 to 31 bytes.
+  // FAILED_PRECONDITION: the tensors have privacy options, and there is no noise key. RESOURCE_EXHAUSTED: the dense
   // results need more than the memory limit, or more than a machine can address.
   static absl::StatusOr<std::unique_ptr<Aggregation>> Create(Engine& engine, std::vector<TensorSpec> tensors,
-                                                             uint64_t memory_limit = 0);
+                                                             uint64_t memory_limit = 0,
+                                                             privacy::NoiseSource noise = {});
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
@@ -160,6 +169,10 @@ class Aggregation {
   absl::Status FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission);
   std::vector<uint32_t> CanonicalOrder() const;
   bool OrderMattersSomewhere() const;
+  // Checks what privacy needs, and sets is_private_, lattice_ and noise_.
+  absl::Status SetPrivacy(privacy::NoiseSource noise);
+  // The key of the round's noise: of all submissions, in the canonical order.
+  privacy::Bytes32 RoundKey(absl::Span<const uint32_t> order) const;
 
   // Returns: the result of a tensor, cut, and with its moments.
   absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order);
@@ -175,6 +188,10 @@ class Aggregation {
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add
   absl::flat_hash_set<std::string> known_clients_;
+  bool is_private_ = false;
+  privacy::Lattice lattice_;
+  privacy::NoiseSource noise_;
+  std::vector<privacy::Bytes32> digests_;  // of a private aggregation: of the submissions, in order of Add
   // Indices of the clients that are folded where the order matters, in canonical order. They were added first.
   std::vector<uint32_t> folded_;
 };

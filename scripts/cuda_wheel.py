@@ -21,7 +21,7 @@ from wheels import LIBC, REPOSITORY, check, fail
 
 MAX_MB = 60
 # What was linked in comes with its licence, from these Debian packages, and CUDA's from the toolkit.
-LICENCES = ("libabsl-dev", "libhwy-dev", "libstdc++6", "libtbb-dev", "libxxhash-dev")
+LICENCES = ("libabsl-dev", "libhwy-dev", "libsodium-dev", "libstdc++6", "libtbb-dev", "libxxhash-dev")
 
 
 def make_wheel(library: Path, tag: str, out: Path) -> Path:

@@ -11,7 +11,7 @@ packages() {
     build)
       echo cmake ninja-build pkg-config
       echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
-      echo libabsl-dev libtbb-dev libhwy-dev libxxhash-dev
+      echo libabsl-dev libtbb-dev libhwy-dev libsodium-dev libxxhash-dev
       echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
       echo librocksdb-dev libboost-dev
       ;;

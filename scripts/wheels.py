@@ -31,7 +31,7 @@ PROGRAMS = {
 # What was linked in comes with its licence, from these Debian packages.
 LICENCES = (
     *("libabsl-dev", "libc-ares-dev", "libcli11-dev", "libfmt-dev", "libgrpc++-dev", "libhwy-dev", "libprotobuf-dev"),
-    *("libre2-dev", "libspdlog-dev", "libssl-dev", "libstdc++6", "libtbb-dev", "libtomlplusplus-dev"),
+    *("libre2-dev", "libsodium-dev", "libspdlog-dev", "libssl-dev", "libstdc++6", "libtbb-dev", "libtomlplusplus-dev"),
     *("libxxhash-dev", "zlib1g-dev", "librocksdb-dev", "libsnappy-dev", "liblz4-dev", "libzstd-dev", "libbz2-dev"),
     "libboost-dev",
 )

@@ -244,6 +244,9 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
               "RS256, ES256 or EdDSA; tokens of another one are refused");
   add.AddText("jwt-issuer", options.server.jwt.issuer, "the claim iss of these tokens");
   add.AddText("jwt-audience", options.server.jwt.audience, "the claim aud of these tokens, or one of its values");
+  add.AddText("noise-key-file", options.server.noise_key_file,
+              "experimental: secret of the noise of rounds with privacy, 32 random bytes or more, which no reader of "
+              "results may know. Without it such rounds are refused. Keep it as long as the data directory");
   add.AddText("tls-certificate", options.server.tls.certificate,
               "PEM file of the server's certificate and its issuers; read again when it changes");
   add.AddText("tls-key", options.server.tls.key, "PEM file of the certificate's private key");

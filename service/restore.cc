@@ -173,6 +173,7 @@ absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Regist
   ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(stored.record, limits));
   ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
                    registry.Restore(std::move(config), stored.number, stored.record.create_time));
+  RETURN_IF_ERROR(round->CheckNoiseKey(stored.record.noise_key_id));
   RoundRestorer restorer(store, stored, *round);
   RETURN_IF_ERROR(restorer.Run());
   round->StartDeadline();

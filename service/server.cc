@@ -26,6 +26,7 @@
 #include "host/base/to_status.h"
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"
+#include "service/base/read_file.h"
 #include "service/base/try_thread.h"
 #include "service/grpc/grpc_options.h"
 #include "service/grpc/grpc_service.h"
@@ -153,6 +154,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
     ASSIGN_OR_RETURN(store, Store::Open({options.data_dir, options.durability, LimitsOf(options).memory_limit_bytes}));
   }
   auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store)));
+  RETURN_IF_ERROR(server->ReadNoiseKey(options));
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
     RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
@@ -177,6 +179,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   RETURN_IF_ERROR(server->ServeGateway(options));
   RETURN_IF_ERROR(server->ServeMetrics(options));
   return server;
+}
+
+absl::Status Server::ReadNoiseKey(const ServerOptions& options) {
+  if (options.noise_key_file.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::string key, ReadFile(options.noise_key_file));
+  if (key.size() < privacy::NoiseSource::kMinKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--noise-key-file ", options.noise_key_file, " has ", key.size(),
+                                                   " bytes; it needs ", privacy::NoiseSource::kMinKeyBytes,
+                                                   " random ones or more"));
+  }
+  server_.noise_key = std::move(key);
+  return absl::OkStatus();
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {

@@ -34,6 +34,7 @@ struct ServerOptions {
   TlsOptions tls;
   std::string tokens_file;                      // bearer tokens (TokenTable); empty: none
   JwtOptions jwt;                               // JSON Web Tokens
+  std::string noise_key_file;                   // secret of the noise of private rounds; empty: there are none
   bool insecure = false;                        // allows addresses that other machines can reach without these
   std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
   bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
@@ -97,6 +98,7 @@ class Server {
          std::unique_ptr<Store> store);
   static absl::StatusOr<std::unique_ptr<Server>> StartOrThrow(const ServerOptions& options,
                                                               std::unique_ptr<Engine> engine, const Clock& clock);
+  absl::Status ReadNoiseKey(const ServerOptions& options);
   absl::Status Listen(const ServerOptions& options);
   void RefuseConnection(const char* reason);
   // Counts and logs a connection that was ended because its client sent too many `what`.

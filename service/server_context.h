@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "host/engine.h"
 #include "service/admission/count_limit.h"
@@ -52,7 +53,7 @@ struct ServerContext {
   ~ServerContext() { timer.Stop(); }
 
   // Returns: the parts that rounds use.
-  RoundServices ForRounds() { return {engine, clock, limits, tenants, timer, pool, metrics, store}; }
+  RoundServices ForRounds() { return {engine, clock, limits, tenants, timer, pool, metrics, store, &noise_key}; }
 
   // Returns: the parts that the task store uses.
   TaskServices ForTasks(Registry* rounds) { return {clock, limits, budget, timer, pool, metrics, *rounds, store}; }
@@ -73,6 +74,7 @@ struct ServerContext {
   AuditLog audit;               // refused callers
   Metrics metrics;
   Warnings warnings;
+  std::string noise_key;  // set before the server starts; empty: private rounds are refused
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
   WorkerPool pool;           // with inspections the last member: they run their tasks before the others are destroyed

@@ -83,7 +83,8 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
   if (a.numerics != Numerics::kFixedPoint) return absl::OkStatus();
   const bool sums_weights = a.weighting == Weighting::kByWeight && (IsMean(a.op) || a.return_weights);
   if (UsesFixedPoint(spec)) {
-    RETURN_IF_ERROR(ValidateBound(spec, "value_bound", a.value_bound));
+    // With privacy, clip.l2 is the bound of the terms.
+    if (!spec.privacy.has_value()) RETURN_IF_ERROR(ValidateBound(spec, "value_bound", a.value_bound));
     if (a.on_nonfinite == NonfinitePolicy::kPropagate) {
       return Invalid(spec, "fixed_point has no NaN or Inf, so it cannot propagate them");
     }

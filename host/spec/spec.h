@@ -10,6 +10,7 @@
 #include "host/spec/clip.h"
 #include "host/spec/dtype.h"
 #include "host/spec/order.h"
+#include "host/spec/privacy.h"
 
 namespace sparseagg {
 
@@ -103,7 +104,8 @@ struct TensorSpec {
   Layout layout = Layout::kSparse;
   bool modular = false;  // unsigned sums that wrap by definition
   AggregationSpec aggregation;
-  TensorClip clip;  // set by ResolveClips
+  TensorClip clip;                                      // set by ResolveClips
+  std::optional<TensorPrivacy> privacy = std::nullopt;  // set by ResolvePrivacy
 };
 
 // Checks that every combination of fields in `spec` has a meaning.

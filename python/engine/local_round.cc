@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<Tenso
                                                                const LocalRoundOptions& options) {
   ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimeOf(options.threads, options.device));
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
-                   Aggregation::Create(runtime->engine, tensors, options.memory_limit));
+                   Aggregation::Create(runtime->engine, tensors, options.memory_limit, {options.noise_key, "", ""}));
   const uint64_t batch_bytes =
       options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
   auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, *runtime));
@@ -270,6 +270,9 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
 }
 
 absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
+  if (tensors_.front().privacy.has_value()) {
+    return absl::FailedPreconditionError("privacy refuses withdrawals: each would be one more look at the same data");
+  }
   std::shared_lock alive(life_);
   std::lock_guard lock(mu_);
   RETURN_IF_ERROR(CheckOpen());

@@ -298,8 +298,8 @@ class MemoryRound {
 // The Python class _engine.MemoryRounds: the rounds of one client. All members are called with the GIL held.
 class MemoryRounds {
  public:
-  explicit MemoryRounds(int merges)
-      : host_(new RoundHost(merges), [](RoundHost* host) {
+  MemoryRounds(int merges, std::string noise_key)
+      : host_(new RoundHost(merges, std::move(noise_key)), [](RoundHost* host) {
           if (!host->IsOfParent()) delete host;
         }) {}
 
@@ -398,7 +398,7 @@ void DefineMemoryRounds(py::module_& module) {
       .def("read", &MemoryRound::Read, py::arg("tensors"))
       .def("raise_failure", &MemoryRound::RaiseFailure);
   py::class_<MemoryRounds>(module, "MemoryRounds")
-      .def(py::init<int>(), py::arg("merges"))
+      .def(py::init<int, std::string>(), py::arg("merges"), py::arg("noise_key") = py::bytes(""))
       .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"), py::arg("tensors"),
            py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
            py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"))

@@ -197,14 +197,15 @@ void Define(py::module_& module) {
   DefineDeviceColumn(module);
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                       uint64_t min_submissions, int threads, uint64_t memory_limit, bool device) {
+                       uint64_t min_submissions, int threads, uint64_t memory_limit, bool device,
+                       const py::bytes& noise_key) {
              return std::make_unique<Aggregator>(tensors,
                                                  RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
-                                                 LocalRoundOptions{threads, memory_limit, device});
+                                                 LocalRoundOptions{threads, memory_limit, device, noise_key});
            }),
            py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
            py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"),
-           py::arg("device"))
+           py::arg("device"), py::arg("noise_key"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))

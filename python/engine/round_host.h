@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,9 +26,12 @@ using service::Round;
 // wait for them. Thread-safe.
 class RoundHost {
  public:
-  // `merges`: how many rounds merge at once; each merge uses all cores. 0: none ever does, for tests.
-  explicit RoundHost(int merges)
-      : pool_(merges), registry_({*engine_, clock_, limits_, tenants_, timer_, pool_, metrics_}) {}
+  // `merges`: how many rounds merge at once; each merge uses all cores. 0: none ever does, for tests. `noise_key`: of
+  // private rounds.
+  RoundHost(int merges, std::string noise_key)
+      : noise_key_(std::move(noise_key)),
+        pool_(merges),
+        registry_({*engine_, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_}) {}
   RoundHost(const RoundHost&) = delete;
   RoundHost& operator=(const RoundHost&) = delete;
   ~RoundHost() {
@@ -66,6 +70,7 @@ class RoundHost {
   const service::Clock& clock_ = service::SystemClock();
   const service::Limits limits_;  // of which rounds read only upload_timeout, for uploads of several calls
   const std::unique_ptr<Engine> engine_ = CreateCpuEngine({});
+  const std::string noise_key_;
   service::MemoryBudget budget_{0};
   service::CountLimit open_rounds_{0};
   service::CountLimit uploads_{0};

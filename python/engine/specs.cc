@@ -1,8 +1,12 @@
 #include "python/engine/specs.h"
 
+#include <pybind11/stl.h>
+
+#include <map>
 #include <optional>
 #include <string>
 
+#include "host/spec/privacy.h"
 #include "host/spec/resolve_clips.h"
 #include "python/engine/errors.h"
 
@@ -80,6 +84,21 @@ ClipSpec ToClip(const py::dict& fields, const char* name) {
   return clip;
 }
 
+// Returns: the privacy options in fields["privacy"], a dictionary or None.
+std::optional<PrivacySpec> ToPrivacy(const py::dict& fields) {
+  if (!fields.contains("privacy") || fields["privacy"].is_none()) return std::nullopt;
+  const auto options = fields["privacy"].cast<py::dict>();
+  PrivacySpec privacy;
+  Set(options, "noise_multiplier", privacy.noise_multiplier);
+  privacy.keys =
+      Parse<KeySelection>(options, "keys", {"public", "weighted_gaussian", "count_gaussian", "truncated_geometric"});
+  Set(options, "key_noise_multiplier", privacy.key_noise_multiplier);
+  Set(options, "key_epsilon", privacy.key_epsilon);
+  Set(options, "delta", privacy.delta);
+  privacy.public_keys = options["public_keys"].cast<std::map<std::string, std::vector<uint64_t>>>();
+  return privacy;
+}
+
 }  // namespace
 
 DType ParseDType(const std::string& name) {
@@ -93,6 +112,7 @@ std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
   std::vector<TensorSpec> specs;
   ClipSpec round_clip;
   std::vector<ClipSpec> clips;
+  std::optional<PrivacySpec> privacy;
   for (const py::handle item : tensors) {
     const auto fields = item.cast<py::dict>();
     TensorSpec spec;
@@ -105,9 +125,11 @@ std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
     spec.aggregation = ToAggregation(fields);
     round_clip = ToClip(fields, "round_clip");
     clips.push_back(ToClip(fields, "clip"));
+    privacy = ToPrivacy(fields);
     specs.push_back(std::move(spec));
   }
   ThrowIfError(ResolveClips(round_clip, clips, absl::MakeSpan(specs)));
+  if (privacy.has_value()) ThrowIfError(ResolvePrivacy(*privacy, absl::MakeSpan(specs)));
   return specs;
 }
 

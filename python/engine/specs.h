@@ -13,9 +13,9 @@ namespace sparseagg::python {
 
 // Converts a list of dictionaries, one for each tensor. The keys of a dictionary are name, dtype, num_rows, row_width,
 // layout and modular of a TensorSpec, the field names of its AggregationSpec, max_submissions, and clip and round_clip:
-// None, or a dictionary of the fields of a ClipSpec. Requires: the GIL.
-// Returns: specs that are not validated but for their bounds. Errors: ValueError for unknown names of enum values or
-// dtypes; the package refuses them before. StatusException: as of ResolveClips.
+// None, or a dictionary of the fields of a ClipSpec; privacy: likewise of a PrivacySpec, the same for all tensors.
+// Requires: the GIL. Returns: specs that are not validated but for their bounds. Errors: ValueError for unknown names
+// of enum values or dtypes; the package refuses them before. StatusException: as of ResolveClips and ResolvePrivacy.
 std::vector<TensorSpec> ToTensorSpecs(const pybind11::list& tensors);
 
 // Returns: the dtype of this name. Errors: ValueError.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "host/base/status_macros.h"
+#include "host/spec/privacy.h"
 #include "host/spec/resolve_clips.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -72,6 +73,10 @@ static_assert(static_cast<int>(MeanDivisor::kWeights) == v1::MEAN_DIVISOR_WEIGHT
               static_cast<int>(MeanDivisor::kSubmissions) == v1::MEAN_DIVISOR_SUBMISSIONS - 1 &&
               static_cast<int>(MeanDivisor::kFixed) == v1::MEAN_DIVISOR_FIXED - 1);
 static_assert(static_cast<int>(ClipPolicy::kReject) == v1::CLIP_POLICY_REJECT - 1);
+static_assert(static_cast<int>(KeySelection::kPublic) == v1::KEY_SELECTION_PUBLIC - 1 &&
+              static_cast<int>(KeySelection::kWeightedGaussian) == v1::KEY_SELECTION_WEIGHTED_GAUSSIAN - 1 &&
+              static_cast<int>(KeySelection::kCountGaussian) == v1::KEY_SELECTION_COUNT_GAUSSIAN - 1 &&
+              static_cast<int>(KeySelection::kTruncatedGeometric) == v1::KEY_SELECTION_TRUNCATED_GEOMETRIC - 1);
 static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
               static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
@@ -172,6 +177,30 @@ absl::Status DecodeClips(const v1::RoundSpec& wire, std::vector<TensorSpec>& ten
   return ResolveClips(DecodeClip(wire.clip()), own, absl::MakeSpan(tensors));
 }
 
+// Sets the privacy options of all tensors, if the round has any.
+absl::Status DecodePrivacy(const v1::RoundSpec& wire, std::vector<TensorSpec>& tensors) {
+  if (!wire.has_privacy()) return absl::OkStatus();
+  const v1::PrivacySpec& privacy = wire.privacy();
+  RETURN_IF_ERROR(CheckKnown(privacy.keys(), "privacy.keys"));
+  if (wire.min_submissions() != 0) {
+    return absl::InvalidArgumentError(
+        "privacy refuses min_submissions: the state of the round would tell how many submissions there are");
+  }
+  PrivacySpec spec;
+  spec.noise_multiplier = privacy.noise_multiplier();
+  spec.keys = Choose(privacy.keys(), v1::KEY_SELECTION_UNSPECIFIED, KeySelection::kWeightedGaussian);
+  if (privacy.has_key_noise_multiplier()) spec.key_noise_multiplier = privacy.key_noise_multiplier();
+  if (privacy.has_key_epsilon()) spec.key_epsilon = privacy.key_epsilon();
+  if (privacy.has_delta()) spec.delta = privacy.delta();
+  for (const v1::PublicKeys& keys : privacy.public_keys()) {
+    if (!spec.public_keys.emplace(keys.tensor(), std::vector<uint64_t>(keys.keys().begin(), keys.keys().end()))
+             .second) {
+      return absl::InvalidArgumentError(absl::StrCat("privacy.public_keys has tensor '", keys.tensor(), "' twice"));
+    }
+  }
+  return ResolvePrivacy(spec, absl::MakeSpan(tensors));
+}
+
 bool HasFixedPoint(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kFixedPoint; }
 
 // Errors: INVALID_ARGUMENT: `wire`, which is not fixed point, has bounds. Callers would think that they are enforced.
@@ -255,6 +284,7 @@ absl::StatusOr<TensorSpec> DecodeTensor(const v1::TensorSpec& wire, const v1::Ro
   spec.modular = wire.modular();
   spec.aggregation = Combine(wire.aggregation(), round.aggregation(), spec.layout, round.max_submissions());
   CombineCut(wire.aggregation(), round.aggregation(), spec);
+  if (round.has_privacy()) spec.privacy.emplace();  // DecodePrivacy sets it
   RETURN_IF_ERROR(Validate(spec));
   if (wire.has_shape()) RETURN_IF_ERROR(CheckShape(wire.shape(), spec));
   if (!HasFixedPoint(spec)) RETURN_IF_ERROR(in_tensor(RefuseBounds(wire.aggregation())));
@@ -332,6 +362,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
     RETURN_IF_ERROR(RefuseBounds(spec.aggregation()));
   }
   RETURN_IF_ERROR(DecodeClips(spec, config.tensors));
+  RETURN_IF_ERROR(DecodePrivacy(spec, config.tensors));
   RETURN_IF_ERROR(RefuseUnusedOrder(spec.aggregation(), config.tensors));
   RETURN_IF_ERROR(RefuseUnusedCut(spec.aggregation(), config.tensors));
   config.min_submissions = spec.min_submissions();

@@ -8,6 +8,20 @@
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::service {
+namespace {
+
+// Returns: what of a private round does not depend on the submissions of others.
+RoundSnapshot WithoutCounts(RoundSnapshot snapshot, const Identity& caller) {
+  snapshot.num_submissions = 0;
+  snapshot.num_tuples = 0;
+  snapshot.num_bytes = 0;
+  snapshot.num_refused = 0;
+  snapshot.num_uploads = 0;
+  if (caller.role != Role::kClient) snapshot.recent_refusals.clear();  // a client sees its own
+  return snapshot;
+}
+
+}  // namespace
 
 std::vector<MethodEntry> AggregationMethods::Entries() {
   const auto entry = [this](Method method, void (AggregationMethods::*handler)(const Call&)) {
@@ -44,6 +58,10 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Calle
   return registry_.Find(caller.identity().tenant, id);
 }
 
+bool AggregationMethods::HidesCounts(const Round& round, const Identity& caller) {
+  return round.config().HasPrivacy() && (caller.role == Role::kClient || caller.role == Role::kObserver);
+}
+
 void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::Round* wire) const {
   RoundSnapshot snapshot = round.Snapshot();
   // A client learns nothing of other clients.
@@ -52,7 +70,13 @@ void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::
     auto& refusals = snapshot.recent_refusals;
     refusals.erase(std::remove_if(refusals.begin(), refusals.end(), is_other), refusals.end());
   }
+  if (HidesCounts(round, caller)) snapshot = WithoutCounts(std::move(snapshot), caller);
   EncodeRound(round.config(), snapshot, server_.engine.name(), wire);
+  if (HidesCounts(round, caller)) {
+    wire->clear_timeline();
+    wire->clear_clip();
+    for (v1::TensorSummary& summary : *wire->mutable_results()) summary.clear_plan();
+  }
 }
 
 uint64_t AggregationMethods::MostBytesOf(const Round& round) {

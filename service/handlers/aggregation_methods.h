@@ -54,6 +54,8 @@ class AggregationMethods : public Methods {
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
+  // Returns: whether the caller must not see how many submissions the round has, and what follows from that.
+  static bool HidesCounts(const Round& round, const Identity& caller);
 
  private:
   // rounds.cc

@@ -36,7 +36,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "AggregationSpec.mean_divisor",
                                            "SealRound",
                                            "InspectRound",
-                                           "CloseRoundRequest.client_weights"};
+                                           "CloseRoundRequest.client_weights",
+                                           "RoundSpec.privacy"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

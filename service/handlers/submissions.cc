@@ -19,6 +19,9 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.parent());
     ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.parent()));
+    if (HidesCounts(*round, self.caller().identity())) {
+      return absl::PermissionDeniedError("privacy: the submissions of this round are shown to coordinators alone");
+    }
     const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMaxSubmissionBytes, 1));
     const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
     return PlannedAnswer{most * kMaxSubmissionBytes,

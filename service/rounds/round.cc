@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
 absl::Status Round::Start(Permit permit) {
   {
     MutexLock merge(&merge_mu_);
-    RETURN_IF_ERROR(sum_.Create(services_.engine));
+    RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
   }
   MutexLock lock(&mu_);
   open_permit_ = std::move(permit);

@@ -115,6 +115,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Writes a new round to the store, and from now on what happens to it. `number`: in the store. Without a call of it
   // or of ResumeJournal nothing is stored, and WhenDurable and AwaitDurable answer at once.
   absl::Status StartJournal(uint64_t number);
+  // Errors: FAILED_PRECONDITION: the round is private, and was created with another noise key.
+  absl::Status CheckNoiseKey(absl::string_view noise_key_id) const;
   // Removes the round from the store.
   absl::Status DeleteStored() { return journal_->Delete(); }
   // True if answers have to wait for WhenDurable.

@@ -39,6 +39,8 @@ struct RoundConfig {
   bool KeepsSubmissions() const;
   // Returns: whether a tensor has bounds (TensorSpec::clip).
   bool HasClip() const;
+  // Returns: whether the results are differentially private, so that numbers of submissions are secret.
+  bool HasPrivacy() const { return !tensors.empty() && tensors.front().privacy.has_value(); }
 };
 
 }  // namespace sparseagg::service

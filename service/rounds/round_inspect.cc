@@ -28,6 +28,9 @@ uint64_t Round::InspectionPage::MemoryBytes() const {
 }
 
 absl::StatusOr<std::vector<size_t>> Round::CheckInspected(std::vector<size_t> tensors) const {
+  if (config_->HasPrivacy()) {
+    return absl::FailedPreconditionError("privacy refuses inspections: inner products have no noise");
+  }
   const auto has_floats = [](const TensorSpec& spec) {
     return IsFloat(spec.dtype) && spec.aggregation.op != Op::kUnion;
   };

@@ -1,5 +1,7 @@
 // Round: the restart of a server, from the records of an earlier run.
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
@@ -10,7 +12,17 @@ namespace sparseagg::service {
 absl::Status Round::StartJournal(uint64_t number) {
   if (services_.store == nullptr) return absl::OkStatus();
   journal_->Start(number);
-  return journal_->Write(&Store::PutRound, RoundRecord{config_->tenant, config_->id, config_->wire_spec, create_time_});
+  std::string noise_key_id;
+  if (config_->HasPrivacy()) noise_key_id = privacy::NoiseKeyId(*services_.noise_key);
+  return journal_->Write(&Store::PutRound, RoundRecord{config_->tenant, config_->id, config_->wire_spec, create_time_,
+                                                       std::move(noise_key_id)});
+}
+
+absl::Status Round::CheckNoiseKey(absl::string_view noise_key_id) const {
+  if (!config_->HasPrivacy() || privacy::NoiseKeyId(*services_.noise_key) == noise_key_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the noise key is another one than that which the round was created with: with it the result would have other "
+      "noise, and two results of the same submissions tell more than one");
 }
 
 absl::Status Round::RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,

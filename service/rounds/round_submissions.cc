@@ -51,6 +51,9 @@ void Round::WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& wi
 }
 
 absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
+  if (config_->HasPrivacy()) {
+    return absl::FailedPreconditionError("privacy refuses withdrawals: each would be one more look at the same data");
+  }
   {
     MutexLock lock(&mu_);  // first of all, so that the call does not wait for a final merge
     if (!life_.is_open()) return NotOpenErrorLocked();

@@ -21,9 +21,13 @@ bool MergesOnArrival(const RoundConfig& config) {
   return !std::all_of(config.tensors.begin(), config.tensors.end(), OrderMatters);
 }
 
-absl::Status RoundSum::Create(Engine& engine) {
+absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   fixed_bytes_ = kRoundOverheadBytes * (1 + config_.tensors.size()) + config_.wire_spec.size();
-  ASSIGN_OR_RETURN(aggregation_, ToStatus([&] { return Aggregation::Create(engine, config_.tensors); }));
+  privacy::NoiseSource noise;
+  if (noise_key != nullptr) noise = {*noise_key, config_.tenant, config_.id};
+  ASSIGN_OR_RETURN(aggregation_, ToStatus([&] {
+                     return Aggregation::Create(engine, config_.tensors, /*memory_limit=*/0, std::move(noise));
+                   }));
   const uint64_t bytes = aggregation_->BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
   return reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",

@@ -28,9 +28,10 @@ class RoundSum {
   RoundSum(const RoundConfig& config, MemoryBudget* budget)
       : config_(config), budget_(*budget), reservation_(budget, config.KeepsSubmissions()) {}
 
-  // Errors: INVALID_ARGUMENT: of Aggregation::Create. RESOURCE_EXHAUSTED: no memory for the round and its dense
-  // results.
-  absl::Status Create(Engine& engine);
+  // `noise_key`: of the server; null or empty: there is none.
+  // Errors: INVALID_ARGUMENT: of Aggregation::Create. FAILED_PRECONDITION: a private round without a noise key.
+  // RESOURCE_EXHAUSTED: no memory for the round and its dense results.
+  absl::Status Create(Engine& engine, const std::string* noise_key);
   // Null after Finish and Free.
   const Aggregation* aggregation() const { return aggregation_.get(); }
 

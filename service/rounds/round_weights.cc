@@ -35,6 +35,9 @@ absl::StatusOr<std::vector<const Round::ClientWeight*>> Sorted(absl::Span<const 
 }  // namespace
 
 absl::Status Round::CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const {
+  if (config_->HasPrivacy()) {
+    return absl::FailedPreconditionError("privacy refuses client_weights: a client could weigh more than its bound");
+  }
   auto given = sorted.begin();
   const auto unknown = [](const std::string& client) {
     return absl::InvalidArgumentError(

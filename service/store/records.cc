@@ -12,6 +12,7 @@ std::string EncodeRecord(const RoundRecord& record) {
   message.set_id(record.id);
   message.set_spec(record.spec);
   message.set_create_time_ns(absl::ToUnixNanos(record.create_time));
+  message.set_noise_key_id(record.noise_key_id);
   return message.SerializeAsString();
 }
 
@@ -64,7 +65,8 @@ std::string EncodeRecord(const SyncedRecord& record) {
 
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
-  return RoundRecord{message.tenant(), message.id(), message.spec(), absl::FromUnixNanos(message.create_time_ns())};
+  return RoundRecord{message.tenant(), message.id(), message.spec(), absl::FromUnixNanos(message.create_time_ns()),
+                     message.noise_key_id()};
 }
 
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {

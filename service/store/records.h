@@ -19,6 +19,7 @@ struct RoundRecord {
   std::string id;
   std::string spec;  // serialised v1::RoundSpec
   absl::Time create_time;
+  std::string noise_key_id = {};  // NoiseKeyId of a private round's key; empty: the round is not private
 };
 
 // The state of a round that is not open.

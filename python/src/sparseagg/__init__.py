@@ -12,7 +12,8 @@
 Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and
 ``Client(":memory:")`` merges in this process. ``Server`` is such a local server as an object.
 
-What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions. What it returns:
+What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions, ``DP``
+adds noise for differential privacy (experimental), and ``PrivacyLedger`` says what that costs. What it returns:
 ``Result``, with a ``TensorResult`` for each tensor.
 
 Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
@@ -54,13 +55,17 @@ from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
 from sparseagg._internal.spec.clip_spec import ClipSpec
+from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
+from sparseagg._internal.spec.privacy_spec import DP
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.top_k import TopK
 from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
+    "DP",
     "TLS",
+    "AdaptiveClip",
     "Aggregator",
     "BatchReceipt",
     "Client",
@@ -72,6 +77,7 @@ __all__ = [
     "InvalidArgumentError",
     "NewTask",
     "Outcome",
+    "PrivacyLedger",
     "PublishedModel",
     "Refusal",
     "Result",

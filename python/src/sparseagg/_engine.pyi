@@ -80,6 +80,7 @@ class Aggregator:
         threads: int,
         memory_limit: int,
         device: bool,
+        noise_key: bytes,
     ) -> None: ...
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
@@ -164,9 +165,10 @@ class MemoryRounds:
 
     Args:
         merges: how many rounds merge at once; with 0 none ever does, for tests.
+        noise_key: secret of rounds with privacy; without it they are refused.
     """
 
-    def __init__(self, merges: int) -> None: ...
+    def __init__(self, merges: int, noise_key: bytes = b"") -> None: ...
     def create(
         self,
         round_id: str | None,

@@ -37,7 +37,7 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                                            "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",
                                            "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
                                            "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound",
-                                           "InspectRound", "CloseRoundRequest.client_weights"));
+                                           "InspectRound", "CloseRoundRequest.client_weights", "RoundSpec.privacy"));
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
   v1::RoundSpec spec = SumSpec();

@@ -35,6 +35,11 @@ KEY_ENCODING_IMPLICIT: KeyEncoding
 KEY_ENCODING_U32: KeyEncoding
 KEY_ENCODING_U64: KeyEncoding
 KEY_ENCODING_UNSPECIFIED: KeyEncoding
+KEY_SELECTION_COUNT_GAUSSIAN: KeySelection
+KEY_SELECTION_PUBLIC: KeySelection
+KEY_SELECTION_TRUNCATED_GEOMETRIC: KeySelection
+KEY_SELECTION_UNSPECIFIED: KeySelection
+KEY_SELECTION_WEIGHTED_GAUSSIAN: KeySelection
 MEAN_DIVISOR_FIXED: MeanDivisor
 MEAN_DIVISOR_SUBMISSIONS: MeanDivisor
 MEAN_DIVISOR_UNSPECIFIED: MeanDivisor
@@ -360,6 +365,30 @@ class ListSubmissionsResponse(_message.Message):
     submissions: _containers.RepeatedCompositeFieldContainer[Submission]
     def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class PrivacySpec(_message.Message):
+    __slots__ = ["delta", "key_epsilon", "key_noise_multiplier", "keys", "noise_multiplier", "public_keys"]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_EPSILON_FIELD_NUMBER: _ClassVar[int]
+    KEY_NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    NOISE_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEYS_FIELD_NUMBER: _ClassVar[int]
+    delta: float
+    key_epsilon: float
+    key_noise_multiplier: float
+    keys: KeySelection
+    noise_multiplier: float
+    public_keys: _containers.RepeatedCompositeFieldContainer[PublicKeys]
+    def __init__(self, noise_multiplier: _Optional[float] = ..., keys: _Optional[_Union[KeySelection, str]] = ..., key_noise_multiplier: _Optional[float] = ..., key_epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., public_keys: _Optional[_Iterable[_Union[PublicKeys, _Mapping]]] = ...) -> None: ...
+
+class PublicKeys(_message.Message):
+    __slots__ = ["keys", "tensor"]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    tensor: str
+    def __init__(self, tensor: _Optional[str] = ..., keys: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Refusal(_message.Message):
     __slots__ = ["client_id", "code", "reason", "time"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -439,7 +468,7 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "clip", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "result_ttl", "tensors"]
+    __slots__ = ["aggregation", "clip", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +476,7 @@ class RoundSpec(_message.Message):
     MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_TUPLES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MIN_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
     RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
@@ -456,9 +486,10 @@ class RoundSpec(_message.Message):
     max_submissions: int
     max_tuples_per_submission: int
     min_submissions: int
+    privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]
@@ -800,6 +831,9 @@ class MeanDivisor(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class ClipPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class KeySelection(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class KeyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

@@ -66,6 +66,7 @@ _FEATURES = (
     "SealRound",
     "InspectRound",
     "CloseRoundRequest.client_weights",
+    "RoundSpec.privacy",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
@@ -121,7 +122,7 @@ class MemoryConnection:
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
         self._pid = os.getpid()
         self._closed = False
-        self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES)
+        self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES, os.urandom(32))
         self._waits: dict[int, concurrent.futures.Future[None]] = {}  # each is done when its wait is over
         self._numbers = itertools.count()  # keys of _waits
         thread = threading.Thread(target=_end_waits, args=(self._rounds, self._waits), name=":memory:", daemon=True)

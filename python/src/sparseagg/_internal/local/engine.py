@@ -51,6 +51,7 @@ def aggregate(
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
+    noise_key: bytes | None = None,
 ) -> Result:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
@@ -72,6 +73,7 @@ def aggregate(
         device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
             a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
             the result.
+        noise_key: as of ``Aggregator``.
 
     Raises:
         EngineMissingError, UnavailableError: as of ``Aggregator``.
@@ -86,15 +88,28 @@ def aggregate(
         # a second merge checks every value beforehand, and names the first bad one.
         summed, unscanned = left_to_sums(spec)
         if summed:
-            aggregator = Aggregator(unscanned, threads=threads, memory_limit=memory_limit, device=device)
+            aggregator = Aggregator(
+                unscanned, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key
+            )
             aggregator._add_all(updates, are_all=True)
             aggregator.spec = spec
             result = aggregator._finish(summed)
             if result is not None:
                 return result
-    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device)
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key)
     aggregator._add_all(updates, are_all=True)
     return aggregator.finish()
+
+
+def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
+    """Returns the key as the extension takes it; the extension looks at its length."""
+    if noise_key is None:
+        return b""
+    if not isinstance(noise_key, (bytes, bytearray)):
+        raise InvalidArgumentError(f"noise_key must be bytes, got {type(noise_key).__name__}")
+    if spec.privacy is None:
+        raise InvalidArgumentError("noise_key has no effect: the spec has no privacy")
+    return bytes(noise_key)
 
 
 def release_memory() -> None:
@@ -124,12 +139,15 @@ class Aggregator:
             has the same bits as without a limit.
         device: "cuda" merges on the GPU, and needs the package ``sparseagg[cuda13]``. "cpu" and None merge on the CPU.
             A GPU that fails later is replaced by the CPU. The result has the same bits everywhere.
+        noise_key: for a spec with ``privacy``, which needs it: 32 random bytes or more, such as
+            ``secrets.token_bytes(32)``. Whoever knows them can subtract the noise. The same key, spec and updates give
+            the same noise; use one key for all rounds, and keep it.
 
     Raises:
         EngineMissingError: this installation has no engine, or none for the GPU; the message says what to install.
         UnavailableError: the GPU's engine does not work on this machine; the message says why.
         FailedPreconditionError: this process was forked from one that had used the GPU.
-        InvalidArgumentError: the spec makes no sense; the message names the field.
+        InvalidArgumentError: the spec makes no sense, or a ``noise_key`` has no effect; the message names the field.
     """
 
     def __init__(
@@ -139,6 +157,7 @@ class Aggregator:
         threads: SupportsIndex | None = None,
         memory_limit: SupportsIndex | None = None,
         device: str | None = None,
+        noise_key: bytes | None = None,
     ) -> None:
         if threads is not None:
             what = f"threads must be a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
@@ -155,7 +174,11 @@ class Aggregator:
         on_gpu = cuda_plugin.uses_gpu(device)
         with extension.errors():
             self._engine = extension.load().Aggregator(
-                **fields, threads=threads or 0, memory_limit=memory_limit or 0, device=on_gpu
+                **fields,
+                threads=threads or 0,
+                memory_limit=memory_limit or 0,
+                device=on_gpu,
+                noise_key=_checked_noise_key(spec, noise_key),
             )
 
     def add(

@@ -61,6 +61,10 @@ def engine_fields(spec: RoundSpec) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
         )
+    if spec.privacy is not None and spec.min_submissions:
+        raise InvalidArgumentError(
+            "privacy refuses min_submissions: the state of the round would tell how many submissions there are"
+        )
     refuse_unused(spec)
     limits = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
     return {
@@ -89,4 +93,5 @@ def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
         "max_submissions": spec.max_submissions,
         "clip": None if tensor.clip is None else tensor.clip.bounds(),
         "round_clip": None if spec.clip is None else spec.clip.bounds(),
+        "privacy": None if spec.privacy is None else spec.privacy.options(),
     }

@@ -25,6 +25,7 @@ from sparseagg._internal.spec.options import (
     set_fields,
     words_of,
 )
+from sparseagg._internal.spec.privacy_spec import DP, checked_privacy
 from sparseagg._internal.spec.shapes import checked_shape, sizes_of
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -225,6 +226,8 @@ class RoundSpec(Options):
         max_tuples_per_submission: limit over all tensors. None: the server's limit.
         max_bytes_per_submission: limit of keys and values. None: the server's limit.
         clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
+        privacy: differential privacy of the results, such as ``DP(noise_multiplier=1.0, …)``. Experimental. None: no
+            noise.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -235,6 +238,7 @@ class RoundSpec(Options):
     max_tuples_per_submission: int | None = None
     max_bytes_per_submission: int | None = None
     clip: ClipSpec | None = None
+    privacy: DP | None = None
 
     def __init__(
         self,
@@ -247,6 +251,7 @@ class RoundSpec(Options):
         max_tuples_per_submission: int | None = None,
         max_bytes_per_submission: int | None = None,
         clip: ClipSpec | None = None,
+        privacy: DP | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -262,6 +267,7 @@ class RoundSpec(Options):
             max_tuples_per_submission=max_tuples_per_submission,
             max_bytes_per_submission=max_bytes_per_submission,
             clip=checked_clip(clip),
+            privacy=checked_privacy(privacy),
         )
 
     def __repr__(self) -> str:
@@ -359,6 +365,7 @@ class RoundSpec(Options):
             deadline=duration("deadline", self.deadline),
             result_ttl=duration("result_ttl", self.result_ttl),
             clip=None if self.clip is None else self.clip.to_proto(),
+            privacy=None if self.privacy is None else self.privacy.to_proto(),
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -375,6 +382,7 @@ class RoundSpec(Options):
             max_tuples_per_submission=proto.max_tuples_per_submission or None,
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
+            privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
             **options_from_proto(proto.aggregation),
         )
 

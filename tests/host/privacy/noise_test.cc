@@ -1,0 +1,121 @@
+// Streams of noise: the vectors of RFC 8439, RFC 5869 and FIPS 180-4, and that no two streams are alike.
+#include "host/privacy/noise.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "absl/strings/escaping.h"
+
+namespace sparseagg::privacy {
+namespace {
+
+std::string Hex(const void* bytes, size_t size) {
+  return absl::BytesToHexString(absl::string_view(static_cast<const char*>(bytes), size));
+}
+
+Bytes32 KeyOf(uint8_t first) {
+  Bytes32 key;
+  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<uint8_t>(first + i);
+  return key;
+}
+
+TEST(ChaCha20, Rfc8439_BlockFunction_Section232) {
+  uint8_t block[64];
+  ChaCha20(KeyOf(0), {0, 0, 0, 9, 0, 0, 0, 0x4a, 0, 0, 0, 0}, 1, block, sizeof(block));
+  EXPECT_EQ(Hex(block, 64),
+            "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+            "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e");
+}
+
+TEST(ChaCha20, Rfc8439_KeyStream_AppendixA1) {
+  const Bytes32 zero{};
+  uint8_t blocks[128];
+  ChaCha20(zero, {}, 0, blocks, sizeof(blocks));
+  EXPECT_EQ(Hex(blocks, 64),
+            "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+            "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586");
+  EXPECT_EQ(Hex(blocks + 64, 64),
+            "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+            "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f");
+}
+
+TEST(NoiseStream, Row_IsTheNonce_AndBlocksFollow) {
+  const Bytes32 key = KeyOf(7);
+  const uint64_t row = 0x0123456789abcdef;
+  uint8_t expected[1024];
+  ChaCha20(key, {0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0, 0, 0, 0}, 0, expected, sizeof(expected));
+  NoiseStream stream(key, row);
+  for (size_t at = 0; at < sizeof(expected);) {
+    if (at % 3 == 0) {
+      ASSERT_EQ(stream.Next8(), expected[at]) << at;
+      at += 1;
+    } else {
+      if (at + 8 > sizeof(expected)) break;
+      uint64_t number = 0;
+      for (int i = 0; i < 8; ++i) number |= uint64_t{expected[at + i]} << (8 * i);
+      ASSERT_EQ(stream.Next64(), number) << at;
+      at += 8;
+    }
+  }
+}
+
+TEST(NoiseStream, Below_AnyBound_IsInRangeAndCoversIt) {
+  const Bytes32 key = KeyOf(1);
+  NoiseStream stream(key, 0);
+  EXPECT_EQ(stream.Below(1), 0u);
+  for (const uint64_t bound : {2, 3, 255, 256, 257, 1000}) {
+    std::set<uint64_t> seen;
+    for (uint64_t i = 0; i < 40 * bound; ++i) seen.insert(static_cast<uint64_t>(stream.Below(bound)));
+    EXPECT_EQ(*seen.rbegin(), bound - 1);
+    EXPECT_EQ(seen.size(), bound);
+  }
+  // Above 64 bits: half of the numbers are in the upper half, within six deviations.
+  const Uint128 bound = (Uint128{1} << 100) + 12345;
+  int upper = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const Uint128 number = stream.Below(bound);
+    ASSERT_LT(number, bound);
+    upper += number >= bound / 2 ? 1 : 0;
+  }
+  EXPECT_NEAR(upper, 5000, 300);
+}
+
+TEST(Hkdf, Rfc5869_TestCases1And3) {
+  const std::string key(22, '\x0b');
+  EXPECT_EQ(Hex(Hkdf(key, absl::HexStringToBytes("000102030405060708090a0b0c"),
+                     absl::HexStringToBytes("f0f1f2f3f4f5f6f7f8f9"), 42)
+                    .data(),
+                42),
+            "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865");
+  EXPECT_EQ(Hex(Hkdf(key, "", "", 42).data(), 42),
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8");
+}
+
+TEST(Sha256, Abc_IsFips180) {
+  Sha256 hash;
+  hash.Add("abc", 3);
+  EXPECT_EQ(Hex(hash.Finish().data(), 32), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(RoundKey, EveryInput_ChangesIt) {
+  const NoiseSource source{std::string(32, 'k'), "tenant", "round"};
+  std::set<Bytes32> keys = {DeriveRoundKey(source, KeyOf(1), KeyOf(2))};
+  keys.insert(DeriveRoundKey({std::string(32, 'l'), "tenant", "round"}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenan", "tround"}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenant", "round2"}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey(source, KeyOf(2), KeyOf(2)));
+  keys.insert(DeriveRoundKey(source, KeyOf(1), KeyOf(3)));
+  EXPECT_EQ(keys.size(), 6u);
+  EXPECT_EQ(keys.count(DeriveRoundKey(source, KeyOf(1), KeyOf(2))), 1u);
+  std::set<Bytes32> streams = {
+      DeriveStreamKey(KeyOf(1), NoisePurpose::kValues, "a"), DeriveStreamKey(KeyOf(1), NoisePurpose::kKeys, "a"),
+      DeriveStreamKey(KeyOf(1), NoisePurpose::kValues, "b"), DeriveStreamKey(KeyOf(2), NoisePurpose::kValues, "a")};
+  EXPECT_EQ(streams.size(), 4u);
+}
+
+}  // namespace
+}  // namespace sparseagg::privacy

@@ -1,0 +1,166 @@
+"""Rounds with privacy on a server: the noise key, what a restart gives, and what callers do not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from private_rounds import KEY, crowd, private_spec
+from sparseagg._internal.commands.cli import main
+
+
+def _key_file(folder, key=KEY):
+    path = folder / "noise.key"
+    path.write_bytes(key)
+    return ["--noise-key-file", str(path)]
+
+
+def _noisy():
+    return private_spec(sa.DP(noise_multiplier=1.0, keys="public"))
+
+
+def test_server_without_a_key_refuses_private_rounds(server):
+    with sa.Client(server.address) as client:
+        assert "RoundSpec.privacy" in client.server_info().features
+        with pytest.raises(sa.errors.FailedPreconditionError, match="--noise-key-file"):
+            client.create_round(private_spec())
+
+
+def test_short_key_stops_the_start(start_server, tmp_path):
+    with pytest.raises(AssertionError, match="it needs 32 random ones or more"):
+        start_server(*_key_file(tmp_path, bytes(31)))
+
+
+def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp_path):
+    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+        opened = client.create_round(private_spec())
+        assert opened.spec == private_spec()
+        for name, update in crowd(60).items():
+            opened.submit(name, update)
+        opened.submit("z", {"v": ([5, 6], np.full((2, 2), 0.5)), "bias": np.zeros((4, 1))})
+        with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses withdrawals"):
+            opened.withdraw("z")
+        opened.seal()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses inspections"):
+            opened.inspect()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses client_weights"):
+            opened.close(client_weights={"z": 1.0})
+        result = opened.finish()
+        assert result["v"].keys.tolist() == [3, 70]
+        np.testing.assert_allclose(result["v"].values, 60 * 0.125, atol=0.01)
+        with pytest.raises(sa.InvalidArgumentError, match="privacy refuses min_submissions"):
+            client.create_round(private_spec(min_submissions=1))
+        with pytest.raises(sa.InvalidArgumentError, match="privacy refuses prune_zeros"):
+            client.create_round(private_spec(prune_zeros=True))
+
+
+def test_cut_keeps_the_noisy_rows_of_largest_norm(start_server, tmp_path):
+    spec = private_spec()
+    cut = dataclasses.replace(spec, tensors=(spec.tensors[0].with_options(result_top_k=1), spec.tensors[1]))
+    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+        results = []
+        for each in (spec, cut):
+            opened = client.create_round(each)
+            for name, update in crowd(60).items():
+                opened.submit(name, update)
+            results.append(opened.finish()["v"])
+    assert results[0].keys.tolist() == [3, 70]
+    assert len(results[1].keys) == 1
+
+
+def test_restart_publishes_the_same_noise_and_other_keys_nothing(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data"), *_key_file(tmp_path)]
+    first = start_server(*flags)
+    with sa.Client(first.address) as client:
+        opened = client.create_round(_noisy(), round_id="kept")
+        for name, update in crowd(5).items():
+            opened.submit(name, update)
+        before = opened.finish()
+    first.kill()
+    second = start_server(*flags)
+    with sa.Client(second.address) as client:
+        after = client.get_round("kept").result()
+    assert after["v"].values.tobytes() == before["v"].values.tobytes()
+    assert after["bias"].values.tobytes() == before["bias"].values.tobytes()
+    second.kill()
+    with pytest.raises(AssertionError, match="the noise key is another one"):
+        start_server("--data-dir", str(tmp_path / "data"), *_key_file(tmp_path, bytes(32)))
+    with pytest.raises(AssertionError, match="needs a noise key"):
+        start_server("--data-dir", str(tmp_path / "data"))
+
+
+def test_rounds_of_equal_submissions_have_noise_of_their_own(start_server, tmp_path):
+    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+        results = []
+        for _ in range(2):
+            opened = client.create_round(_noisy())
+            for name, update in crowd(3).items():
+                opened.submit(name, update)
+            results.append(opened.finish()["v"].values)
+    assert np.mean(results[0] == results[1]) < 0.05
+
+
+def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
+    table = tmp_path / "tokens"
+    tokens = {}
+    for role in ("coordinator", "client", "observer"):
+        path = tmp_path / f"{role}.token"
+        named = ["--name", "c0"] if role == "client" else []
+        assert main(["keys", "create", str(table), "--role", role, *named, "--output", str(path)]) == 0
+        tokens[role] = path.read_text().strip()
+    server = start_server(*_key_file(tmp_path), "--tokens-file", str(table))
+    spec = private_spec()
+    with sa.Client(server.address, token=tokens["coordinator"], insecure_token=True) as coordinator:
+        opened = coordinator.create_round(spec, round_id="r")
+        for name, update in crowd(60).items():
+            opened.submit(name, update)
+        with pytest.raises(sa.InvalidArgumentError):
+            opened.submit("bad", {"v": ([3], [[np.nan, 0]]), "bias": np.zeros((4, 1))})
+        seen = opened.info()
+        assert seen.num_submissions == 60
+        assert seen.num_refused == 1
+        for end in (False, True):
+            for role in ("client", "observer"):
+                with sa.Client(server.address, token=tokens[role], insecure_token=True) as other:
+                    info = other.get_round("r").info()
+                    numbers = (info.num_submissions, info.num_tuples, info.num_bytes, info.num_refused)
+                    assert (*numbers, info.num_uploads) == (0, 0, 0, 0, 0)
+                    assert not info.recent_refusals
+                    assert info.clip is None
+                    with pytest.raises(sa.errors.PermissionDeniedError):
+                        list(other.get_round("r").submissions())
+                    if end:
+                        assert other.get_round("r").result()["v"].keys.tolist() == [3, 70]
+            if not end:
+                opened.finish()
+
+
+def test_over_json(start_server, tmp_path):
+    server = start_server(*_key_file(tmp_path), "--http-address", "127.0.0.1:0")
+    spec = {
+        "tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 10}],
+        "aggregation": {"numerics": "NUMERICS_FIXED_POINT"},
+        "max_submissions": 10,
+        "clip": {"l2": 1.0},
+        "privacy": {
+            "noise_multiplier": 1.0,
+            "keys": "KEY_SELECTION_PUBLIC",
+            "public_keys": [{"tensor": "v", "keys": [4]}],
+        },
+    }
+    request = urllib.request.Request(
+        f"http://{server.http_address}/v1/rounds",
+        data=json.dumps({"round_id": "j", "spec": spec}).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        made = json.load(answer)
+    assert made["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
+    with sa.Client(server.address) as client:
+        assert client.get_round("j").finish()["v"].keys.tolist() == [4]
+    with urllib.request.urlopen(f"http://{server.http_address}/openapi.json") as answer:
+        assert "PrivacySpec" in answer.read().decode()

@@ -1,0 +1,188 @@
+"""Rounds with privacy in this process: noise on the lattice, selected keys, and all that is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from private_rounds import KEY, crowd, private_spec
+
+
+def test_little_noise_gives_the_sums_of_popular_keys():
+    updates = crowd(60)
+    updates["z"] = {"v": (np.array([5, 6]), np.full((2, 2), 0.5)), "bias": np.zeros((4, 1))}
+    result = sa.aggregate(updates, private_spec(), noise_key=KEY)
+    assert result["v"].keys.tolist() == [3, 70]
+    np.testing.assert_allclose(result["v"].values, 60 * 0.125, atol=0.01)
+    np.testing.assert_allclose(result["bias"].dense().ravel(), 15, atol=0.01)
+    shift = result["v"].fixed_point_shift
+    assert shift is not None
+    units = np.ldexp(np.concatenate([result["v"].values.ravel(), result["bias"].dense().ravel()]), shift)
+    assert np.array_equal(units, np.rint(units))
+
+
+def test_noise_has_the_deviation_that_is_asked_for():
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=20_000, row_width=1)],
+        op="mean",
+        mean_divisor="fixed",
+        fixed_divisor=10,
+        numerics="fixed_point",
+        max_submissions=10,
+        weighting="by_weight",
+        weight_bound=4,
+        clip=sa.ClipSpec(l2=0.5),
+        privacy=sa.DP(noise_multiplier=1.5, keys="public"),
+    )
+    result = sa.aggregate([({"v": ([7], [[100.0]])}, 4.0)], spec, noise_key=KEY)["v"]
+    assert result.keys.size == 20_000
+    assert result.values.dtype == np.float32
+    # z · W · C / divisor, and one submission of weight 4 that was cut down to 0.5.
+    assert abs(np.std(result.values) / (1.5 * 4 * 0.5 / 10) - 1) < 6.2 / np.sqrt(2 * 20_000)
+
+
+def test_same_inputs_same_noise_and_other_inputs_other_noise():
+    spec = private_spec(sa.DP(noise_multiplier=1.0, keys="public"))
+
+    def noise(updates, key=KEY, threads=2):
+        return sa.aggregate(updates, spec, noise_key=key, threads=threads)["v"].values.tobytes()
+
+    updates = crowd(3)
+    assert noise(updates) == noise(dict(reversed(list(updates.items()))), threads=1)
+    assert noise(updates) != noise(updates, key=bytes(32))
+    assert noise(updates) != noise(crowd(4))
+
+
+def test_aggregator_and_memory_client_make_private_rounds():
+    aggregator = sa.Aggregator(private_spec(), noise_key=KEY)
+    for name, update in crowd(60).items():
+        aggregator.add(name, update)
+    with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses withdrawals"):
+        aggregator.withdraw("c0")
+    assert aggregator.finish()["v"].keys.tolist() == [3, 70]
+    with sa.Client(":memory:") as client:
+        opened = client.create_round(private_spec())
+        assert opened.spec == private_spec()
+        for name, update in crowd(60).items():
+            opened.submit(name, update)
+        assert opened.finish()["v"].keys.tolist() == [3, 70]
+
+
+def test_noisy_counts():
+    spec = private_spec(
+        sa.DP(noise_multiplier=2**-10, keys="count_gaussian", key_noise_multiplier=1.0, delta=1e-6),
+    )
+    spec = dataclasses.replace(
+        spec, tensors=(spec.tensors[0].with_options(op="coordinate_mean", return_counts=True), spec.tensors[1])
+    )
+    result = sa.aggregate(crowd(200), spec, noise_key=KEY)["v"]
+    assert result.keys.tolist() == [3, 70]
+    assert all(abs(int(count) - 200) < 2 * 6.2 for count in result.counts)
+    np.testing.assert_allclose(result.values, (200 * 0.125 / result.counts)[:, None] * np.ones(2), atol=1e-3)
+
+
+def test_few_keys_by_truncated_geometric():
+    privacy = sa.DP(noise_multiplier=2**-10, keys="truncated_geometric", key_epsilon=4.0, delta=1e-6)
+    assert sa.aggregate(crowd(100), private_spec(privacy), noise_key=KEY)["v"].keys.tolist() == [3, 70]
+
+
+def test_public_keys_may_be_listed():
+    privacy = sa.DP(noise_multiplier=2**-10, keys="public", public_keys={"v": [2, 3, 99]})
+    result = sa.aggregate(crowd(4), private_spec(privacy), noise_key=KEY)["v"]
+    assert result.keys.tolist() == [2, 3, 99]
+    np.testing.assert_allclose(result.values, [[0, 0], [0.5, 0.5], [0, 0]], atol=0.01)
+
+
+def test_no_submissions_are_noise_and_no_error():
+    result = sa.aggregate({}, private_spec(), noise_key=KEY)
+    assert result["v"].keys.size == 0
+    assert np.all(result["bias"].dense() != 0)
+
+
+def test_spec_survives_its_message():
+    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 3]})
+    for spec in (private_spec(), private_spec(privacy)):
+        assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+        assert hash(spec.privacy) == hash(sa.RoundSpec.from_proto(spec.to_proto()).privacy)
+
+
+def _with(**changes):
+    def change():
+        return private_spec(**changes)
+
+    return change
+
+
+def _of_first(**options):
+    spec = private_spec(sa.DP(noise_multiplier=1.0, keys="public"), clip=sa.ClipSpec(l2=1.0))
+    return dataclasses.replace(spec, tensors=(spec.tensors[0].with_options(**options), spec.tensors[1]))
+
+
+def _dp(**changes):
+    given = {"noise_multiplier": 1.0, "key_noise_multiplier": 1.0, "delta": 1e-6, **changes}
+    return lambda: private_spec(sa.DP(**given))
+
+
+REFUSALS = {
+    "min": (_with(op="min"), "not min"),
+    "max": (_with(op="max"), "not max"),
+    "union": (lambda: _of_first(op="union"), "not union"),
+    "mean": (_with(op="mean"), "needs mean_divisor fixed"),
+    "coordinate_mean": (_with(op="coordinate_mean"), "coordinate_mean with keys count_gaussian"),
+    "canonical": (_with(numerics="canonical"), "needs fixed_point numerics"),
+    "return_counts": (_with(return_counts=True), "privacy refuses return_counts"),
+    "return_weights": (_with(return_weights=True), "privacy refuses return_weights"),
+    "return_moments": (_with(return_moments=True), "privacy refuses return_moments"),
+    "prune_zeros": (_with(prune_zeros=True), "privacy refuses prune_zeros"),
+    "on_empty": (_with(on_empty="keep"), "privacy refuses on_empty keep"),
+    "min_submissions": (_with(min_submissions=1), "privacy refuses min_submissions"),
+    "value_bound": (_with(value_bound=1.0), "value_bound has no effect"),
+    "on_bound": (_with(on_bound="clip"), "on_bound clip has no effect"),
+    "max_submissions": (_with(max_submissions=None), "needs max_submissions"),
+    "no_clip": (_with(clip=None), "needs clip.l2"),
+    "no_l2": (_with(clip=sa.ClipSpec(max_keys=3)), "needs clip.l2"),
+    "no_max_keys": (_with(clip=sa.ClipSpec(l2=1.0)), "needs clip.max_keys"),
+    "weight_bound": (_with(weighting="by_weight"), "weight_bound"),
+    "noise": (_dp(noise_multiplier=0), "privacy.noise_multiplier 0 is not in"),
+    "delta": (_dp(delta=None), "needs privacy.delta"),
+    "key_epsilon": (_dp(key_epsilon=1.0), "privacy.key_epsilon has no effect"),
+    "public": (_dp(keys="public"), "has no effect on keys public"),
+    "public_keys": (_dp(public_keys={"v": [1]}), "privacy.public_keys has no effect"),
+    "geometric": (_dp(keys="truncated_geometric"), "has no effect on keys truncated_geometric"),
+    "unknown": (_dp(keys="all"), "unknown privacy.keys"),
+    "order": (
+        lambda: private_spec(sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 1]})),
+        "do not ascend",
+    ),
+    "name": (
+        lambda: private_spec(sa.DP(noise_multiplier=1.0, keys="public", public_keys={"w": [1]})),
+        "names a tensor that the round does not have",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_would_tell_too_much_is_refused(name):
+    make, text = REFUSALS[name]
+    with pytest.raises(sa.InvalidArgumentError, match=text):
+        sa.aggregate({}, make(), noise_key=KEY)
+
+
+def test_noise_key_is_needed_and_has_32_bytes():
+    with pytest.raises(sa.errors.FailedPreconditionError, match="privacy needs a noise key"):
+        sa.aggregate({}, private_spec())
+    with pytest.raises(sa.InvalidArgumentError, match="has 31 bytes; it needs at least 32"):
+        sa.aggregate({}, private_spec(), noise_key=bytes(31))
+    with pytest.raises(sa.InvalidArgumentError, match="noise_key must be bytes, got str"):
+        sa.aggregate({}, private_spec(), noise_key="k" * 32)
+    plain = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])
+    with pytest.raises(sa.InvalidArgumentError, match="noise_key has no effect"):
+        sa.aggregate({}, plain, noise_key=KEY)
+
+
+def test_weights_beyond_their_bound_are_refused():
+    spec = private_spec(weighting="by_weight", weight_bound=2.0)
+    with pytest.raises(sa.InvalidArgumentError, match="beyond weight_bound 2"):
+        sa.aggregate([(crowd(1)["c0"], 3.0)], spec, noise_key=KEY)
