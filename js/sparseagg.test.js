@@ -101,6 +101,20 @@ test("a sealed round takes nothing more, and weights at its close", async () => 
   assert.deepEqual([...(await client.result(round.name)).v.values], [4.5]);
 });
 
+test("a cut result comes with moments", async () => {
+  const round = await client.createRound({
+    tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: "10", rowWidth: 2 }],
+    aggregation: { resultTopK: "1", returnMoments: true },
+  });
+  const values = new Float32Array([1, 1, 2, -3, 0, 1]);
+  await client.submit(round.name, "a", { w: { keys: [5, 2, 7], values } });
+  await client.closeRound(round.name);
+  await client.waitRound(round.name);
+  const { w } = await client.result(round.name);
+  assert.deepEqual([[...w.keys], [...w.values], [...w.moments]], [[2], [2, -3], [4, 9]]);
+  assert.equal(w.summary.numCutKeys, "2");
+});
+
 test("errors have the server's code and text", async () => {
   const fails = (promise, code, text) =>
     assert.rejects(promise, (error) => error instanceof SparseaggError && error.code === code && text.test(error.message));

@@ -95,6 +95,22 @@ TEST(ResultCut, MinNorm_IsExactForOneColumn) {
   EXPECT_THAT(Kept(Spec(0, 2.0), Rows(DType::kFloat32, 1, {1, 1})), IsEmpty());
 }
 
+// Σx² is just below 25, and its root rounds to 5.
+TEST(ResultCut, MinNorm_ComparesTheRoundedRoot) {
+  const double below = std::nextafter(4.0, 0.0);
+  ASSERT_LT(9.0 + below * below, 25.0);
+  EXPECT_THAT(Kept(Spec(0, 5.0), Rows(DType::kFloat64, 2, {3, below, 3, 4, 3, 3.9})), ElementsAre(10, 20));
+}
+
+// 2^-54 is lost beside 1, and 2^-53 too; 2^-52 is not. So seven small squares count if they are added by themselves.
+TEST(ResultCut, Norm_CombinesLanesInPairs) {
+  constexpr double kSmall = 0x1p-27;
+  std::vector<double> values = {1, 0, 0, 0, 0, 0, 0, 0};
+  values.push_back(1);
+  values.insert(values.end(), 7, kSmall);
+  EXPECT_THAT(Kept(Spec(1), Rows(DType::kFloat64, 8, values)), ElementsAre(20));
+}
+
 TEST(ResultCut, BothCuts_KeepWhatEachKeeps) {
   const Result rows = Rows(DType::kFloat32, 1, {1, 2, 3, 4});
   EXPECT_THAT(Kept(Spec(3, 2.5), rows), ElementsAre(30, 40));
