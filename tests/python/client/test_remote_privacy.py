@@ -120,13 +120,13 @@ def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
             opened.submit(name, update)
         with pytest.raises(sa.InvalidArgumentError):
             opened.submit("bad", {"v": ([3], [[np.nan, 0]]), "bias": np.zeros((4, 1))})
-        seen = opened.info()
+        seen = opened.refresh()
         assert seen.num_submissions == 60
         assert seen.num_refused == 1
         for end in (False, True):
             for role in ("client", "observer"):
                 with sa.Client(server.address, token=tokens[role], insecure_token=True) as other:
-                    info = other.get_round("r").info()
+                    info = other.get_round("r").info
                     numbers = (info.num_submissions, info.num_tuples, info.num_bytes, info.num_refused)
                     assert (*numbers, info.num_uploads) == (0, 0, 0, 0, 0)
                     assert not info.recent_refusals
@@ -162,5 +162,5 @@ def test_over_json(start_server, tmp_path):
     assert made["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
     with sa.Client(server.address) as client:
         assert client.get_round("j").finish()["v"].keys.tolist() == [4]
-    with urllib.request.urlopen(f"http://{server.http_address}/openapi.json") as answer:
+    with urllib.request.urlopen(f"http://{server.http_address}/v1/openapi.json") as answer:
         assert "PrivacySpec" in answer.read().decode()

@@ -143,7 +143,7 @@ class AdaptiveClip:
         for _ in range(rounds):
             spec = dataclasses.replace(spec, clip=dataclasses.replace(spec.clip, l2=clip.l2))
             …
-            clip.update(rnd.info(), ledger)
+            clip.update(rnd.refresh(), ledger)
 
     After each round, C ← C·exp(−rate·(b − quantile)), where b is the noisy number of submissions that the bound did not
     change, over the expected number. Only a coordinator can use it, who sees these numbers.
@@ -186,7 +186,7 @@ class AdaptiveClip:
         """Spends the noisy count of a round, and moves the bound.
 
         Args:
-            info: the round's ``info()``, as its coordinator sees it.
+            info: the round's ``refresh()``, as its coordinator sees it.
             ledger: that pays for it.
 
         Returns:
