@@ -54,6 +54,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "no network policy": {"networkPolicy": {"enabled": False}},
     "no HTTP": {"http": {"enabled": False}},
     "tokens alone": {"credentials": {"tokensSecret": "tokens"}},
+    "privacy": {"noiseKeySecret": "noise"},
     "tokens and client certificates": {
         "credentials": {"tokensSecret": "tokens", "tlsSecret": "tls", "clientCertificates": True}
     },
