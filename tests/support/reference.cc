@@ -79,7 +79,7 @@ class TensorReference {
       failures.push_back({code, tensor_, key, !is_hidden});
     }
     const size_t num_before = rows.size();
-    Cut(rows);
+    if (failed_keys_.empty()) Cut(rows);  // else there is no result, and failed rows lack values
     return Assemble(rows, num_before - rows.size());
   }
 
