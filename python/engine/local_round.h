@@ -100,7 +100,8 @@ class LocalRound {
   // of the submissions fails all later calls with FAILED_PRECONDITION. Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
-  // Leaves the merging to Finish, for a caller that keeps all updates until then. Does nothing to a round that is spent.
+  // Leaves the merging to Finish, for a caller that keeps all updates until then. Does nothing to a round that is
+  // spent.
   void DeferMerges();
 
   // Takes a client's submission out, as if it had never been added. The client may be added again.

@@ -20,7 +20,8 @@ namespace sparseagg::service {
 absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body);
 
 // Makes the body of a result page: the bytes of the header as uint32, the header in JSON, filled with spaces so that
-// what follows begins at a multiple of 8 bytes, then keys, values, counts and weights, and moments if there are any. The header is
+// what follows begins at a multiple of 8 bytes, then keys, values, counts and weights, and moments if there are any.
+// The header is
 //   {"sections":[bytes of keys, of values, of counts, of weights],"page":ResultPage without these bytes}
 // with a fifth number for moments.
 // Errors: INTERNAL: not a ResultPage.

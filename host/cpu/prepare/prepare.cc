@@ -312,7 +312,8 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
   absl::Status status = CheckTerms(spec, *out, /*as_sent=*/update.unique());
   if (!status.ok() && out->coarse_bits > 0) {
     SortCompletely(spec, *out);
-    status = CheckTerms(spec, *out, update.unique());  // again, so that the error names the smallest key, whatever the order of arrival
+    status = CheckTerms(
+        spec, *out, update.unique());  // again, so that the error names the smallest key, whatever the order of arrival
   }
   if (!status.ok()) return status;
   return out;
