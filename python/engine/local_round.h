@@ -54,7 +54,7 @@ struct LocalRoundOptions {
   int threads = 0;             // threads that prepare and merge; 0: one per core
   uint64_t memory_limit = 0;   // in bytes, as of Aggregation; 0: none
   bool device = false;         // merge with the engine of LoadCuda (local_runtime.h)
-  std::string noise_key = {};  // of a private round
+  std::string noise_key = {};  // of a private round. NOLINT(readability-redundant-member-init): may be left out
 };
 
 // Wall time in seconds. `prepare` and `add` are sums over all calls of Add.

@@ -252,6 +252,7 @@ class MemoryRound {
   // while the rows are computed.
   py::tuple Inspect(const std::vector<std::string>& names) const {
     std::vector<size_t> tensors;
+    tensors.reserve(names.size());
     for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
     std::sort(tensors.begin(), tensors.end());
     Round::InspectionPage all;

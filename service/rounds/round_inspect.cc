@@ -23,7 +23,7 @@ constexpr uint64_t kElementBytes = sizeof(double) + sizeof(uint64_t);
 
 uint64_t Round::InspectionPage::MemoryBytes() const {
   uint64_t bytes = sizeof(InspectionPage) + gram.size() * kElementBytes;
-  for (const std::string& client_id : client_ids) bytes += sizeof(client_id) + client_id.size();
+  for (const std::string& client_id : client_ids) bytes += sizeof(std::string) + client_id.size();
   return bytes;
 }
 
@@ -74,6 +74,7 @@ absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<c
                                "the inspection of a round", "inspect fewer tensors"));
   ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> rows, sum_.ReadPending(tensors));
   std::vector<InspectedTensor> inspected;
+  inspected.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     inspected.push_back({config_->tensors[tensors[i]].row_width, std::move(rows[i])});
   }

@@ -19,7 +19,9 @@ struct RoundRecord {
   std::string id;
   std::string spec;  // serialised v1::RoundSpec
   absl::Time create_time;
-  std::string noise_key_id = {};  // NoiseKeyId of a private round's key; empty: the round is not private
+  // NoiseKeyId of a private round's key; empty: the round is not private. Initialised, so that GCC does not warn where
+  // an initialiser leaves it out.
+  std::string noise_key_id = {};  // NOLINT(readability-redundant-member-init)
 };
 
 // The state of a round that is not open.
