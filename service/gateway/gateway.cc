@@ -107,6 +107,8 @@ struct Gateway::Impl {
   LiveCount live_connections;
   std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
   asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
+  // Opens the descriptors that `io` needs for sockets, which it would else open for the first connection.
+  asio::ip::tcp::socket first_socket{*io};
   std::optional<ConnectionServices> services;
   std::map<Connection*, std::weak_ptr<Connection>> connections;
   std::shared_ptr<const TlsPem> tls_pem;

@@ -31,6 +31,10 @@ namespace {
 // Descriptors that connections leave to files, to gRPC itself, and to the 32 connections for metrics and probes.
 constexpr uint64_t kReservedFds = 128;
 
+// The highest numbers of descriptors are never a connection's. The system gives out the lowest free number, so files
+// find a descriptor even while a flood is accepted faster than gRPC and the gateway close what has been ended for it.
+constexpr uint64_t kFileFds = 32;
+
 // TCP ends a connection whose peer acknowledges nothing, or keeps its window closed, for this long. Otherwise its calls
 // would last until the peer has read what they have sent.
 // Workaround: gRPC 1.51 sets this option only on sockets of its own listener, to the same value. Remove with: Listener.
@@ -49,6 +53,13 @@ uint64_t RaiseFileLimit() {
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
   return limit.rlim_cur;
+}
+
+// Returns: the lowest number that no connection may have as its descriptor.
+uint64_t FirstFileFd() {
+  rlimit limit{};
+  const uint64_t max_files = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 1024;
+  return max_files - std::min(kFileFds, max_files / 4);
 }
 
 absl::Status Failed(absl::string_view what) {
@@ -198,6 +209,7 @@ void Listener::Start(ConnectionLimits limits, bool tls, ConnectionTable* connect
   connections_ = connections;
   on_accepted_ = std::move(on_accepted);
   on_refused_ = std::move(on_refused);
+  first_file_fd_ = FirstFileFd();
   stop_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_.Reset(OpenSpare());
   thread_ = std::thread([this] { AcceptAll(); });
@@ -253,6 +265,7 @@ void Listener::AcceptOne(int listener) {
 }
 
 const char* Listener::Admit(int fd, const std::string& peer) {
+  if (static_cast<uint64_t>(fd) >= first_file_fd_) return kNoFiles;
   const std::string host = HostOfPeer(peer);
   if (limits_.per_host != 0 && connections_->NumFrom(host) >= limits_.per_host) {
     return "too many connections of its host are open";

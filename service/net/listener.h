@@ -82,6 +82,7 @@ class Listener {
   OwnedFd stop_;   // an eventfd, readable when the thread must end
   OwnedFd spare_;  // closed for a moment, to accept and refuse a connection when no descriptor is left
   ConnectionLimits limits_;
+  uint64_t first_file_fd_ = 0;  // this number and higher ones are left to files
   bool inspects_ = true;
   bool tls_ = false;
   ConnectionTable* connections_ = nullptr;

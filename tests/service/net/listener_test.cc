@@ -309,6 +309,28 @@ TEST_F(ListenerLimitTest, NoDescriptorLeft_IsARefusal_AndNotTheEnd) {
   EXPECT_EQ(keeper_.refused(), 2);
 }
 
+TEST_F(ListenerLimitTest, LastDescriptors_AreLeftToFiles) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<OwnedFd> others;
+  do others.emplace_back(dup(0));
+  while (others.back().get() < 94);
+  others.erase(others.begin() + 1);  // for the connection's descriptor; that of the table follows the others
+  others.erase(others.begin() + 1);  // for the listener's own
+  others.erase(others.begin() + 1);
+  const rlimit few{128, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  keeper_.Start(*listener_);
+  EXPECT_EQ(ConnectAndAsk(0), Answer::kTaken);
+  EXPECT_EQ(ConnectAndAsk(1), Answer::kReset);
+  std::vector<OwnedFd> files;
+  do files.emplace_back(dup(0));
+  while (files.back().get() >= 0);
+  listener_->Stop();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_GE(files.size(), 30u);
+}
+
 // They are refused before another connection is ended for them.
 TEST_F(ListenerLimitTest, BeyondTheLimitOfItsHostOrBarred_IsRefused_AndEndsNobody) {
   keeper_.Start(*listener_, {.all = 3, .per_host = 2});
