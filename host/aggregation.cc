@@ -13,24 +13,14 @@
 #include "host/clip/clip.h"
 #include "host/clip/squared_rows.h"
 #include "host/merge_errors.h"
-#include "host/moments.h"
 #include "host/privacy/terms.h"
 #include "host/private_sums.h"
-#include "host/result_cut.h"
 
 namespace sparseagg {
 namespace {
 
 // The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
-
-// Returns: OK if an aggregation without submissions has a result for a tensor of dense layout.
-absl::Status CheckMayBeEmpty(const TensorSpec& spec) {
-  if (spec.aggregation.on_empty == EmptyPolicy::kKeep) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(Quoted(spec), ": there are no submissions, so that a dense tensor has no ",
-                   Name(spec.aggregation.op), " (on_empty is fail; keep gives a sparse result without rows)"));
-}
 
 // Returns: the spec of a tensor's accumulator. Its counts tell which rows of a dense result prune_zeros has dropped, so
 // that they have no moments.
@@ -108,15 +98,6 @@ absl::Status Aggregation::SetPrivacy(privacy::NoiseSource noise) {
   return absl::OkStatus();
 }
 
-privacy::Bytes32 Aggregation::RoundKey(absl::Span<const uint32_t> order) const {
-  privacy::Sha256 root;
-  for (const uint32_t index : order) {
-    root.AddText(client_ids_[index]);
-    root.Add(digests_[index].data(), digests_[index].size());
-  }
-  return DeriveRoundKey(noise_, SpecDigest(tensors_), root.Finish());
-}
-
 absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpdate> updates) const {
   const DefaultFloatEnvironment environment;
   if (updates.size() != tensors_.size()) {
@@ -131,11 +112,13 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
   }
   submission.updates.resize(accumulators_.size());
   for (size_t t = 0; t < updates.size(); ++t) {
-    // First, since it refuses integers that overflow.
-    const ValidatedUpdate update = updates[t];
-    ASSIGN_OR_RETURN(submission.updates[t], accumulators_[t]->Prepare(std::move(updates[t])));
-    if (moments_[t] == 0) continue;
-    ASSIGN_OR_RETURN(ValidatedUpdate squares, SquareRows(tensors_[t], update));
+    if (moments_[t] == 0) {
+      ASSIGN_OR_RETURN(submission.updates[t], accumulators_[t]->Prepare(std::move(updates[t])));
+      continue;
+    }
+    // The squares come second, since the first refuses integers that overflow.
+    ASSIGN_OR_RETURN(submission.updates[t], accumulators_[t]->Prepare(updates[t]));
+    ASSIGN_OR_RETURN(ValidatedUpdate squares, SquareRows(tensors_[t], updates[t]));
     ASSIGN_OR_RETURN(submission.updates[moments_[t]], accumulators_[moments_[t]]->Prepare(std::move(squares)));
   }
   return submission;
@@ -374,72 +357,6 @@ absl::Status Aggregation::FoldPending() {
     if (folded_.size() != order.size()) folded_.swap(folded);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<Result> Aggregation::FinishTensor(size_t tensor, absl::Span<const uint32_t> order) {
-  ASSIGN_OR_RETURN(Result result, std::move(*accumulators_[tensor]).Finish(order));
-  CutResult(tensors_[tensor], result);
-  if (moments_[tensor] == 0) return result;
-  ASSIGN_OR_RETURN(const Result moments, std::move(*accumulators_[moments_[tensor]]).Finish(order));
-  AddMoments(moments, result);
-  if (!ReturnsCounts(tensors_[tensor])) result.counts = {};
-  accumulators_[moments_[tensor]].reset();
-  return result;
-}
-
-absl::StatusOr<std::vector<Result>> Aggregation::Finish() && {
-  const DefaultFloatEnvironment environment;
-  const std::vector<uint32_t> order = CanonicalOrder();
-  std::vector<Result> results;
-  if (is_private_) {
-    const privacy::Bytes32 round_key = RoundKey(order);
-    for (size_t t = 0; t < tensors_.size(); ++t) {
-      Result sums = EmptyResult(privacy::SumSpec(tensors_[t]));
-      if (!order.empty()) {
-        ASSIGN_OR_RETURN(sums, std::move(*accumulators_[t]).Finish(order));
-      }
-      accumulators_[t].reset();
-      results.push_back(MakePrivateResult(tensors_[t], sums, round_key));
-      CutResult(tensors_[t], results.back());  // of what anyone may see
-    }
-    return results;
-  }
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    if (order.empty() && tensors_[t].layout == Layout::kDense) {
-      RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
-      results.push_back(EmptyResult(tensors_[t]));
-    } else {
-      ASSIGN_OR_RETURN(Result result, FinishTensor(t, order));
-      results.push_back(std::move(result));
-    }
-    accumulators_[t].reset();
-  }
-  return results;
-}
-
-absl::StatusOr<std::vector<DeviceResult>> Aggregation::FinishOnDevice() && {
-  const DefaultFloatEnvironment environment;
-  if (is_private_)
-    return absl::UnimplementedError("privacy has no results in device memory: noise is drawn on the host");
-  for (const TensorSpec& spec : tensors_) {
-    if (!HasCut(spec) && !spec.aggregation.return_moments) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        Quoted(spec),
-        ": no result in device memory: result_top_k, result_min_norm and return_moments are computed on the host"));
-  }
-  const std::vector<uint32_t> order = CanonicalOrder();
-  std::vector<DeviceResult> results;
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    if (order.empty() && tensors_[t].layout == Layout::kDense) {
-      RETURN_IF_ERROR(CheckMayBeEmpty(tensors_[t]));
-      results.push_back(FormOf(EmptyResult(tensors_[t])));
-    } else {
-      ASSIGN_OR_RETURN(DeviceResult result, std::move(*accumulators_[t]).FinishOnDevice(order));
-      results.push_back(std::move(result));
-    }
-    accumulators_[t].reset();
-  }
-  return results;
 }
 
 size_t Aggregation::memory_bytes() const {

@@ -174,8 +174,10 @@ class Aggregation {
   // The key of the round's noise: of all submissions, in the canonical order.
   privacy::Bytes32 RoundKey(absl::Span<const uint32_t> order) const;
 
-  // Returns: the result of a tensor, cut, and with its moments.
-  absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order);
+  // Returns: the result of a tensor, with noise if it is private, cut, and with its moments. `round_key`: RoundKey of a
+  // private aggregation.
+  absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order,
+                                      const privacy::Bytes32& round_key);
 
   std::vector<TensorSpec> tensors_;
   // Of accumulators_: for each tensor, and then MomentsSpec of those with return_moments.

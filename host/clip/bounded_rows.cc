@@ -18,19 +18,6 @@
 namespace sparseagg::clip {
 namespace {
 
-double WidenAt(DType dtype, const std::byte* values, uint64_t index) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return cpu::Widen(cpu::LoadWire<cpu::Float16>(values, index));
-    case DType::kBFloat16:
-      return cpu::Widen(cpu::LoadWire<cpu::BFloat16>(values, index));
-    case DType::kFloat64:
-      return cpu::LoadWire<double>(values, index);
-    default:
-      return cpu::LoadWire<float>(values, index);
-  }
-}
-
 // Writes a value that the type has.
 void StoreAt(DType dtype, double value, std::byte* values, uint64_t index) {
   const auto store = [&](auto narrow) { std::memcpy(values + index * sizeof(narrow), &narrow, sizeof(narrow)); };
@@ -105,7 +92,8 @@ void BoundedRows::FoldRepeats() {
   folded_.resize(rows * width);
   std::fill(folded_.begin(), folded_.end(), 0.0);
   ForTuples(keys_, [&](uint64_t tuple, uint64_t row) {
-    for (size_t c = 0; c < width; ++c) folded_[row * width + c] += WidenAt(spec_.dtype, values_, tuple * width + c);
+    for (size_t c = 0; c < width; ++c)
+      folded_[row * width + c] += cpu::WidenAt(spec_.dtype, values_, tuple * width + c);
   });
 }
 
@@ -166,13 +154,13 @@ absl::StatusOr<bool> BoundedRows::AddSquaresTo(SquaredSum& sum) {
     return true;
   }
   uint64_t i = 0;
-  while (std::abs(WidenAt(row_dtype(), rows(), i)) <= clip.linf) ++i;
+  while (std::abs(cpu::WidenAt(row_dtype(), rows(), i)) <= clip.linf) ++i;
   uint64_t key = 0;
   ForTuples(keys_, [&](uint64_t tuple, uint64_t row) { key = row == i / spec_.row_width ? KeyAt(keys_, tuple) : key; });
   std::string where = absl::StrCat(Quoted(spec_), ", key ", key);
   if (spec_.row_width > 1) absl::StrAppend(&where, ", column ", i % spec_.row_width);
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s: value %.9g is beyond clip.linf %.9g", where, WidenAt(row_dtype(), rows(), i), clip.linf));
+  return absl::InvalidArgumentError(absl::StrFormat("%s: value %.9g is beyond clip.linf %.9g", where,
+                                                    cpu::WidenAt(row_dtype(), rows(), i), clip.linf));
 }
 
 void BoundedRows::ClampRows() {

@@ -17,14 +17,8 @@ struct Lattice {
   double effective_multiplier = 0.0;  // sigma / (W·C·2^s), rounded down; at least z but for that rounding
 };
 
-// The ranges for which MakeLattice works.
-inline constexpr double kMinNoiseMultiplier = 0x1p-10;
-inline constexpr double kMaxNoiseMultiplier = 0x1p10;
-inline constexpr double kMinNorm = 0x1p-500;
-inline constexpr double kMaxNorm = 0x1p500;
-
-// `noise_multiplier`: z, in its range; `weight_bound`: W; `l2`: C, with W·C in [kMinNorm, kMaxNorm]; `max_submissions`:
-// M, 1 to 2^32. Computed without rounding, but for effective_multiplier.
+// `noise_multiplier`: z, in [2^-10, 2^10]; `weight_bound`: W; `l2`: C, with W·C in [2^-500, 2^500]; `max_submissions`:
+// M, 1 to 2^32. ResolvePrivacy checks these ranges. Computed without rounding, but for effective_multiplier.
 Lattice MakeLattice(double noise_multiplier, double weight_bound, double l2, uint64_t max_submissions);
 
 }  // namespace sparseagg::privacy

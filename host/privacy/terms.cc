@@ -33,19 +33,6 @@ struct Terms {
   Column<int64_t> values;
 };
 
-double WidenAt(DType dtype, const std::byte* values, uint64_t index) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return cpu::Widen(cpu::LoadWire<cpu::Float16>(values, index));
-    case DType::kBFloat16:
-      return cpu::Widen(cpu::LoadWire<cpu::BFloat16>(values, index));
-    case DType::kFloat64:
-      return cpu::LoadWire<double>(values, index);
-    default:
-      return cpu::LoadWire<float>(values, index);
-  }
-}
-
 // Adds up the rows of repeated keys, from the left, starting at +0.
 Rows FoldRows(const TensorSpec& spec, const ValidatedUpdate& update, Terms& terms) {
   const size_t width = spec.row_width;
@@ -61,7 +48,7 @@ Rows FoldRows(const TensorSpec& spec, const ValidatedUpdate& update, Terms& term
   for (uint64_t i = 0; i < num_tuples; ++i) {
     if (i > 0 && begins_row(i)) ++row;
     for (size_t c = 0; c < width; ++c) {
-      rows.values[row * width + c] += WidenAt(spec.dtype, update.values(), i * width + c);
+      rows.values[row * width + c] += cpu::WidenAt(spec.dtype, update.values(), i * width + c);
     }
   }
   if (std::holds_alternative<KeyRun>(keys)) {

@@ -97,9 +97,10 @@ class Aggregator {
     return std::make_pair(stream->device, stream->stream);
   }
 
-  // Moves the submissions of `other` here. GIL: released while they are merged.
+  // Leaves the merging to Finish: the caller keeps all updates until then.
   void DeferMerges() { round_->DeferMerges(); }
 
+  // Moves the submissions of `other` here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
     const absl::Status status = WithoutGil([&] { return round_->MergeFrom(*other.round_); });
     Released::OfProcess().Drop();

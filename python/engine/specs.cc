@@ -123,9 +123,11 @@ std::vector<TensorSpec> ToTensorSpecs(const py::list& tensors) {
     spec.layout = Parse<Layout>(fields, "layout", {"sparse", "dense"});
     Set(fields, "modular", spec.modular);
     spec.aggregation = ToAggregation(fields);
-    round_clip = ToClip(fields, "round_clip");
+    if (specs.empty()) {  // the options of the round are those of each tensor
+      round_clip = ToClip(fields, "round_clip");
+      privacy = ToPrivacy(fields);
+    }
     clips.push_back(ToClip(fields, "clip"));
-    privacy = ToPrivacy(fields);
     specs.push_back(std::move(spec));
   }
   ThrowIfError(ResolveClips(round_clip, clips, absl::MakeSpan(specs)));

@@ -383,6 +383,12 @@ class Round : public std::enable_shared_from_this<Round> {
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
   void WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& withdrawn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
+  // Closes the round and starts the merge without the submissions `left_out` (indices of sum_'s client_ids()), whose
+  // records go to `withdrawn`; the caller takes them out of the sum. `kept`: records to replace in the store.
+  // Errors: FAILED_PRECONDITION: as of Aggregation::CheckKeepsAll. Those of the store. The round is then as before.
+  absl::Status FinalizeWithoutLocked(absl::Span<const uint32_t> left_out,
+                                     absl::Span<const std::pair<std::string, SubmissionRecord>> kept,
+                                     SubmissionTable::Map& withdrawn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
   // Errors: FAILED_PRECONDITION: a client has no committed submission; or the round is closed and others count, too.
   absl::Status CheckCountedLocked(absl::Span<const absl::string_view> clients) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -391,6 +397,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status CheckClosedWithLocked(absl::Span<const ClientWeight* const> sorted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Errors: INVALID_ARGUMENT: the clients are not those with submissions, or a weight is out of range.
+  // FAILED_PRECONDITION: the round has privacy.
   absl::Status CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.

@@ -94,6 +94,24 @@ absl::Status Round::CheckCountedLocked(absl::Span<const absl::string_view> clien
                                                     " of the list"));
 }
 
+absl::Status Round::FinalizeWithoutLocked(absl::Span<const uint32_t> left_out,
+                                          absl::Span<const std::pair<std::string, SubmissionRecord>> kept,
+                                          SubmissionTable::Map& withdrawn) {
+  const Aggregation* const aggregation = sum_.aggregation();
+  if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
+  const absl::Status refusal = PrepareToFinalizeLocked();
+  std::vector<std::pair<std::string, uint64_t>> removed;
+  for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
+    const std::string& client = aggregation->client_ids()[left_out[i]];
+    removed.emplace_back(client, committed_.Find(client)->upload);
+  }
+  const Moment now = services_.clock.Now();
+  RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall), removed, kept));
+  for (const uint32_t index : left_out) WithdrawLocked(aggregation->client_ids()[index], withdrawn);
+  FinalizeLocked(refusal, now);
+  return absl::OkStatus();
+}
+
 absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
   const std::vector<absl::string_view> kept = SortedUnique(clients);
   {
@@ -113,17 +131,7 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckCountedLocked(kept));
     if (life_.is_closed()) return absl::OkStatus();
-    if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
-    const absl::Status refusal = PrepareToFinalizeLocked();
-    std::vector<std::pair<std::string, uint64_t>> stored;
-    for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
-      const std::string& client = aggregation->client_ids()[left_out[i]];
-      stored.emplace_back(client, committed_.Find(client)->upload);
-    }
-    const Moment now = services_.clock.Now();
-    RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall), stored));
-    for (const uint32_t index : left_out) WithdrawLocked(aggregation->client_ids()[index], withdrawn);
-    FinalizeLocked(refusal, now);
+    RETURN_IF_ERROR(FinalizeWithoutLocked(left_out, /*kept=*/{}, withdrawn));
   }
   sum_.Remove(left_out);
   services_.metrics.CountWithdrawn(left_out.size());

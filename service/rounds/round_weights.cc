@@ -96,7 +96,6 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
     RETURN_IF_ERROR(CheckFactorsLocked(sorted));
     const Aggregation& aggregation = *sum_.aggregation();
     const bool is_stored = journal_->IsActive();
-    std::vector<std::pair<std::string, uint64_t>> removed;
     std::vector<std::pair<std::string, SubmissionRecord>> kept;
     for (size_t i = 0; i < aggregation.num_submissions(); ++i) {
       const std::string& client = aggregation.client_ids()[i];
@@ -104,28 +103,20 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
           (*std::lower_bound(sorted.begin(), sorted.end(), client,
                              [](const ClientWeight* weight, const std::string& id) { return weight->first < id; }))
               ->second;
-      const CommittedSubmission& submission = *committed_.Find(client);
-      if (factor > 0.0) {
-        factors.push_back(factor);
-        if (!is_stored) continue;
-        kept.emplace_back(client, submission.Record()).second.client_weight = factor;
-      } else {
+      if (factor == 0.0) {
         left_out.push_back(static_cast<uint32_t>(i));
-        if (is_stored) removed.emplace_back(client, submission.upload);
+        continue;
       }
+      factors.push_back(factor);
+      if (is_stored) kept.emplace_back(client, committed_.Find(client)->Record()).second.client_weight = factor;
     }
     const bool multiplies = std::any_of(factors.begin(), factors.end(), [](double factor) { return factor != 1.0; });
     if (multiplies) RETURN_IF_ERROR(aggregation.CheckTakesFactors());
-    if (!left_out.empty()) RETURN_IF_ERROR(aggregation.CheckKeepsAll());
     if (!multiplies) factors.clear();
-    const absl::Status refusal = PrepareToFinalizeLocked();
-    const Moment now = services_.clock.Now();
-    RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall), removed, kept));
+    RETURN_IF_ERROR(FinalizeWithoutLocked(left_out, kept, withdrawn));
     for (const ClientWeight* const weight : sorted) {
       if (weight->second > 0.0) committed_.SetClientWeight(weight->first, weight->second);
     }
-    for (const uint32_t index : left_out) WithdrawLocked(aggregation.client_ids()[index], withdrawn);
-    FinalizeLocked(refusal, now);
   }
   sum_.Remove(left_out);
   if (!factors.empty()) sum_.MultiplyWeights(factors);

@@ -1,7 +1,6 @@
 #include "host/cpu/order/sorting_network.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace sparseagg::cpu {
 
@@ -14,6 +13,7 @@ std::vector<Comparator> SelectingNetwork(size_t count, absl::Span<const uint64_t
   });
   // Backwards: a comparator matters if one of its two values goes on to a rank or to a comparator that matters.
   std::array<bool, kMaxNetwork> matters = {};
+  if (ranks.empty()) matters.fill(true);
   for (const uint64_t rank : ranks) matters[rank] = true;
   std::vector<Comparator> kept;
   for (auto it = network.rbegin(); it != network.rend(); ++it) {
@@ -30,18 +30,6 @@ const std::vector<Comparator>& NetworkCache::Find(size_t count, absl::Span<const
   if (!entry.is_made || absl::MakeConstSpan(entry.ranks) != ranks) {
     entry.network = SelectingNetwork(count, ranks);
     entry.ranks.assign(ranks.begin(), ranks.end());
-    entry.is_made = true;
-  }
-  return entry.network;
-}
-
-const std::vector<Comparator>& NetworkCache::FindFull(size_t count) {
-  Entry& entry = entries_[count];
-  if (!entry.is_made || !entry.ranks.empty()) {
-    std::vector<uint64_t> all(count);
-    std::iota(all.begin(), all.end(), uint64_t{0});
-    entry.network = SelectingNetwork(count, all);
-    entry.ranks.clear();
     entry.is_made = true;
   }
   return entry.network;

@@ -41,7 +41,7 @@ constexpr void ForSortingNetwork(size_t count, Visit visit) {
 constexpr size_t RunOf(size_t count) { return count >= 16 ? 16 : count >= 8 ? 8 : 0; }
 
 // Returns: the comparators that remain when each whole run of RunOf(count) values is sorted, without those that do not
-// change which values come to `ranks`. Requires: count ≤ kMaxNetwork, ranks < count.
+// change which values come to `ranks`; none: to all ranks. Requires: count ≤ kMaxNetwork, ranks < count.
 std::vector<Comparator> SelectingNetwork(size_t count, absl::Span<const uint64_t> ranks);
 
 // The networks that one thread has used last: one for each number of values. Not thread-safe.
@@ -49,12 +49,10 @@ class NetworkCache {
  public:
   // Returns: as SelectingNetwork. Valid until the next call.
   const std::vector<Comparator>& Find(size_t count, absl::Span<const uint64_t> ranks);
-  // Returns: the same for all ranks.
-  const std::vector<Comparator>& FindFull(size_t count);
 
  private:
   struct Entry {
-    std::vector<uint64_t> ranks;  // empty: all
+    std::vector<uint64_t> ranks;
     bool is_made = false;
     std::vector<Comparator> network;
   };

@@ -3,10 +3,12 @@
 #define SPARSEAGG_HOST_CPU_ORDER_STATISTICS_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
+#include "absl/types/span.h"
 #include "host/cpu/order/entries.h"
 #include "host/cpu/order/half_way.h"
 #include "host/cpu/order/lane_kernels.h"
@@ -83,6 +85,11 @@ class Statistics {
     }
   }
 
+  // Returns: the network for some ranks of the votes. Where zeros vote, too, they are not the ranks of the values.
+  absl::Span<const Comparator> NetworkFor(const Planes<T>& planes, absl::Span<const uint64_t> ranks) {
+    return networks_.Find(planes.count, planes.zeros > 0 ? absl::Span<const uint64_t>() : ranks);
+  }
+
   // The key's index and the column of a lane.
   struct Cell {
     size_t key;
@@ -103,8 +110,7 @@ class Statistics {
         double sums[kGroupLanes];
         double divisors[kGroupLanes];
         const uint64_t trim = TrimOf(params_.order, votes);
-        planes.network = planes.zeros > 0 ? networks_.FindFull(planes.count)
-                                          : networks_.Find(planes.count, TrimmedRanks(votes, trim));
+        planes.network = NetworkFor(planes, TrimmedRanks(votes, trim));
         TrimmedSums(planes, weights, trim, sums, divisors);
         for (size_t lane = 0; lane < lanes; ++lane) {
           at(lane) = sums[lane] / divisors[lane];
@@ -116,7 +122,7 @@ class Statistics {
     const bool is_quantile = params_.op == Op::kQuantile;
     const uint64_t low = is_quantile ? QuantileIndex(*params_.order.quantile, votes) : (votes - 1) / 2;
     const uint64_t high = is_quantile ? low : votes / 2;
-    planes.network = planes.zeros > 0 ? networks_.FindFull(planes.count) : networks_.Find(planes.count, {low, high});
+    planes.network = NetworkFor(planes, std::array{low, high});
     T at_low[kGroupLanes];
     T at_high[kGroupLanes];
     PickRanks(planes, low, high, at_low, at_high);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "host/base/half.h"
+#include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {
 
@@ -30,6 +31,20 @@ inline double Widen(float v) { return v; }
 inline double Widen(double v) { return v; }
 inline double Widen(Float16 v) { return WidenFloat16(v.bits); }
 inline double Widen(BFloat16 v) { return WidenBFloat16(v.bits); }
+
+// Returns: value number `index` of an array of floats of `dtype`, as float64, exactly.
+inline double WidenAt(DType dtype, const std::byte* values, uint64_t index) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return Widen(LoadWire<Float16>(values, index));
+    case DType::kBFloat16:
+      return Widen(LoadWire<BFloat16>(values, index));
+    case DType::kFloat64:
+      return LoadWire<double>(values, index);
+    default:
+      return LoadWire<float>(values, index);
+  }
+}
 
 }  // namespace sparseagg::cpu
 

@@ -68,30 +68,37 @@ def engine_fields(spec: RoundSpec) -> dict[str, Any]:
     refuse_unused(spec)
     limits = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
     return {
-        "tensors": [tensor_fields(spec, tensor) for tensor in spec.tensors],
+        "tensors": tensor_fields(spec),
         **{name: getattr(spec, name) or 0 for name in limits},
     }
 
 
 def what_matters(spec: RoundSpec) -> dict[str, Any]:
     """What is computed of each tensor, whether the round or the tensor says so."""
-    return {tensor.name: tensor_fields(spec, tensor) for tensor in spec.tensors}
+    return {fields["name"]: fields for fields in tensor_fields(spec)}
 
 
-def tensor_fields(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
+def tensor_fields(spec: RoundSpec) -> list[dict[str, Any]]:
+    """Returns what the extension takes for each tensor. Each has the options of the round, too."""
+    of_round = {
+        "max_submissions": spec.max_submissions,
+        "round_clip": None if spec.clip is None else spec.clip.bounds(),
+        "privacy": None if spec.privacy is None else spec.privacy.options(),
+    }
+    return [{**_fields_of(spec, tensor), **of_round} for tensor in spec.tensors]
+
+
+def _fields_of(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
     names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
-    options = vars(spec.aggregation_of(tensor)).copy()
+    how = spec.aggregation_of(tensor)
+    options = vars(how).copy()
     if options["mean_divisor"] != "fixed" and tensor.fixed_divisor is None:
         options["fixed_divisor"] = None  # of the round, for other tensors
-    for cut in ("result_top_k", "result_min_norm"):
-        if not has_norms(tensor, spec.aggregation_of(tensor)) and getattr(tensor, cut) is None:
-            options[cut] = None  # of the round, likewise
+    if (how.result_top_k or how.result_min_norm) and not has_norms(tensor, how):  # of the round, likewise
+        options.update(result_top_k=tensor.result_top_k, result_min_norm=tensor.result_min_norm)
     options["result"] = options.pop("result_layout")  # as the extension calls it
     return {
         **{name: getattr(tensor, name) for name in names},
         **options,
-        "max_submissions": spec.max_submissions,
         "clip": None if tensor.clip is None else tensor.clip.bounds(),
-        "round_clip": None if spec.clip is None else spec.clip.bounds(),
-        "privacy": None if spec.privacy is None else spec.privacy.options(),
     }
