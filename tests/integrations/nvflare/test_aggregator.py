@@ -165,6 +165,56 @@ def test_median_of_rows_that_few_sites_send(options, wanted):
     assert rows.keys[np.any(rows.values != 0, axis=1)].tolist() == wanted
 
 
+def krum_scores(sites, f):
+    """Of whole models, by the definition: sums of the n - f - 2 smallest squared distances to others."""
+    flat = [np.concatenate([array.astype(np.float64).ravel() for array in site.values()]) for site in sites]
+    distances = [sorted(((a - b) ** 2).sum() for b in flat if b is not a) for a in flat]
+    return [sum(row[: len(flat) - f - 2]) for row in distances]
+
+
+@pytest.mark.parametrize("form", ["FULL", "DIFF"])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("on_server", [False, True])
+def test_krum_chooses_whole_results(form, m, on_server):
+    model, numbers = arrays(), [4, 7, 1, 6, 2, 5, 3]
+    sites = {number: trained(model, number) for number in numbers}
+    scores = krum_scores(sites.values(), 1)
+    chosen = [number for _, number in sorted(zip(scores, numbers))[:m]]
+    rule = {"name": "krum", "f": 1} if m == 1 else {"name": "multi_krum", "f": 1, "m": m}
+    with sa.Server() if on_server else contextlib.nullcontext() as server:
+        aggregator = aggregator_of(model, rule=rule, server=server.address if server else None)
+        for number, after in sites.items():
+            params = sparse_diff(model, after, ["table"]) if form == "DIFF" else after
+            result = result_of(f"site-{number}", params, steps=number, params_type=form)
+            result.metrics = {"loss": float(number)}
+            assert aggregator.accept_model(result)
+        merged_model = aggregator.aggregate_model()
+    assert merged_model.meta["nr_aggregated"] == m
+    total = sum(chosen)
+    assert merged_model.metrics["loss"] == pytest.approx(sum(number**2 for number in chosen) / total)
+    found = FLModelUtils.update_model(FLModel(params=dict(arrays())), merged_model).params
+    for name in model:
+        wanted = sum(number * sites[number][name].astype(np.float64) for number in chosen) / total
+        wanted = np.rint(wanted) if name == "batches" else wanted
+        atol = 2e-3 if name == "half" else 1e-6
+        np.testing.assert_allclose(found[name].astype(np.float64), wanted, rtol=1e-6, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ("krum", "rule must be"),
+        ({"name": "bulyan"}, 'rule must be {"name": "krum", …} or {"name": "multi_krum", …}, got'),
+        ({"name": "krum"}, "rule 'krum': missing a required argument: 'f'"),
+        ({"name": "krum", "f": 1, "m": 3}, "rule 'krum': got an unexpected keyword argument 'm'"),
+    ],
+)
+def test_unknown_rules_are_refused(rule, problem):
+    with pytest.raises(sa.InvalidArgumentError) as refusal:
+        SparseAggregator(rule=rule)
+    assert problem in str(refusal.value)
+
+
 def test_dense_results_for_server_optimisers():
     aggregator = aggregator_of(arrays(), rows=False)
     rows = np.ones((1, 4), np.float32)

@@ -14,6 +14,7 @@ from sparseagg.flower.mod import sparse_mod
 from sparseagg.flower.optimizer_strategies import SparseFedAdagrad, SparseFedAdam, SparseFedAvgM, SparseFedYogi
 from sparseagg.flower.order_strategies import SparseFedMedian, SparseFedTrimmedAvg
 from sparseagg.flower.strategy import SparseFedAvg, SparseMixin
+from sparseagg.flower.vector_strategies import SparseKrum, SparseMultiKrum
 
 __all__ = [
     "SparseFedAdagrad",
@@ -23,6 +24,8 @@ __all__ = [
     "SparseFedMedian",
     "SparseFedTrimmedAvg",
     "SparseFedYogi",
+    "SparseKrum",
     "SparseMixin",
+    "SparseMultiKrum",
     "sparse_mod",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
 from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
@@ -18,6 +19,7 @@ from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, s
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer
+from sparseagg.robust import ClientWeights
 
 __all__ = ["Merge", "changed_rows", "check_shape"]
 
@@ -38,11 +40,13 @@ class Merge:
         op: of the sparse tensors.
         client: of the server that merges; None: this process does.
         of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
+        rule: chooses among the updates of all tensors when they are there (``sparseagg.robust``); None: all count.
         options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
             patterns, to words; the first one that fits a tensor counts.
 
     Attributes:
         handle: what a client needs to submit to the server; None without one.
+        choice: of the rule, once ``finish`` has been called.
 
     Raises:
         sa.InvalidArgumentError: the options make no sense; the message names option and tensor.
@@ -56,6 +60,7 @@ class Merge:
         client: sa.Client | None,
         options: Any,
         of_all: bool = False,
+        rule: Rule | None = None,
     ) -> None:
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
@@ -73,9 +78,18 @@ class Merge:
         tensors += [nonfinite.spec(name) for name, nonfinite in self._nonfinite.items()]
         spec = sa.RoundSpec(tensors, **{"weighting": "uniform" if of_all else "by_weight", **options})
         self._is_weighted = is_weighted(spec)
-        self._aggregator = sa.Aggregator(spec) if client is None else None
-        self._round = None if client is None else client.create_round(spec)
-        self.handle: str | None = None if self._round is None else self._round.handle
+        self._rule = rule
+        self.choice: ClientWeights | None = None
+        self.handle: str | None = None
+        self._aggregator, self._round, self._own_client = None, None, None
+        if client is not None:
+            self._round = client.create_round(spec)
+            self.handle = self._round.handle
+        elif rule is not None:  # which looks at a round of this process
+            self._own_client = sa.Client(":memory:")
+            self._round = self._own_client.create_round(spec)
+        else:
+            self._aggregator = sa.Aggregator(spec)
 
     def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
@@ -165,11 +179,15 @@ class Merge:
             if nonfinite is not None:
                 merged = nonfinite.restored(merged, result[name + KEPT].indices)
             tables[name] = _step_of_whole(name, table, merged, nonfinite, optimizer)
+        self._close_own_client()
         return tables, changed, missing
 
     def _close(self, counted: set[str]) -> tuple[sa.Result, set[str]]:
-        """Closes the round on the server; returns its result, and the ids that have no submission there."""
+        """Closes the round; returns its result, and the ids that have no submission there."""
         assert self._round is not None
+        if self._rule is not None:
+            result, self.choice = finish_by_rule(self._round, self._rule, counted)
+            return result, counted.difference(self.choice.clients)
         try:
             return self._round.finish(only=sorted(counted)), set()
         except (
@@ -185,6 +203,11 @@ class Merge:
         if self._round is not None:
             with contextlib.suppress(sa.SparseaggError):
                 self._round.cancel(reason)
+        self._close_own_client()
+
+    def _close_own_client(self) -> None:
+        if self._own_client is not None:
+            self._own_client.close()
 
 
 def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

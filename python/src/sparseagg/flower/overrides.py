@@ -1,7 +1,7 @@
 """Which strategies can be combined with sparse updates: those that do not need the clients' single replies.
 
 Replies are merged as they arrive, and their arrays are gone when the strategy aggregates. A strategy that takes a step
-from the aggregate, as FedAdam, calls ``super().aggregate_train(…)`` for it. One that does not, as Krum or a median,
+from the aggregate, as FedAdam, calls ``super().aggregate_train(…)`` for it. One that does not, as Bulyan,
 computes from the single replies: given the merged model in their place, it would be the plain mean without a word.
 """
 
@@ -20,6 +20,7 @@ __all__ = ["check_goes_on"]
 _HINTS = {
     "FedMedian": "; sparseagg.flower.SparseFedMedian merges so itself",
     "FedTrimmedAvg": "; sparseagg.flower.SparseFedTrimmedAvg merges so itself",
+    "MultiKrum": "; sparseagg.flower.SparseKrum and SparseMultiKrum choose so themselves",
 }
 
 

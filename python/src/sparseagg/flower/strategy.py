@@ -16,6 +16,7 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
@@ -39,7 +40,7 @@ class SparseMixin:
 
     Clients use ``sparse_mod``. Those that do not are sent the whole model, and their arrays are merged, too. A strategy
     that takes steps of its own, as FedAdam, gets the merged model from ``super().aggregate_train``, and takes its dense
-    step. One that computes from the single updates, as Krum or a median, is refused. Under another strategy that calls
+    step. One that computes from the single updates, as Bulyan, is refused. Under another strategy that calls
     this one's methods, as Flower's wrappers for differential privacy do, all arrays travel whole, with a warning.
 
     An update that is refused, or that comes too late, is reported like an error of its client; the others count.
@@ -202,7 +203,8 @@ class SparseMixin:
             self._cancel("the round has no results")
             return None, None
         try:
-            tables, changed, missing = self._opened().finish(self._counted, self._optimizer)
+            merge = self._opened()
+            tables, changed, missing = merge.finish(self._counted, self._optimizer)
             self._merge = None
             sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
@@ -212,7 +214,11 @@ class SparseMixin:
             self._cancel("the round failed")
         for client in sorted(missing):
             log(ERROR, "\t> Node %d: the server has no submission of client %r", self._counted[client], client)
-        lost = {self._counted[client] for client in missing}
+        left_out = set(missing)
+        if merge.choice is not None:
+            log(INFO, "aggregate_train: %s", merge.choice)
+            left_out.update(client for client, weight in merge.choice.items() if weight == 0)
+        lost = {self._counted[client] for client in left_out}
         metrics = self._metrics([reply for reply in valid if reply.metadata.src_node_id not in lost])
         self._advance(tables, changed)
         if _aggregates_like_fedavg(self):
@@ -354,10 +360,20 @@ class SparseMixin:
                 given = self._server
                 self._client = given if isinstance(given, sa.Client) else sa.Client(given, **self._credentials)
             self._merge = Merge(
-                self._known()[0].tables, self._sparse, self._op, self._client, self._options, self._op_of_all
+                self._known()[0].tables,
+                self._sparse,
+                self._op,
+                self._client,
+                self._options,
+                of_all=self._op_of_all,
+                rule=self._rule(),
             )
             self._counted = {}
         return self._merge
+
+    def _rule(self) -> Rule | None:
+        """Returns what chooses among the replies; None: all count."""
+        return None
 
     def _cancel(self, reason: str) -> None:
         if self._merge is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvflare.apis.dxo import from_shareable
@@ -22,6 +24,8 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
+from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
@@ -30,6 +34,7 @@ from sparseagg.nvflare.round_merge import RoundMerge
 __all__ = ["SparseAggregator"]
 
 _MOST_SHOWN = 5  # dense tensors in the log
+_RULES: dict[str, Callable[..., sa.robust.ClientWeights]] = {"krum": sa.robust.krum, "multi_krum": sa.robust.multi_krum}
 
 
 class SparseAggregator(ModelAggregator):
@@ -65,6 +70,9 @@ class SparseAggregator(ModelAggregator):
             environment says (SPARSEAGG_TLS_CA and its kind).
         token: a coordinator's, for the server. None: that of the environment (SPARSEAGG_TOKEN), which is better, for
             whoever reads the job reads its arguments.
+        rule: chooses among the results of all tensors: the name of a function of ``sparseagg.robust`` and its
+            arguments, as {"name": "multi_krum", "f": 2, "m": 6} or {"name": "krum", "f": 2}. The others do not count,
+            nor do their metrics; a line in the log has all scores. None: all results count.
     """
 
     # Recipes export a component's arguments from the attributes of the same names.
@@ -80,6 +88,7 @@ class SparseAggregator(ModelAggregator):
         elements: list[str] | None = None,
         tls: bool | str | None = None,
         token: str | None = None,
+        rule: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.sparse, self.elements = checked_names(sparse or [], elements)
@@ -91,6 +100,8 @@ class SparseAggregator(ModelAggregator):
         self.options = options
         self.tls = tls
         self.token = token
+        self.rule = rule
+        self._rule = _rule_of(rule)
         self._lock = threading.RLock()
         self._client: sa.Client | None = None
         self._merges: dict[ParamsType, RoundMerge] = {}
@@ -180,8 +191,10 @@ class SparseAggregator(ModelAggregator):
             merge = self._largest()
             if merge is not None:
                 params_type = merge
-                accepted = self._merges[merge].accepted
                 params = self._known().params(self._merges[merge].finish(), merge, self.rows)
+                accepted = self._merges[merge].accepted
+                if self._merges[merge].choice is not None:
+                    self.info(f"round {self._round}: {self._merges[merge].choice}")
             return FLModel(
                 params=params,
                 params_type=params_type,
@@ -215,7 +228,7 @@ class SparseAggregator(ModelAggregator):
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
                 self._client = sa.Client(self.server, tls=self.tls, token=self.token)
-            self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client)
+            self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
         return self._merges[params_type]
 
     def _largest(self) -> ParamsType | None:
@@ -250,6 +263,23 @@ class SparseAggregator(ModelAggregator):
                 except Exception as error:  # of any kind, as of arrays of other shapes than the others'
                     self.warning(f"metric {name!r} of client {client!r} is left out: {error}")
         return helper.get_result() or None
+
+
+def _rule_of(given: Any) -> Rule | None:
+    """Returns the rule of a job's arguments."""
+    if given is None:
+        return None
+    arguments = dict(given) if isinstance(given, Mapping) else {}
+    name = arguments.pop("name", None)
+    if name not in _RULES:
+        known = " or ".join(f'{{"name": "{each}", …}}' for each in _RULES)
+        raise sa.InvalidArgumentError(f"rule must be {known}, got {shown(given)}")
+    rule = _RULES[name]
+    try:
+        inspect.signature(rule).bind(None, **arguments)
+    except TypeError as error:
+        raise sa.InvalidArgumentError(f"rule {name!r}: {error}") from None
+    return functools.partial(rule, **arguments)
 
 
 def _num_steps(meta: Mapping[str, Any]) -> float:

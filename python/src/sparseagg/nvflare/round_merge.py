@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import sparseagg as sa
+from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates import contributors as updates
+from sparseagg.robust import ClientWeights
 
 __all__ = ["RoundMerge"]
 
@@ -21,12 +23,18 @@ class RoundMerge:
     Args:
         spec: of the round.
         client: of the server that merges; None: this process does.
+        rule: chooses among the results when they are there; None: all count.
 
     Attributes:
         accepted: weight and metrics of the results that count, by client.
+        choice: of the rule, once ``finish`` has been called.
     """
 
-    def __init__(self, spec: sa.RoundSpec, client: sa.Client | None) -> None:
+    def __init__(self, spec: sa.RoundSpec, client: sa.Client | None, rule: Rule | None = None) -> None:
+        self._rule = rule
+        self.choice: ClientWeights | None = None
+        self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
+        client = client or self._own_client
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
         self._is_weighted = is_weighted(spec)
@@ -43,11 +51,17 @@ class RoundMerge:
         self.accepted[client] = weight, metrics
 
     def finish(self) -> sa.Result:
-        """Merges."""
+        """Merges. Results that a rule leaves out are no longer in ``accepted``."""
         if self._aggregator is not None:
             return self._aggregator.finish()
         assert self._round is not None
-        result, self._round = self._round.finish(), None
+        if self._rule is None:
+            result = self._round.finish()
+        else:
+            result, self.choice = finish_by_rule(self._round, self._rule, self.accepted)
+            self.accepted = {client: self.accepted[client] for client, weight in self.choice.items() if weight > 0}
+        self._round = None
+        self._close_own_client()
         return result
 
     def cancel(self) -> None:
@@ -56,3 +70,9 @@ class RoundMerge:
             with contextlib.suppress(sa.SparseaggError):
                 self._round.cancel("the NVFlare round ended without an aggregation")
             self._round = None
+        self._close_own_client()
+
+    def _close_own_client(self) -> None:
+        if self._own_client is not None:
+            self._own_client.close()
+            self._own_client = None

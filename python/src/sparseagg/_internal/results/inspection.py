@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from sparseagg._internal.base.arguments import shown
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Inspection"]
@@ -31,6 +33,21 @@ class Inspection:
     clients: tuple[str, ...]
     gram: npt.NDArray[np.float64]
     overlap: npt.NDArray[np.int64]
+
+    def only(self, client_ids: Collection[str]) -> Inspection:
+        """Returns the inspection of some of the clients.
+
+        Raises:
+            InvalidArgumentError: a client has no submission in the inspection.
+        """
+        unknown = sorted(set(client_ids).difference(self.clients))
+        if unknown:
+            raise InvalidArgumentError(f"client {shown(unknown[0])} has no submission in the inspection")
+        chosen = set(client_ids)
+        places = [place for place, client_id in enumerate(self.clients) if client_id in chosen]
+        of_both = np.ix_(places, places)
+        clients = tuple(self.clients[place] for place in places)
+        return Inspection(clients, self.gram[of_both], self.overlap[of_both])
 
     @classmethod
     def from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
