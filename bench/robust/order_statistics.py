@@ -5,7 +5,7 @@
 Contestants take turns, and the best of N counts. Prints a line for each case and op: million values a second, and the
 ratio to another line of the case. On dense data, each contestant gets one array per client, and its answer is compared
 with NumPy's before it is timed. Flower (the functions that its strategies call) and ByzFL are there if the interpreter
-has them.
+has them. acfa-flower is not: PyPI has only its Python part, and its median is another function, as its own page says.
 """
 
 from __future__ import annotations
@@ -93,6 +93,13 @@ def byzfl_trimmed(parts: list[np.ndarray], trim: int) -> np.ndarray:
     return byzfl.TrMean(trim)(parts)
 
 
+def byzfl_of_tensors(rule: Callable[[list], object], parts: list[np.ndarray]) -> np.ndarray:
+    """The same of torch's tensors, which share the arrays' memory."""
+    import torch
+
+    return rule([torch.from_numpy(part) for part in parts]).numpy()
+
+
 def ours(parts: list[np.ndarray], **options: object) -> np.ndarray:
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=len(parts[0]), layout="dense")], **options)
     return sa.aggregate([{"v": part} for part in parts], spec, threads=1)["v"].values
@@ -104,12 +111,14 @@ DENSE: dict[str, dict[str, Callable[[list[np.ndarray], int], np.ndarray]]] = {
         "sparseagg": lambda parts, trim: ours(parts, op="median"),
         "NumPy": lambda parts, trim: np.median(np.stack(parts), axis=0),
         "ByzFL": lambda parts, trim: byzfl_median(parts),
+        "ByzFL, torch": lambda parts, trim: byzfl_of_tensors(byzfl_median, parts),
     },
     "trimmed_mean": {
         "sparseagg": lambda parts, trim: ours(parts, op="trimmed_mean", trim_count=trim),
         "NumPy, sorted": lambda parts, trim: numpy_trimmed(np.stack(parts), trim),
         "Flower": flower_trimmed,
         "ByzFL": byzfl_trimmed,
+        "ByzFL, torch": lambda parts, trim: byzfl_of_tensors(lambda p: byzfl_trimmed(p, trim), parts),
     },
 }
 
