@@ -41,6 +41,9 @@ class Merge:
         client: of the server that merges; None: this process does.
         of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
         rule: chooses among the updates of all tensors when they are there (``sparseagg.robust``); None: all count.
+        noise_key: for options with ``privacy``. Then whole arrays become differences before they are merged, since the
+            bound is on what a client changes.
+        ledger: pays for the round; None: nobody does.
         options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
             patterns, to words; the first one that fits a tensor counts.
 
@@ -61,22 +64,29 @@ class Merge:
         options: Any,
         of_all: bool = False,
         rule: Rule | None = None,
+        noise_key: bytes | None = None,
+        ledger: sa.PrivacyLedger | None = None,
     ) -> None:
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
         # Bounds are for differences: the norm of a whole array is that of the model.
-        self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if options.get("clip") is not None else None
-        self._whole_op = op if of_all else "mean"
+        self._of_differences = options.get("privacy") is not None
+        is_bounded = options.get("clip") is not None and not self._of_differences
+        self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if is_bounded else None
+        self._whole_op = op if of_all or self._of_differences else "mean"
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
         self._nonfinite = {
             name: nonfinite
             for name, table in self._tables.items()
+            if not self._of_differences
             if name not in self._sparse and on_nonfinite.get(name, options.get("on_nonfinite")) != "propagate"
             if (nonfinite := Nonfinite.of(table.dense())) is not None
         }
         tensors += [nonfinite.spec(name) for name, nonfinite in self._nonfinite.items()]
         spec = sa.RoundSpec(tensors, **{"weighting": "uniform" if of_all else "by_weight", **options})
+        if ledger is not None:
+            ledger.spend(spec)
         self._is_weighted = is_weighted(spec)
         self._rule = rule
         self.choice: ClientWeights | None = None
@@ -89,7 +99,7 @@ class Merge:
             self._own_client = sa.Client(":memory:")
             self._round = self._own_client.create_round(spec)
         else:
-            self._aggregator = sa.Aggregator(spec)
+            self._aggregator = sa.Aggregator(spec, noise_key=noise_key)
 
     def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
@@ -143,6 +153,8 @@ class Merge:
             check_shape(name, value.shape, table.shape)
             if name in self._sparse:
                 prepared[name] = changed_rows(table.dense(), value, table.row_width)
+            elif self._of_differences:
+                prepared[name] = _whole_difference(table.dense(), value)
             elif name in self._nonfinite:
                 prepared.update(self._nonfinite[name].update(name, value))
             else:
@@ -176,6 +188,8 @@ class Merge:
                 tables[name], changed[name] = _step_of_rows(name, table, result[name], optimizer)
                 continue
             merged, nonfinite = result[name].dense(), self._nonfinite.get(name)
+            if self._of_differences:
+                merged = table.dense().astype(np.float64) + merged.reshape(table.shape)
             if nonfinite is not None:
                 merged = nonfinite.restored(merged, result[name + KEPT].indices)
             tables[name] = _step_of_whole(name, table, merged, nonfinite, optimizer)
@@ -233,6 +247,14 @@ def changed_rows(before: Any, after: Any, row_width: int) -> tuple[Any, Any]:
         return keys, rows
     moved = ~unchanged(old, new).all(axis=1)  # the others are NaN as they were
     return keys[moved], rows[moved]
+
+
+@default_float_environment()
+def _whole_difference(before: Any, after: Any) -> Any:
+    """Returns after − before: in the dtype of floats, else in float64."""
+    if str(before.dtype) not in _SUMMED:
+        before, after = before.astype(np.float64), after.astype(np.float64)
+    return difference(before, after.reshape(before.shape))
 
 
 @default_float_environment()

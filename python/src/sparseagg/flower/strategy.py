@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
@@ -31,6 +32,7 @@ from sparseagg.optimizers import RowOptimizer
 __all__ = ["SparseFedAvg", "SparseMixin"]
 
 _MOST_SHOWN = 5  # dense tensors in the log
+_PRIVATE = {"numerics": "fixed_point", "weighting": "uniform", "mean_divisor": "fixed"}  # what privacy needs
 
 
 class SparseMixin:
@@ -64,6 +66,13 @@ class SparseMixin:
         options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds. A
             ``clip`` bounds the differences of the sparse tensors.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
+        dp: differential privacy of the model, for each client in each round; experimental, see docs/privacy.md. All
+            tensors are merged as differences with noise, and each reply counts alike. ``options`` need ``clip``,
+            ``max_submissions`` and ``fixed_divisor``, such as the number of clients that you expect. Not with a server.
+            Metrics are not private: they are aggregated as they are.
+        ledger: pays for each round before it begins. At its budget, rounds go by without training, each with an error
+            in the log. None: nobody counts.
+        noise_key: of ``sparseagg.aggregate``; None: random bytes that are never stored.
 
     Raises:
         InvalidArgumentError: an argument has a wrong value, or the strategy needs the single updates of the clients.
@@ -89,6 +98,9 @@ class SparseMixin:
         rows_down: str = "changed",
         history_bytes: int = 1 << 28,
         options: Mapping[str, Any] | None = None,
+        dp: sa.DP | None = None,
+        ledger: sa.PrivacyLedger | None = None,
+        noise_key: bytes | None = None,
         **kwargs: Any,
     ) -> None:
         check_goes_on(type(self), "aggregate_train", (SparseMixin,), FedAvg)
@@ -107,6 +119,14 @@ class SparseMixin:
         self._optimizer = optimizer
         self._history_bytes = history_bytes
         self._options = dict(options or {})
+        if dp is None and (ledger, noise_key) != (None, None):
+            raise sa.InvalidArgumentError("ledger and noise_key are for dp=sparseagg.DP(…)")
+        if dp is not None and server is not None:
+            raise sa.InvalidArgumentError("dp is not for server=…: clients upload whole arrays there, not differences")
+        if dp is not None:
+            self._options = {**_PRIVATE, **self._options, "privacy": dp}
+        self._ledger = ledger
+        self._noise_key = secrets.token_bytes(32) if dp is not None and noise_key is None else noise_key
         self._client: sa.Client | None = None
         self._model: Model | None = None
         self._downlink: Downlink | None = None
@@ -152,6 +172,12 @@ class SparseMixin:
             )
         self._cancel("another round begins")
         record = self._adopt(arrays)
+        if self._ledger is not None:
+            try:
+                self._opened()
+            except sa.errors.ResourceExhaustedError as error:
+                log(ERROR, "configure_train: nobody trains in this round, and the model stays: %s", error)
+                return []
         return super().configure_train(server_round, record, config, grid)  # type: ignore[misc,no-any-return]
 
     def configure_evaluate(
@@ -367,6 +393,8 @@ class SparseMixin:
                 self._options,
                 of_all=self._op_of_all,
                 rule=self._rule(),
+                noise_key=self._noise_key,
+                ledger=self._ledger,
             )
             self._counted = {}
         return self._merge

@@ -1,0 +1,81 @@
+"""SparseFedAvg(dp=…): the model moves by the noisy mean of bounded differences, and stays at the end of the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jobs
+import numpy as np
+import pytest
+import sparseagg as sa
+from local_grid import LocalGrid, changing, start
+from sparseagg.flower import SparseFedAvg, sparse_mod
+
+NODES, TOUCHED = 12, 1900
+SPARSE = ["embedding.weight"]
+BOUND = 100.0  # beyond all differences
+OPTIONS = {"clip": sa.ClipSpec(l2=BOUND, max_keys=2000), "max_submissions": 64, "fixed_divisor": NODES}
+
+
+def private(noise_multiplier: float, **options: Any) -> SparseFedAvg:
+    dp = sa.DP(noise_multiplier=noise_multiplier, keys="public")
+    return SparseFedAvg(sparse=SPARSE, dp=dp, options={**OPTIONS, **options.pop("options", {})}, **options)
+
+
+def grid(tmp_path: Any, *mods: Any) -> LocalGrid:
+    return LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path), *mods], TOUCHED), NODES)
+
+
+def test_almost_no_noise_is_almost_the_mean(tmp_path: Any) -> None:
+    """Replies count alike, and all arrays are merged as differences: an unweighted FedAvg, but for the noise."""
+    got, _ = start(private(2**-10), grid(tmp_path), rounds=1)
+    before = jobs.initial_model()
+    trained = [jobs.train_arrays(before, node, 1, TOUCHED)[0] for node in range(NODES)]
+    deviation = BOUND * 2**-10 / NODES
+    for name, array in before.items():
+        mean = np.mean([after[name].astype(np.float64) for after in trained], axis=0)
+        assert got[name].dtype == array.dtype
+        np.testing.assert_allclose(got[name], mean, rtol=0, atol=6 * deviation + (array.dtype.kind == "i"))
+    moved = np.abs(np.mean([after["embedding.weight"] for after in trained], axis=0) - before["embedding.weight"])
+    assert np.median(moved) > 6 * deviation  # so that the comparison is one
+
+
+def test_noise_has_the_deviation_of_the_spec(tmp_path: Any) -> None:
+    noise_multiplier, l2 = 2.0, 0.5
+    strategy = private(noise_multiplier, options={"clip": sa.ClipSpec(l2=l2, max_keys=2000)})
+    got, _ = start(strategy, grid(tmp_path), rounds=1)
+    moved = (got["embedding.weight"].astype(np.float64) - jobs.initial_model()["embedding.weight"]).ravel()
+    moved = moved[moved != 0]
+    assert len(moved) > 10_000
+    # The bounded mean is below l2 in norm, and so adds nothing that shows.
+    assert np.std(moved) == pytest.approx(noise_multiplier * l2 / NODES, rel=0.05)
+
+
+def test_one_client_is_bounded(tmp_path: Any) -> None:
+    def attack(arrays: jobs.Arrays, partition: int) -> None:
+        if partition == 3:
+            arrays["dense.weight"][...] = 1e6
+
+    strategy = private(2**-10, options={"clip": sa.ClipSpec(l2=1.0, max_keys=2000)})
+    got, _ = start(strategy, grid(tmp_path, changing(attack)), rounds=1)
+    before = jobs.initial_model()
+    assert np.linalg.norm(got["dense.weight"] - before["dense.weight"]) < 1.0 + 0.1
+
+
+def test_model_stays_when_the_budget_is_spent(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    dp = sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
+    ledger = sa.PrivacyLedger(epsilon=12.0, delta=1e-5)
+    strategy = SparseFedAvg(sparse=SPARSE, dp=dp, ledger=ledger, options=OPTIONS)
+    _, result = start(strategy, grid(tmp_path), rounds=4)
+    assert set(result.train_metrics_clientapp) == {1, 2}
+    assert ledger.num_mechanisms == 4  # values and keys of two rounds
+    assert "the budget of epsilon 12 at delta 1e-05 does not cover this" in caplog.text
+
+
+def test_bad_arguments_are_refused() -> None:
+    dp = sa.DP(noise_multiplier=1.0, keys="public")
+    with pytest.raises(sa.InvalidArgumentError, match=r"ledger and noise_key are for dp"):
+        SparseFedAvg(noise_key=b"0" * 32)
+    with pytest.raises(sa.InvalidArgumentError, match=r"dp is not for server=…"):
+        SparseFedAvg(dp=dp, server="localhost:8001")
