@@ -187,6 +187,13 @@ bool DeviceAccumulator::IsSmall() const {
          !HasPendingOnDevice();
 }
 
+bool DeviceAccumulator::IsForCpu() const {
+  if (!shape_.order.has_value()) return false;
+  return !IsForDevice(spec_) || pending_.size() > kMaxOrderSources ||
+         std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& prepared) { return !prepared->update().unique(); });
+}
+
 bool DeviceAccumulator::HasPendingOnDevice() const {
   return std::any_of(pending_.begin(), pending_.end(),
                      [](const auto& prepared) { return prepared->update().on_device(); });
@@ -203,10 +210,11 @@ absl::Status DeviceAccumulator::BringPendingToHost() {
 
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
-  if (on_cpu_ || IsSmall()) {
+  if (on_cpu_ || IsSmall() || IsForCpu()) {
     RETURN_IF_ERROR(GoToCpu());
     return std::move(*cpu_).Finish(order);
   }
+  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
     const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
@@ -242,11 +250,13 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
         absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
   };
   if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
-  if (on_cpu_) {
-    const absl::string_view reason =
-        IsOrderStatistic(spec_.aggregation.op) ? "order statistics are computed on the CPU" : "the CPU holds the sums";
+  if (on_cpu_ || IsForCpu()) {
+    const absl::string_view reason = IsOrderStatistic(spec_.aggregation.op)
+                                         ? "the device has order statistics of floats, with equal votes and unique keys"
+                                         : "the CPU holds the sums";
     return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
+  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
   const absl::Status status = engine_.RunOnDevice([&](Session& session, int shrink) -> absl::Status {

@@ -73,9 +73,9 @@ class DevicePrepared : public PreparedUpdate {
 class DeviceAccumulator : public Accumulator {
  public:
   // `engine` outlives the accumulator. `cpu` is an empty accumulator of the CPU engine for the same spec; with `on_cpu`
-  // the accumulator uses it from the start, because the device has failed before.
+  // the accumulator uses it from the start, because the device has failed before or does not merge such tensors.
   DeviceAccumulator(DeviceEngine& engine, const TensorSpec& spec, std::unique_ptr<Accumulator> cpu, bool on_cpu)
-      : engine_(engine), spec_(spec), shape_(spec), cpu_(std::move(cpu)), on_cpu_(on_cpu) {}
+      : engine_(engine), spec_(WithTrimHidden(spec)), shape_(spec_), cpu_(std::move(cpu)), on_cpu_(on_cpu) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
@@ -103,6 +103,8 @@ class DeviceAccumulator : public Accumulator {
   // Whether the updates are so few that the CPU engine merges them faster (Tuning::min_merge_values). Then Finish hands
   // them over.
   bool IsSmall() const;
+  // Whether the device cannot merge what is pending, an order statistic. Then Finish hands it over.
+  bool IsForCpu() const;
   // Merges the pending updates if their size has reached the threshold of host/accumulation.h.
   absl::Status MergeIfDue();
   absl::Status MergePending();

@@ -45,8 +45,7 @@ DeviceUse DeviceEngine::use() const {
 
 absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
   ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> cpu, cpu_engine_->CreateAccumulator(spec));
-  // There are no kernels for order statistics.
-  const bool on_cpu = IsOrderStatistic(spec.aggregation.op) || !Probe().ok();
+  const bool on_cpu = !IsForDevice(spec) || !Probe().ok();
   return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), on_cpu);
 }
 

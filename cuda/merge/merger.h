@@ -47,6 +47,8 @@ class Merger {
   uint64_t MaxRows(uint64_t num_rows, uint64_t num_tuples) const;
   // The number of tuples that fit in device memory together with `num_rows` rows.
   uint64_t RoomBeside(uint64_t num_rows) const;
+  // Bytes of an entry that only order statistics need.
+  uint64_t OrderBytes() const;
   // The size of the next batch, in tuples, when `num_left` have not been sent. 0: there is room for too few to
   // continue.
   uint64_t BatchSize(uint64_t num_rows, uint64_t num_left) const;
@@ -54,6 +56,8 @@ class Merger {
   absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
   absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
   absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
+  // Writes the order statistics of a batch that has all values of its keys.
+  absl::Status PickStatisticsOf(const Batch& batch, const SortedKeys& sorted, double* d_statistics);
 
   Session& session_;
   const TensorShape& shape_;

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold.h"
+#include "cuda/kernels/order.h"
 #include "cuda/kernels/segments.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -15,6 +17,13 @@
 namespace sparseagg::cuda {
 
 Number ToNumber(DType dtype);
+
+// Whether the device merges such a tensor. Of order statistics it has those of floats whose votes are equal.
+bool IsForDevice(const TensorSpec& spec);
+
+// Returns: `spec` with a min_contributors that hides the keys which a trim_count hides. The device counts contributors
+// in any case.
+TensorSpec WithTrimHidden(TensorSpec spec);
 
 // The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
 struct TensorShape {
@@ -35,7 +44,8 @@ struct TensorShape {
   bool uniform = true;    // neither
   bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
-  double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
+  double weight_scale = 1.0;       // 2^t of WeightKind::kFixed
+  std::optional<OrderRule> order;  // of an order statistic, which stands in the place of the fold
 
   // Bytes of one folded row, all columns.
   size_t RowBytes() const;

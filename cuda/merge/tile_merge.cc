@@ -52,7 +52,7 @@ absl::StatusOr<DeviceBuffer> FindBounds(Session& session, Find find) {
 
 bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
   const Tuning& tuning = session.tuning();
-  if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
+  if (shape.order.has_value() || shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
       shape.num_rows > std::numeric_limits<int32_t>::max())
     return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
