@@ -36,6 +36,8 @@ JOBS = {
     "sparse": lambda: sparse_recipe(2),
     "first of two": lambda: sparse_recipe(1),
     "filtered": lambda: filtered_recipe(2),
+    "median": lambda: make_recipe(num_rounds=1, aggregator=SparseAggregator(op="median")),
+    "krum": lambda: make_recipe(num_rounds=1, aggregator=SparseAggregator(rule={"name": "krum", "f": 2})),
     "scatter and gather": lambda: make_scatter_and_gather("client_sparse.py", SparseAggregator(sparse=[EMBEDDING]), 2),
 }
 
@@ -69,6 +71,29 @@ def in_float64():
     dtypes = {name: tensor.numpy().dtype for name, tensor in Recommender().state_dict().items()}
     means = {name: value / total for name, value in sums.items()}
     return {n: (np.rint(v) if dtypes[n].kind == "i" else v).astype(dtypes[n]) for n, v in means.items()}
+
+
+def trained_models():
+    """The model of each site after its training, as float64."""
+    models = []
+    for site in sorted(SITES):
+        model = Recommender()
+        train(model, site, 0)
+        models.append({name: tensor.numpy().astype(np.float64) for name, tensor in model.state_dict().items()})
+    return models
+
+
+def test_median_and_krum_are_those_of_the_sites_models(run_of):
+    models, median, krum = trained_models(), run_of("median"), run_of("krum")
+    flat = [np.concatenate([array.ravel() for array in model.values()]) for model in models]
+    scores = [sum(sorted(((a - b) ** 2).sum() for b in flat if b is not a)[: len(flat) - 4]) for a in flat]
+    chosen = models[int(np.argmin(scores))]
+    for name, array in median.weights.items():
+        wanted = np.median(np.stack([model[name] for model in models]), axis=0)
+        np.testing.assert_array_equal(
+            array, (np.rint(wanted) if array.dtype.kind == "i" else wanted).astype(array.dtype)
+        )
+        np.testing.assert_array_equal(krum.weights[name], chosen[name].astype(array.dtype))
 
 
 def num_different(run, wanted):
