@@ -15,6 +15,7 @@
 
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
+class ExportedSubmissions;
 class InspectRoundResponse;
 class ResultPage;
 class Round;
@@ -35,6 +36,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
 void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire);
 void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire);
+void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 // The answer to a commit.

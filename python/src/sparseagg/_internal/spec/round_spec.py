@@ -228,6 +228,9 @@ class RoundSpec(Options):
         clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
         privacy: differential privacy of the results, such as ``DP(noise_multiplier=1.0, …)``. Experimental. None: no
             noise.
+        keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
+            that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
+            merge these early.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -239,6 +242,7 @@ class RoundSpec(Options):
     max_bytes_per_submission: int | None = None
     clip: ClipSpec | None = None
     privacy: DP | None = None
+    keep_submissions: bool = False
 
     def __init__(
         self,
@@ -252,6 +256,7 @@ class RoundSpec(Options):
         max_bytes_per_submission: int | None = None,
         clip: ClipSpec | None = None,
         privacy: DP | None = None,
+        keep_submissions: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -268,6 +273,7 @@ class RoundSpec(Options):
             max_bytes_per_submission=max_bytes_per_submission,
             clip=checked_clip(clip),
             privacy=checked_privacy(privacy),
+            keep_submissions=bool(keep_submissions),
         )
 
     def __repr__(self) -> str:
@@ -366,6 +372,7 @@ class RoundSpec(Options):
             result_ttl=duration("result_ttl", self.result_ttl),
             clip=None if self.clip is None else self.clip.to_proto(),
             privacy=None if self.privacy is None else self.privacy.to_proto(),
+            keep_submissions=self.keep_submissions,
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -383,6 +390,7 @@ class RoundSpec(Options):
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
             privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
+            keep_submissions=proto.keep_submissions,
             **options_from_proto(proto.aggregation),
         )
 
