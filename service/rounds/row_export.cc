@@ -52,84 +52,94 @@ void AppendKeys(const TensorSpec& spec, const UpdateRows& update, RowInterval ro
   std::visit(copy, update.keys);
 }
 
-// Returns: the largest finite value of a dtype narrower than float64.
-double FiniteMax(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 65504.0;
-    case DType::kBFloat16:
-      return 0x1.fep127;
-    default:
-      return std::numeric_limits<float>::max();
+// How the values of a dtype are made of folded ones. Nearest: of a finite value, the nearest one within the finite
+// range of the dtype; of others, the same.
+struct Float32Terms {
+  using Wide = double;
+  using Value = float;
+  static Value Nearest(double value) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    return static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
   }
+  static double Widen(float value) { return value; }
+};
+struct Float16Terms {
+  using Wide = double;
+  using Value = uint16_t;
+  static Value Nearest(double value) {
+    return RoundToFloat16(std::isfinite(value) ? std::clamp(value, -65504.0, 65504.0) : value);
+  }
+  static double Widen(uint16_t bits) { return WidenFloat16(bits); }
+};
+struct BFloat16Terms {
+  using Wide = double;
+  using Value = uint16_t;
+  static Value Nearest(double value) {
+    constexpr double kMost = 0x1.fep127;
+    return RoundToBFloat16(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
+  }
+  static double Widen(uint16_t bits) { return WidenBFloat16(bits); }
+};
+struct Int32Terms {
+  using Wide = int64_t;
+  using Value = int32_t;
+  static Value Nearest(int64_t value) {
+    using Limits = std::numeric_limits<int32_t>;
+    return static_cast<int32_t>(std::clamp<int64_t>(value, Limits::min(), Limits::max()));
+  }
+  static int64_t Widen(int32_t value) { return value; }
+};
+
+// Appends the row nearest to `rest`, and subtracts it. `narrow`: working memory of a row.
+// Returns: whether nothing is left.
+template <typename Terms>
+bool AppendTerm(std::vector<typename Terms::Wide>& rest, std::vector<typename Terms::Value>& narrow, std::string& out) {
+  bool is_whole = true;
+  for (size_t c = 0; c < rest.size(); ++c) {
+    narrow[c] = Terms::Nearest(rest[c]);
+    const typename Terms::Wide left = rest[c] - Terms::Widen(narrow[c]);
+    rest[c] = left == left ? left : 0;  // not a number: of a value that is not finite, which is sent once
+    is_whole &= rest[c] == 0;
+  }
+  out.append(reinterpret_cast<const char*>(narrow.data()), narrow.size() * sizeof(narrow[0]));
+  return is_whole;
 }
 
-// Appends the value of a dtype narrower than float64 that is nearest to `rest`, within its finite range; a value that
-// is not finite as it is. Returns: that value.
-double AppendNearest(DType dtype, double rest, std::string& out) {
-  const double most = FiniteMax(dtype);
-  const double bounded = std::isfinite(rest) ? std::clamp(rest, -most, most) : rest;
-  if (dtype == DType::kFloat32) {
-    const auto value = static_cast<float>(bounded);
-    Append(value, out);
-    return value;
-  }
-  if (dtype == DType::kFloat16) {
-    const uint16_t bits = RoundToFloat16(bounded);
-    Append(bits, out);
-    return WidenFloat16(bits);
-  }
-  const uint16_t bits = RoundToBFloat16(bounded);
-  Append(bits, out);
-  return WidenBFloat16(bits);
-}
-
-int64_t AppendNearest(DType, int64_t rest, std::string& out) {
-  const auto value = static_cast<int32_t>(
-      std::clamp<int64_t>(rest, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
-  Append(value, out);
-  return value;
-}
-
-// Appends row after row until they add up to `rest`. Returns: how many; more than kMaxTerms: too many, and not all.
-template <typename Wide>
-uint64_t AppendTerms(DType dtype, std::vector<Wide> rest, std::string& out) {
-  uint64_t num_terms = 0;
-  bool is_done = false;
-  while (!is_done && num_terms <= kMaxTerms) {
-    is_done = true;
-    for (Wide& value : rest) {
-      const Wide term = AppendNearest(dtype, value, out);
-      const bool is_whole = value == term || !(value - term == value - term);  // equal, or not finite
-      value = is_whole ? Wide{0} : value - term;
-      is_done &= is_whole;
-    }
-    ++num_terms;
-  }
-  return is_done ? num_terms : kMaxTerms + 1;
-}
-
-template <typename Wide>
+template <typename Terms>
 absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
                                         uint64_t max_rows, ExportPage& page) {
-  std::vector<Wide> row(spec.row_width);
-  std::string terms;
-  for (uint64_t r = rows.begin; r < rows.end; ++r) {
-    std::memcpy(row.data(), update.values + r * spec.row_width * sizeof(Wide), spec.row_width * sizeof(Wide));
-    terms.clear();
-    const uint64_t num_terms = AppendTerms(spec.dtype, row, terms);
-    const uint64_t key = KeyAt(update.keys, r);
+  using Wide = typename Terms::Wide;
+  std::vector<Wide> rest(spec.row_width);
+  std::vector<typename Terms::Value> narrow(spec.row_width);
+  const size_t row_bytes = rest.size() * sizeof(Wide);
+  uint64_t row = rows.begin;
+  uint64_t first = row;  // the first row whose key is not appended: those up to `row` are of one term each
+  const auto append_keys = [&] {
+    AppendKeys(spec, update, {first, row}, page.keys);
+    first = row;
+  };
+  for (; row < rows.end; ++row) {
+    const size_t values_before = page.values.size();
+    std::memcpy(rest.data(), update.values + row * row_bytes, row_bytes);
+    uint64_t num_terms = 1;
+    while (!AppendTerm<Terms>(rest, narrow, page.values) && num_terms <= kMaxTerms) ++num_terms;
     if (num_terms > kMaxTerms) {
       return absl::FailedPreconditionError(absl::StrCat(
-          Quoted(spec), ", key ", key, ": a submission lists the key several times, and its own sum takes ",
-          "more than ", kMaxTerms, " values of ", Name(spec.dtype), ", so that it cannot be exported"));
+          Quoted(spec), ", key ", KeyAt(update.keys, row), ": a submission lists the key several times, and its own ",
+          "sum takes more than ", kMaxTerms, " values of ", Name(spec.dtype), ", so that it cannot be exported"));
     }
-    if (page.num_rows > 0 && page.num_rows + num_terms > max_rows) return r;
-    for (uint64_t i = 0; i < num_terms; ++i) AppendKey(spec, key, page.keys);
-    page.values += terms;
+    if (page.num_rows > 0 && page.num_rows + num_terms > max_rows) {
+      page.values.resize(values_before);
+      break;
+    }
     page.num_rows += num_terms;
+    if (num_terms == 1) continue;
+    append_keys();
+    for (uint64_t term = 0; term < num_terms; ++term) AppendKey(spec, KeyAt(update.keys, row), page.keys);
+    ++first;
   }
-  return rows.end;
+  append_keys();
+  return row;
 }
 
 }  // namespace
@@ -148,8 +158,18 @@ absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& up
                                     uint64_t max_rows, ExportPage& page) {
   if (rows.begin == rows.end) return rows.end;
   if (update.values != nullptr && update.dtype != spec.dtype) {
-    return IsFloat(spec.dtype) ? AppendWideRows<double>(spec, update, rows, max_rows, page)
-                               : AppendWideRows<int64_t>(spec, update, rows, max_rows, page);
+    switch (spec.dtype) {
+      case DType::kFloat32:
+        return AppendWideRows<Float32Terms>(spec, update, rows, max_rows, page);
+      case DType::kFloat16:
+        return AppendWideRows<Float16Terms>(spec, update, rows, max_rows, page);
+      case DType::kBFloat16:
+        return AppendWideRows<BFloat16Terms>(spec, update, rows, max_rows, page);
+      case DType::kInt32:
+        return AppendWideRows<Int32Terms>(spec, update, rows, max_rows, page);
+      default:
+        return absl::InternalError(absl::StrCat(Quoted(spec), ": rows of another dtype than the tensor's"));
+    }
   }
   const uint64_t least = page.num_rows == 0 ? 1 : 0;
   const uint64_t room = std::max(least, max_rows - std::min(max_rows, page.num_rows));
