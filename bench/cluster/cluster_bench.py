@@ -148,6 +148,15 @@ def balance() -> list[dict[str, Any]]:
     return found
 
 
+def rounded(value: Any) -> Any:
+    """Returns the value with five digits of each number that has more."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/bench/cluster.json"))
@@ -175,7 +184,7 @@ def main() -> None:
         "balance": balance(),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(rounded(report), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
+from real_server import REPOSITORY, server_binary
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample, home_of
 
@@ -194,6 +195,24 @@ def test_servers_come_back_from_their_directories(tmp_path):
         name = opened.name
     with Cluster(2, data_dir=tmp_path, ranges=5) as second:
         assert digest(second.resume(name).finish()) == expected
+
+
+def test_server_that_is_killed_after_the_seal_comes_back(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data")]
+    servers = [start_server(*flags), start_server()]
+    with Cluster([each.address for each in servers]) as cluster:
+        opened = submitted(cluster)
+        opened.seal()
+        servers[0].kill()
+        start_server(*flags, address=servers[0].address)
+        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_example_of_the_page(monkeypatch, capsys):
+    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
+    text = (REPOSITORY / "docs" / "scale.md").read_text(encoding="utf-8")
+    exec(text.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == "[0 1 2 3 4 5 6 7 8 9]\n"
 
 
 def test_server_that_has_lost_its_round_ends_the_merge(start_server):
