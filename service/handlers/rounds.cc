@@ -37,7 +37,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "SealRound",
                                            "InspectRound",
                                            "CloseRoundRequest.client_weights",
-                                           "RoundSpec.privacy"};
+                                           "RoundSpec.privacy",
+                                           "RoundSpec.certificate"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
