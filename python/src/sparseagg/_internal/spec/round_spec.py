@@ -228,6 +228,10 @@ class RoundSpec(Options):
         clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
         privacy: differential privacy of the results, such as ``DP(noise_multiplier=1.0, …)``. Experimental. None: no
             noise.
+        certificate: whether the server signs a certificate of the round, with proofs for its clients. Needs a server
+            with ``--certificate-key``; not together with ``privacy``. docs/certificates.md says what it proves.
+        allow_export: with ``certificate``: whether coordinators may read the submissions, once the round is done, to
+            compute it again elsewhere. Needs a server with ``--data-dir``.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -239,6 +243,8 @@ class RoundSpec(Options):
     max_bytes_per_submission: int | None = None
     clip: ClipSpec | None = None
     privacy: DP | None = None
+    certificate: bool = False
+    allow_export: bool = False
 
     def __init__(
         self,
@@ -252,12 +258,20 @@ class RoundSpec(Options):
         max_bytes_per_submission: int | None = None,
         clip: ClipSpec | None = None,
         privacy: DP | None = None,
+        certificate: bool = False,
+        allow_export: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
         if made is None or not all(isinstance(tensor, TensorSpec) for tensor in made):
             raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(tensors)}")
         super().__init__(**options)
+        if not isinstance(certificate, bool) or not isinstance(allow_export, bool):
+            raise InvalidArgumentError(
+                f"certificate and allow_export must be bools, got {shown(certificate)} and {shown(allow_export)}"
+            )
+        if allow_export and not certificate:
+            raise InvalidArgumentError("allow_export is for rounds with a certificate: certificate must be True")
         self._set(
             tensors=made,
             min_submissions=min_submissions,
@@ -268,6 +282,8 @@ class RoundSpec(Options):
             max_bytes_per_submission=max_bytes_per_submission,
             clip=checked_clip(clip),
             privacy=checked_privacy(privacy),
+            certificate=certificate,
+            allow_export=allow_export,
         )
 
     def __repr__(self) -> str:
@@ -366,6 +382,7 @@ class RoundSpec(Options):
             result_ttl=duration("result_ttl", self.result_ttl),
             clip=None if self.clip is None else self.clip.to_proto(),
             privacy=None if self.privacy is None else self.privacy.to_proto(),
+            certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -383,6 +400,8 @@ class RoundSpec(Options):
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
             privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
+            certificate=proto.HasField("certificate"),
+            allow_export=proto.certificate.allow_export,
             **options_from_proto(proto.aggregation),
         )
 
