@@ -32,6 +32,11 @@ run: build/dev/.with-python ## install what is missing, build, and run a federat
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
 
+.PHONY: cluster-demo
+cluster-demo: build/dev/.with-python ## the same job on four servers, whose ranges of keys are merged apart
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	$(BIN)/sparseagg demo --server $(SERVER) --servers 4 --out out/cluster-demo $(DEMO_ARGS)
+
 .PHONY: serve
 serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
 	$(SERVER) --grpc-address $(SERVER_ADDRESS)
@@ -62,6 +67,14 @@ INTEGRATIONS ?=
 test-integrations: build ## the adapters inside the real frameworks from PyPI (INTEGRATIONS=flower; 10 minutes and more)
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
 	  $(BIN)/python scripts/test_integrations.py $(INTEGRATIONS) -- $(PYTEST_ARGS)
+
+RAY_VENV := build/ray-venv
+
+.PHONY: test-ray
+test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (a minute)
+	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
+	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]'
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest -p no:cacheprovider -k ray tests/python/cluster
 
 .PHONY: cuda-engine
 cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture, where there is an nvcc
@@ -224,6 +237,12 @@ bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, 
 	$(BIN)/python bench/round/round_bench.py --server $(SERVER) --out bench/results/round.json \
 	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/round/plot.py bench/results/round.json --out bench/results/round.png
+
+.PHONY: bench-cluster
+bench-cluster: build/dev/.with-python ## rounds over several servers of this machine, into bench/results (2 minutes)
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/cluster_bench.py \
+	  --out bench/results/cluster.json $(BENCH_ARGS)
 
 BEFORE ?=
 

@@ -84,7 +84,7 @@ struct ServerContext {
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
   WorkerPool pool;           // with inspections the last member: they run their tasks before the others are destroyed
-  WorkerPool inspections;    // InspectRound, one at a time: it takes long, and no other call waits behind it
+  WorkerPool inspections;    // InspectRound and pages of ExportSubmissions, one at a time: they may take long
 };
 
 }  // namespace sparseagg::service

@@ -308,7 +308,7 @@ class MemoryRounds {
   std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec,
                                       const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
                                       uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
-                                      std::optional<double> result_ttl) {
+                                      std::optional<double> result_ttl, bool keep_submissions) {
     RoundConfig config;
     config.tensors = ToTensorSpecs(tensors);
     for (const TensorSpec& tensor : config.tensors)
@@ -319,6 +319,7 @@ class MemoryRounds {
     config.max_bytes_per_submission = max_bytes;
     config.deadline = ToDuration(deadline, "deadline");
     config.result_ttl = ToDuration(result_ttl, "result_ttl");
+    config.keep_submissions = keep_submissions;
     config.wire_spec = spec;
     config.id = round_id.value_or("");
     return Wrap(Call([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
@@ -402,7 +403,7 @@ void DefineMemoryRounds(py::module_& module) {
       .def(py::init<int, std::string>(), py::arg("merges"), py::arg("noise_key") = py::bytes(""))
       .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"), py::arg("tensors"),
            py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"))
+           py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"), py::arg("keep_submissions"))
       .def("find", &MemoryRounds::Find, py::arg("name"))
       .def("all", &MemoryRounds::All)
       .def("delete", &MemoryRounds::Delete, py::arg("name"))

@@ -39,6 +39,7 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"GetUploadStatus", {kYes, kYes, kOwn, kNo}},
     {"ListSubmissions", {kYes, kYes, kNo, kYes}},
     {"InspectRound", {kYes, kYes, kNo, kNo}},
+    {"ExportSubmissions", {kYes, kYes, kNo, kNo}},
     {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}},
     {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
     {"SubmitBatch", {kYes, kYes, kOwn, kNo}},

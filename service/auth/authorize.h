@@ -27,6 +27,7 @@ enum class Method {
   kGetUploadStatus,
   kListSubmissions,
   kInspectRound,
+  kExportSubmissions,
   kWithdrawSubmission,
   kSubmitUpdate,
   kSubmitBatch,

@@ -1,5 +1,7 @@
 #include "service/codec/round_codec.h"
 
+#include <utility>
+
 #include "service/codec/column_bytes.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/spec_codec.h"
@@ -144,6 +146,22 @@ void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundRespons
   wire->set_gram(BytesOf(page.gram.data(), 0, page.gram.size()));
   wire->set_overlap(BytesOf(page.overlap.data(), 0, page.overlap.size()));
   wire->set_next_page_token(page.next_page_token);
+}
+
+void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire) {
+  v1::TensorSlice* const slice = wire->mutable_slice();
+  slice->set_tensor(spec.name);
+  slice->set_key_encoding(HasNarrowKeys(spec) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
+  slice->set_value_encoding(spec.aggregation.op == Op::kUnion
+                                ? v1::VALUE_ENCODING_NONE
+                                : static_cast<v1::ValueEncoding>(EncodeDType(spec.dtype)));
+  slice->set_num_keys(page.num_rows);
+  slice->set_keys(std::move(page.keys));
+  slice->set_values(std::move(page.values));
+  wire->set_client_ids(std::move(page.client_ids));
+  wire->set_weights(std::move(page.weights));
+  wire->set_num_keys(std::move(page.num_keys));
+  wire->set_next_page_token(std::move(page.next_page_token));
 }
 
 void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::CommitSubmissionResponse* wire) {

@@ -16,6 +16,7 @@
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
 class ExportRoundResponse;
+class ExportedSubmissions;
 class InspectRoundResponse;
 class ResultPage;
 class Round;
@@ -40,6 +41,7 @@ void EncodeReceipt(absl::string_view round_name, const std::string& client_id, R
                    v1::SubmissionReceipt* wire);
 void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire);
 void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire);
+void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 // The answer to a commit.

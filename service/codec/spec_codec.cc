@@ -387,6 +387,7 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
       config.max_bytes_per_submission,
       DecodeLimit(spec.max_bytes_per_submission(), limits.max_bytes_per_submission, "max_bytes_per_submission"));
   RETURN_IF_ERROR(DecodeTimes(spec, limits, config));
+  config.keep_submissions = spec.keep_submissions();
   config.wire_spec = SerializeDeterministic(spec);
   return config;
 }

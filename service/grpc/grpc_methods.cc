@@ -19,6 +19,8 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
                                         &AggregationService::SubmitUpdate);
   Serve<CallbackServerStreamingHandler>(Method::kStreamResult, RpcMethod::SERVER_STREAMING,
                                         &AggregationService::StreamResult);
+  Serve<CallbackServerStreamingHandler>(Method::kExportSubmissions, RpcMethod::SERVER_STREAMING,
+                                        &AggregationService::ExportSubmissions);
   Serve<CallbackBidiHandler>(Method::kAggregate, RpcMethod::BIDI_STREAMING, &AggregationService::Aggregate);
 }
 

@@ -26,6 +26,8 @@ class AggregationService final : public RpcService {
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response);
   // grpc_results.cc
   grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*);
+  // grpc_export.cc
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportSubmissions(Context*, const grpc::ByteBuffer*);
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*);
 

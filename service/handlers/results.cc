@@ -1,7 +1,6 @@
 // The method GetResult.
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "service/codec/page_format.h"
@@ -12,16 +11,6 @@
 #include "service/handlers/page_stream.h"
 
 namespace sparseagg::service {
-namespace {
-
-absl::StatusOr<size_t> ChooseTensor(const RoundConfig& config, const std::string& name) {
-  if (!name.empty()) return config.FindTensor(name);
-  if (config.tensors.size() == 1) return 0;
-  return absl::InvalidArgumentError(
-      absl::StrCat("the round has ", config.tensors.size(), " tensors; the request must name one"));
-}
-
-}  // namespace
 
 void AggregationMethods::GetResult(const Call& call) {
   if (!call->ReserveForCall(kStreamBytes)) return;
@@ -31,7 +20,7 @@ void AggregationMethods::GetResult(const Call& call) {
       RETURN_IF_ERROR(ParseNames(call->request(), &request));
       LogCall(LogLevel::kDebug, call->caller(), "GetResult", request.name());
       ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call->caller(), request.name()));
-      ASSIGN_OR_RETURN(const size_t tensor, ChooseTensor(round->config(), request.tensor()));
+      ASSIGN_OR_RETURN(const size_t tensor, round->config().ChooseTensor(request.tensor()));
       ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
       ASSIGN_OR_RETURN(Results results, round->GetResults());
       return PageStream::Create(round, std::move(results), {tensor}, {request.range().begin(), request.range().end()},

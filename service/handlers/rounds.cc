@@ -38,7 +38,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "InspectRound",
                                            "CloseRoundRequest.client_weights",
                                            "RoundSpec.privacy",
-                                           "RoundSpec.certificate"};
+                                           "RoundSpec.certificate",
+                                           "ExportSubmissions"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

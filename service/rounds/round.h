@@ -33,6 +33,7 @@
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/round_sum.h"
 #include "service/rounds/round_waits.h"
+#include "service/rounds/row_export.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
 #include "service/rounds/upload_handle.h"
@@ -44,7 +45,7 @@ namespace sparseagg::service {
 //
 //   state        entered by                                           then
 //   OPEN         Open                                                 uploads are taken and committed
-//   SEALED       Seal                                                 Inspect reads the submissions
+//   SEALED       Seal                                                 Inspect and Export read the submissions
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
@@ -319,6 +320,23 @@ class Round : public std::enable_shared_from_this<Round> {
   // for it only while it sorts submissions, the first time.
   absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token);
 
+  // Which submissions to export.
+  struct ExportQuery {
+    size_t tensor = 0;
+    KeyInterval keys;
+    uint64_t max_bytes = 0;     // of ids, keys and values in a page
+    uint64_t sample_every = 0;  // n > 0: only every n-th key, and no ids and values
+  };
+  // Returns: a page of the submissions in ascending order of client ids, from the token on; from the first one on if
+  // the token is empty. A page has the rows or the end of one submission at least, unless the round has none. Errors:
+  // INVALID_ARGUMENT: not a token of this round, or a range that ends before it begins. FAILED_PRECONDITION: the round
+  // is not sealed, or not any more; submissions of the tensor are merged already; clip.l2 or privacy applies; or as of
+  // AppendRows. RESOURCE_EXHAUSTED: no memory. Blocks: the first time, while it sorts the submissions of the tensor;
+  // other calls to the round wait, too. Cost: besides the page, O(n log n) in the number n of submissions.
+  absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
+  // Returns: an upper bound of the bytes of a page.
+  uint64_t ExportPageBytes(const ExportQuery& query) const;
+
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
@@ -444,8 +462,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // round_inspect.cc: inner products of the submissions of a sealed round
   // Errors: INVALID_ARGUMENT. Returns: the tensors to inspect.
   absl::StatusOr<std::vector<size_t>> CheckInspected(std::vector<size_t> tensors) const;
-  // Errors: FAILED_PRECONDITION: the round is not sealed.
-  absl::Status CheckSealed() const;
+  // Errors: FAILED_PRECONDITION: the round is not sealed, so that it cannot be `verb` ("inspected").
+  absl::Status CheckSealed(absl::string_view verb) const;
   // Returns: the rows of the tensors, and the clients. `working`: gets the memory of InnerProducts.
   absl::StatusOr<std::vector<InspectedTensor>> ReadSubmissions(absl::Span<const size_t> tensors,
                                                                std::vector<std::string>& client_ids,
@@ -465,6 +483,23 @@ class Round : public std::enable_shared_from_this<Round> {
     std::shared_ptr<const CertificateTree> tree;
   };
   std::shared_ptr<const ProofIndex> FindProofIndex() const;
+  // round_export.cc: the submissions of a sealed round, for another merge
+  struct ExportPosition {
+    uint64_t submission = 0;  // in ascending order of client ids
+    uint64_t row = 0;         // of its update
+  };
+  struct ExportedClient {
+    std::string id;
+    double weight;
+  };
+  // Errors: of Export, but for the token and for what only the submissions tell.
+  absl::Status CheckExported(const ExportQuery& query) const;
+  // Errors: INVALID_ARGUMENT: not a token of this round.
+  absl::StatusOr<ExportPosition> ResumeExport(absl::string_view page_token) const;
+  // Reads the rows of all submissions, and up to `max_clients` clients from the `first` one on. `working`: gets the
+  // memory of both.
+  absl::Status ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
+                             std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients, Reservation& working);
 
   // round.cc: life cycle
   absl::Status Start(Permit permit);

@@ -27,6 +27,7 @@ struct RoundConfig {
   uint64_t submission_limit = 0;                       // the server's limit on submissions; 0: none
   uint64_t max_tuples_per_submission = 0;              // 0: none
   uint64_t max_bytes_per_submission = 0;               // decoded keys and values; 0: none
+  bool keep_submissions = false;                       // as asked for; see KeepsSubmissions
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
   bool has_certificate = false;                        // the round gets a signed certificate
@@ -38,7 +39,10 @@ struct RoundConfig {
   std::string LogName() const;
   // Returns: the index of the tensor. Errors: INVALID_ARGUMENT: no such tensor; the message lists the tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
-  // Returns: whether the round keeps all submissions until it closes, because their order matters for some tensor.
+  // The same; an empty name stands for the only tensor. Errors: INVALID_ARGUMENT: also if there are several.
+  absl::StatusOr<size_t> ChooseTensor(absl::string_view name) const;
+  // Returns: whether the round keeps all submissions until it closes, because it is asked to, or because their order
+  // matters for some tensor.
   bool KeepsSubmissions() const;
   // Returns: whether a tensor has bounds (TensorSpec::clip).
   bool HasClip() const;

@@ -49,11 +49,11 @@ absl::StatusOr<std::vector<size_t>> Round::CheckInspected(std::vector<size_t> te
   return absl::InvalidArgumentError("the round has no tensor of floats with values, which alone can be inspected");
 }
 
-absl::Status Round::CheckSealed() const {
+absl::Status Round::CheckSealed(absl::string_view verb) const {
   MutexLock lock(&mu_);
   if (life_.state() == RoundState::kSealed) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("only a SEALED round can be inspected; the round is ", Name(life_.state())));
+      absl::StrCat("only a SEALED round can be ", verb, "; the round is ", Name(life_.state())));
 }
 
 absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<const size_t> tensors,
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<c
                                                                     Reservation& working) {
   MutexLock merge(&merge_mu_);
   // Under the lock, because the sum of a round that is closed in the meantime may be gone.
-  RETURN_IF_ERROR(CheckSealed());
+  RETURN_IF_ERROR(CheckSealed("inspected"));
   const Aggregation& aggregation = *sum_.aggregation();
   const uint64_t num_submissions = aggregation.num_submissions();
   if (num_submissions > kMaxInspected) {
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<c
 
 absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
                                                      absl::string_view page_token) {
-  RETURN_IF_ERROR(CheckSealed());
+  RETURN_IF_ERROR(CheckSealed("inspected"));
   // The token has the time of creation, because a later round may have the same name.
   const std::string created = absl::StrCat(absl::ToUnixNanos(create_time_));
   const std::pair<absl::string_view, absl::string_view> token = absl::StrSplit(page_token, absl::MaxSplits('.', 1));
@@ -109,7 +109,7 @@ absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors
     const size_t begin = page.gram.size();
     const size_t size = row + 1;
     if (row > page.first_row && ((begin + size) * kElementBytes > max_bytes || cost > kPageCost)) break;
-    RETURN_IF_ERROR(CheckSealed());
+    RETURN_IF_ERROR(CheckSealed("inspected"));
     page.gram.resize(begin + size);
     page.overlap.resize(begin + size);
     products.ComputeRow(row, absl::MakeSpan(page.gram).subspan(begin), absl::MakeSpan(page.overlap).subspan(begin));

@@ -18,7 +18,7 @@ constexpr uint64_t kSubmissionOverheadBytes = 1024;
 }  // namespace
 
 bool MergesOnArrival(const RoundConfig& config) {
-  return !std::all_of(config.tensors.begin(), config.tensors.end(), OrderMatters);
+  return !config.keep_submissions && !std::all_of(config.tensors.begin(), config.tensors.end(), OrderMatters);
 }
 
 absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
@@ -28,6 +28,7 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   ASSIGN_OR_RETURN(aggregation_, ToStatus([&] {
                      return Aggregation::Create(engine, config_.tensors, /*memory_limit=*/0, std::move(noise));
                    }));
+  if (config_.keep_submissions) aggregation_->DeferMerges();
   const uint64_t bytes = aggregation_->BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
   return reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",

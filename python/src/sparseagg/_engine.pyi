@@ -180,6 +180,7 @@ class MemoryRounds:
         max_bytes_per_submission: int,
         deadline: float | None,
         result_ttl: float | None,
+        keep_submissions: bool,
     ) -> MemoryRound:
         """Opens a round; returns the one that has the id, if its ``spec`` is the same. None: it cannot be found."""
 

@@ -122,6 +122,25 @@ def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
     assert not (tmp_path / "out").exists()
 
 
+def test_demo_on_servers_of_a_cluster_learns_the_same(tmp_path):
+    write_texts(tmp_path / "texts", 30)
+    flags = ["--server", server_binary(), "--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "50"]
+    losses = set()
+    for servers in ("1", "3"):
+        status, lines = run_demo(tmp_path / servers, *flags, "--servers", servers)
+        assert status == 0
+        losses.add(json.loads(lines[-1])["loss_last"])
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("flags", [["--servers", "0"], ["--servers", "2", "--pull"], ["--servers", "2", "--address"]])
+def test_demo_of_impossible_servers_is_refused(tmp_path, server, capsys, flags):
+    address = [server.address] if flags[-1] == "--address" else []
+    assert main(["demo", "--out", str(tmp_path / "out"), *flags, *address]) == 1
+    assert capsys.readouterr().err.startswith("sparseagg: demo: servers ")
+    assert not (tmp_path / "out").exists()
+
+
 def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):
     write_texts(tmp_path / "texts", 30)
     options = Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)

@@ -292,7 +292,12 @@ def test_openapi_has_every_field_of_the_proto(address):
         tasks_pb2.DESCRIPTOR.services_by_name["Tasks"],
     ]
     methods = {method.name: method for service in services for method in service.methods}
-    assert methods.keys() - operations.keys() == {"SubmitUpdate", "StreamResult", "Aggregate"}  # streams
+    assert methods.keys() - operations.keys() == {
+        "SubmitUpdate",
+        "StreamResult",
+        "Aggregate",
+        "ExportSubmissions",
+    }  # streams
     schemas = description["components"]["schemas"]
     in_path = [each for each in operations["GetRound"]["parameters"] if each["in"] == "path"]
     assert re.fullmatch(in_path[0]["schema"]["pattern"], "a.b")

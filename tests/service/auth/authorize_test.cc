@@ -23,17 +23,17 @@ using Code = absl::StatusCode;
 // client and observer. y: allowed; o: for the caller's own client id; -: denied.
 const std::map<std::string, std::string>& Expected() {
   static const auto& expected = *new std::map<std::string, std::string>{
-      {"GetServerInfo", "yyyy"},      {"CreateRound", "yy--"},     {"GetRound", "yyyy"},
-      {"ListRounds", "yyyy"},         {"WaitRound", "yyyy"},       {"CloseRound", "yy--"},
-      {"CancelRound", "yy--"},        {"DeleteRound", "yy--"},     {"PutChunk", "yyo-"},
-      {"CommitSubmission", "yyo-"},   {"GetUploadStatus", "yyo-"}, {"ListSubmissions", "yy-y"},
-      {"WithdrawSubmission", "yyo-"}, {"SubmitUpdate", "yyo-"},    {"SubmitBatch", "yyo-"},
-      {"GetResult", "yyyy"},          {"StreamResult", "yyyy"},    {"Aggregate", "yy--"},
-      {"CreateTasks", "yy--"},        {"LeaseTask", "yyo-"},       {"ExtendLease", "yyo-"},
-      {"CompleteTask", "yyo-"},       {"FailTask", "yyo-"},        {"GetTask", "yy-y"},
-      {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},     {"SealRound", "yy--"},
-      {"InspectRound", "yy--"},       {"GetCertificate", "yyyy"},  {"GetReceipt", "yyo-"},
-      {"ExportRound", "yy--"},
+      {"GetServerInfo", "yyyy"},      {"CreateRound", "yy--"},       {"GetRound", "yyyy"},
+      {"ListRounds", "yyyy"},         {"WaitRound", "yyyy"},         {"CloseRound", "yy--"},
+      {"CancelRound", "yy--"},        {"DeleteRound", "yy--"},       {"PutChunk", "yyo-"},
+      {"CommitSubmission", "yyo-"},   {"GetUploadStatus", "yyo-"},   {"ListSubmissions", "yy-y"},
+      {"WithdrawSubmission", "yyo-"}, {"SubmitUpdate", "yyo-"},      {"SubmitBatch", "yyo-"},
+      {"GetResult", "yyyy"},          {"StreamResult", "yyyy"},      {"Aggregate", "yy--"},
+      {"CreateTasks", "yy--"},        {"LeaseTask", "yyo-"},         {"ExtendLease", "yyo-"},
+      {"CompleteTask", "yyo-"},       {"FailTask", "yyo-"},          {"GetTask", "yy-y"},
+      {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},       {"SealRound", "yy--"},
+      {"InspectRound", "yy--"},       {"ExportSubmissions", "yy--"}, {"GetCertificate", "yyyy"},
+      {"GetReceipt", "yyo-"},         {"ExportRound", "yy--"},
   };
   return expected;
 }

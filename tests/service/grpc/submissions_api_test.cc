@@ -179,6 +179,43 @@ TEST_F(SubmissionsApiTest, SealAndInspect_ThenClientWeights) {
   EXPECT_THAT(client().Seal(name), Fails(Code::kFailedPrecondition, "the round is DONE"));
 }
 
+TEST_F(SubmissionsApiTest, ExportSubmissions_StreamsPages) {
+  const std::string name = CreateWith({1, 2, 4});
+  v1::ExportSubmissionsRequest request;
+  request.set_name(name);
+  request.set_max_page_bytes(30);  // one submission: a head of 14 bytes, a row of 8
+  const auto stream = [&](std::vector<v1::ExportedSubmissions>* pages) {
+    grpc::ClientContext context;
+    const auto reader = client().stub().ExportSubmissions(&context, request);
+    v1::ExportedSubmissions page;
+    while (reader->Read(&page)) pages->push_back(page);
+    return FromGrpc(reader->Finish());
+  };
+  std::vector<v1::ExportedSubmissions> pages;
+  EXPECT_THAT(stream(&pages), Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
+  ASSERT_THAT(client().Seal(name), IsOk());
+  ASSERT_THAT(stream(&pages), IsOk());
+  ASSERT_EQ(pages.size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(pages[i].client_ids(), absl::StrCat(i));
+    EXPECT_THAT(Unpacked<double>(pages[i].weights()), ElementsAre(1));
+    EXPECT_THAT(Unpacked<uint32_t>(pages[i].num_keys()), ElementsAre(1));
+    EXPECT_EQ(pages[i].slice().tensor(), "v");
+    EXPECT_THAT(Unpacked<uint32_t>(pages[i].slice().keys()), ElementsAre(7));
+    EXPECT_THAT(Unpacked<float>(pages[i].slice().values()), ElementsAre(1 << i));
+  }
+  // It goes on at a token, as after a break of the stream.
+  request.set_page_token(pages[0].next_page_token());
+  std::vector<v1::ExportedSubmissions> rest;
+  ASSERT_THAT(stream(&rest), IsOk());
+  ASSERT_EQ(rest.size(), 2);
+  EXPECT_EQ(rest[0].SerializeAsString(), pages[1].SerializeAsString());
+  request.set_tensor("x");
+  EXPECT_THAT(stream(&rest), Fails(Code::kInvalidArgument, HasSubstr("'x'")));
+  request.set_name("rounds/none");
+  EXPECT_THAT(stream(&rest), HasCode(Code::kNotFound));
+}
+
 // More than the 4 KiB of other requests.
 TEST_F(SubmissionsApiTest, CloseRound_LongList_IsTaken) {
   const std::string name = Create(SumSpec());

@@ -67,6 +67,7 @@ class HookedAccumulator final : public Accumulator {
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
+  void DeferMerges() override { inner_->DeferMerges(); }
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return inner_->ReadPending(); }
   uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {

@@ -287,6 +287,22 @@ class ExportRoundResponse(_message.Message):
     next_page_token: str
     def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class ExportSubmissionsRequest(_message.Message):
+    __slots__ = ["max_page_bytes", "name", "page_token", "range", "sample_every", "tensor"]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_EVERY_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    max_page_bytes: int
+    name: str
+    page_token: str
+    range: KeyRange
+    sample_every: int
+    tensor: str
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ...) -> None: ...
+
 class ExportedChunk(_message.Message):
     __slots__ = ["chunk", "client_id", "client_weight", "last", "leaf", "submission_id"]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +318,20 @@ class ExportedChunk(_message.Message):
     leaf: bytes
     submission_id: str
     def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., chunk: _Optional[bytes] = ..., last: bool = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
+
+class ExportedSubmissions(_message.Message):
+    __slots__ = ["client_ids", "next_page_token", "num_keys", "slice", "weights"]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    client_ids: str
+    next_page_token: str
+    num_keys: bytes
+    slice: TensorSlice
+    weights: bytes
+    def __init__(self, client_ids: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetCertificateRequest(_message.Message):
     __slots__ = ["name"]
@@ -528,11 +558,12 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "certificate", "clip", "deadline", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
+    __slots__ = ["aggregation", "certificate", "clip", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
     MAX_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_TUPLES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +575,7 @@ class RoundSpec(_message.Message):
     certificate: CertificateSpec
     clip: ClipSpec
     deadline: _duration_pb2.Duration
+    keep_submissions: bool
     max_bytes_per_submission: int
     max_submissions: int
     max_tuples_per_submission: int
@@ -551,7 +583,7 @@ class RoundSpec(_message.Message):
     privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]

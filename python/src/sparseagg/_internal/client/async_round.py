@@ -10,9 +10,9 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, SupportsIndex
 
-from sparseagg._internal.base.arguments import Timeout, checked_text
+from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.bundle import BundleWriter
@@ -20,10 +20,12 @@ from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.client.exported import ExportedUpdate, exported_keys, exported_updates
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import (
     close_request,
+    export_request,
     inspect_request,
     result_format,
     result_request,
@@ -37,6 +39,7 @@ from sparseagg._internal.results.certificates import Certificate, SubmissionRece
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
+from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.updates.batch import Batch, batches, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
@@ -305,6 +308,61 @@ class Round(RoundAttributes):
                 request.page_token = pages[-1].next_page_token if pages else ""
                 pages.append(await self._connection.call("InspectRound", request, 0.0, deadline))
         return await self._connection.transport.convert(Inspection.from_pages, pages)
+
+    async def export_submissions(
+        self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None
+    ) -> dict[str, ExportedUpdate]:
+        """Returns the submissions of the sealed round for one tensor and a range of keys, for another merge.
+
+        The round stays as it is. Merged again, as by ``sparseagg.aggregate`` with submissions of other rounds or
+        without, they give the bits of one merge; ``sparseagg.cluster`` does that for rounds of several servers. All of
+        them are held in memory at once: ask for ranges of keys, where that is too much.
+
+        Args:
+            tensor: name of a tensor; None for the only one.
+            keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
+            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
+
+        Returns:
+            The update of each client, also of clients without a key in the range, in ascending order of client ids.
+
+        Raises:
+            InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
+            FailedPreconditionError: the round is not sealed; or submissions of the tensor were merged when they arrived
+                (see ``RoundSpec.keep_submissions``); or the spec has ``privacy``, or a bound l2 that scales updates.
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method; or the round is one of ":memory:".
+            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
+        """
+        request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
+        spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
+        with raise_if_late(deadline, f"the export of {self.name} has not ended"):
+            pages = await self._connection.export(request, deadline)
+        return await self._connection.transport.convert(exported_updates, spec, pages)
+
+    async def sample_keys(
+        self, tensor: str | None = None, *, every: SupportsIndex = 1, timeout: Timeout = None
+    ) -> Array:
+        """Returns every n-th key of the submissions of the sealed round, for example to plan ranges of keys.
+
+        Args:
+            tensor: name of a tensor; None for the only one.
+            every: n, 1 or more.
+            timeout: as in ``export_submissions``.
+
+        Returns:
+            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times. The
+            same for each call.
+
+        Raises:
+            InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
+                of ``export_submissions``.
+        """
+        every = checked_integer("every must be a number of keys, 1 or more", every, 1, (1 << 63) - 1)
+        request, deadline = export_request(self.name, tensor, None, every), checked_deadline(timeout)
+        with raise_if_late(deadline, f"the sampling of {self.name} has not ended"):
+            pages = await self._connection.export(request, deadline)
+        return await self._connection.transport.convert(exported_keys, pages)
 
     async def close(
         self,

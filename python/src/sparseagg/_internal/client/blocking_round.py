@@ -51,6 +51,8 @@ class Round(RoundAttributes):
     withdraw = blocking(async_round.Round.withdraw)
     seal = blocking(async_round.Round.seal)
     inspect = blocking(async_round.Round.inspect)
+    export_submissions = blocking(async_round.Round.export_submissions)
+    sample_keys = blocking(async_round.Round.sample_keys)
     close = blocking(async_round.Round.close)
     wait = blocking(async_round.Round.wait)
     result = blocking(async_round.Round.result)

@@ -176,6 +176,32 @@ class Connection:
             raise AbortedError(f"{info.name} is another round than the one whose result was begun")
         return reader
 
+    async def export(
+        self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
+    ) -> list[pb.ExportedSubmissions]:
+        """Reads submissions of a sealed round in one stream. If the stream breaks, another goes on where it ended.
+
+        Args:
+            request: of the stream.
+            deadline: of all attempts.
+        """
+        pages: list[pb.ExportedSubmissions] = []
+        deadline = self.deadline if deadline is None else deadline
+
+        async def attempt() -> None:
+            rest = pb.ExportSubmissionsRequest()
+            rest.CopyFrom(request)
+            if pages:
+                rest.page_token = pages[-1].next_page_token
+                if not rest.page_token:
+                    return
+            with self._channels.least_busy() as stub:
+                stream = stub.ExportSubmissions(rest, timeout=call_seconds(deadline), metadata=self._headers())
+                await self.transport.read(stream, pages.append)
+
+        await self._retried(attempt, deadline, Retries(self.retry, lambda: len(pages)))
+        return pages
+
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
         return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))

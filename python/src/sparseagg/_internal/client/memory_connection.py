@@ -211,6 +211,12 @@ class MemoryConnection:
             found = self._rounds.find(request.name)
             return MemoryReader(await self.transport.convert(_read, found, request, info.spec), None)
 
+    async def export(
+        self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
+    ) -> list[pb.ExportedSubmissions]:
+        """Raises ``UnimplementedError``: the caller has the submissions already."""
+        raise UnimplementedError('rounds of ":memory:" export no submissions; those of a server do')
+
     async def aggregate(
         self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
     ) -> MemoryReader:
@@ -267,7 +273,8 @@ class MemoryConnection:
             for field in ("deadline", "result_ttl")
         }
         fields = engine_fields(RoundSpec.from_proto(spec))
-        return self._rounds.create(round_id, spec.SerializeToString(deterministic=True), **fields, **times)
+        bytes_of_spec = spec.SerializeToString(deterministic=True)
+        return self._rounds.create(round_id, bytes_of_spec, **fields, **times, keep_submissions=spec.keep_submissions)
 
     async def _wait(self, found: MemoryRound, seconds: float | None) -> None:
         """Waits until the round has ended, or for some seconds, or until ``close``; None: without limit."""

@@ -20,6 +20,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 __all__ = [
     "close_request",
     "create_request",
+    "export_request",
     "inspect_request",
     "result_format",
     "result_request",
@@ -114,6 +115,26 @@ def inspect_request(name: str, tensors: Sequence[str] | None) -> pb.InspectRound
     return pb.InspectRoundRequest(name=name, tensors=_checked_names(tensors))
 
 
+def export_request(
+    name: str, tensor: str | None, keys: tuple[int, int | None] | None, sample_every: int = 0
+) -> pb.ExportSubmissionsRequest:
+    """Returns the request of an export of submissions.
+
+    Args:
+        name: of the round.
+        tensor: name of a tensor; None: the only one.
+        keys: as in ``result_request``.
+        sample_every: n: only every n-th key; 0: the submissions.
+
+    Raises:
+        InvalidArgumentError: ``tensor`` is no text, or ``keys`` is no range.
+    """
+    tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
+    request = pb.ExportSubmissionsRequest(name=name, tensor=tensor, sample_every=sample_every)
+    _set_range(request.range, keys)
+    return request
+
+
 def _checked_names(tensors: Sequence[str] | None) -> list[str] | None:
     """Returns the names of tensors; ``InvalidArgumentError`` if they are no list of distinct names."""
     if isinstance(tensors, str):
@@ -167,13 +188,17 @@ def result_request(
         InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
     request = pb.StreamResultRequest(name=name, tensors=_checked_names(tensors), format=result_format)
+    _set_range(request.range, keys)
+    return request
+
+
+def _set_range(message: pb.KeyRange, keys: tuple[int, int | None] | None) -> None:
     if keys is not None:
         begin, end = _key_range(keys)
         if begin == end:
             begin = end = 1  # any empty range will do, but 0 and 2^64 are no ends of one on the wire
-        request.range.begin = begin
-        request.range.end = end % _END_OF_KEYS
-    return request
+        message.begin = begin
+        message.end = end % _END_OF_KEYS
 
 
 def _key_range(keys: Any) -> tuple[int, int]:

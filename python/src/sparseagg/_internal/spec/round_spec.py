@@ -232,6 +232,9 @@ class RoundSpec(Options):
             with ``--certificate-key``; not together with ``privacy``. docs/certificates.md says what it proves.
         allow_export: with ``certificate``: whether coordinators may read the submissions, once the round is done, to
             compute it again elsewhere. Needs a server with ``--data-dir``.
+        keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
+            that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
+            merge these early.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -245,6 +248,7 @@ class RoundSpec(Options):
     privacy: DP | None = None
     certificate: bool = False
     allow_export: bool = False
+    keep_submissions: bool = False
 
     def __init__(
         self,
@@ -260,6 +264,7 @@ class RoundSpec(Options):
         privacy: DP | None = None,
         certificate: bool = False,
         allow_export: bool = False,
+        keep_submissions: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -284,6 +289,7 @@ class RoundSpec(Options):
             privacy=checked_privacy(privacy),
             certificate=certificate,
             allow_export=allow_export,
+            keep_submissions=bool(keep_submissions),
         )
 
     def __repr__(self) -> str:
@@ -383,6 +389,7 @@ class RoundSpec(Options):
             clip=None if self.clip is None else self.clip.to_proto(),
             privacy=None if self.privacy is None else self.privacy.to_proto(),
             certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
+            keep_submissions=self.keep_submissions,
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -402,6 +409,7 @@ class RoundSpec(Options):
             privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
             certificate=proto.HasField("certificate"),
             allow_export=proto.certificate.allow_export,
+            keep_submissions=proto.keep_submissions,
             **options_from_proto(proto.aggregation),
         )
 

@@ -15,6 +15,7 @@ from sparseagg._internal.commands.demo.model import ClientData, Model
 from sparseagg._internal.commands.demo.pull_worker import update_of
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg.cluster import Cluster, ClusterRound
 
 __all__ = ["ClientFigures", "Coordinator", "RoundReport"]
 
@@ -49,7 +50,7 @@ class ClientFigures(NamedTuple):
 
 
 class Coordinator:
-    """Trains ``model`` on the clients' texts through the server.
+    """Trains ``model`` on the clients' texts through the server, or the servers of a cluster.
 
     A round takes the mean weighted by the number of examples, in which a client without a token counts as zero. This is
     exactly the gradient of the mean loss over the examples of all clients, as if all text were in one place. The
@@ -58,7 +59,7 @@ class Coordinator:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | Cluster,
         *,
         model: Model,
         names: list[str],
@@ -127,7 +128,7 @@ class Coordinator:
         return report, result, submitted
 
     def _collect(
-        self, opened: Round, number: int, bar: ProgressBar, keep: bool
+        self, opened: Round | ClusterRound, number: int, bar: ProgressBar, keep: bool
     ) -> tuple[list[ClientFigures], dict[str, Submitted]]:
         """Has all clients submit. Returns their figures, and their submissions by client id if they are to be kept."""
         figures: list[ClientFigures] = []
@@ -147,7 +148,7 @@ class Coordinator:
     def _update(self, number: int, k: int) -> Submitted | None:
         return update_of(self._model, self._data, k, self._max_pairs, self._seed, number)
 
-    def _take_part(self, opened: Round, number: int, k: int) -> tuple[Submitted | None, ClientFigures]:
+    def _take_part(self, opened: Round | ClusterRound, number: int, k: int) -> tuple[Submitted | None, ClientFigures]:
         """Runs client k's part of a round. Returns the submission and its times."""
         start = time.perf_counter()
         update = self._update(number, k)

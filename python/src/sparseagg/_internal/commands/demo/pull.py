@@ -19,6 +19,7 @@ from sparseagg._internal.commands.demo.coordinator import ClientFigures, Coordin
 from sparseagg._internal.commands.demo.pull_worker import Site, label_of, payload_of
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.tasks import NewTask
+from sparseagg.cluster import ClusterRound
 
 __all__ = ["PullCoordinator"]
 
@@ -40,6 +41,7 @@ class PullCoordinator(Coordinator):
 
     def __init__(self, client: Client, folder: pathlib.Path, **options: Any) -> None:
         super().__init__(client, **options)
+        self._server = client
         self._random = random.Random(self._seed)
         self._file = folder / "clients.pickle"
         self._published = client.model(f"demo-{time.time_ns()}")
@@ -60,15 +62,15 @@ class PullCoordinator(Coordinator):
         self._file.unlink()
 
     def _start(self, index: int) -> subprocess.Popen[bytes]:
-        words = [self._client.address, str(self._file), str(index), str(self._concurrency)]
+        words = [self._server.address, str(self._file), str(index), str(self._concurrency)]
         return subprocess.Popen([sys.executable, "-m", "sparseagg._internal.commands.demo.pull_worker", *words])
 
     def _collect(
-        self, opened: Round, number: int, bar: ProgressBar, keep: bool
+        self, opened: Round | ClusterRound, number: int, bar: ProgressBar, keep: bool
     ) -> tuple[list[ClientFigures], dict[str, Submitted]]:
-        names = self._client.create_tasks(
+        names = self._server.create_tasks(
             [
-                NewTask(payload_of(number), labels=[label_of(k)], round=opened, max_attempts=100)
+                NewTask(payload_of(number), labels=[label_of(k)], round=opened.name, max_attempts=100)
                 for k in range(len(self._data))
             ],
             owner="demo",
@@ -77,7 +79,7 @@ class PullCoordinator(Coordinator):
         num_ended = 0
         while num_ended < len(names):
             time.sleep(_POLL_S)
-            tasks = list(self._client.list_tasks(in_round=opened))
+            tasks = list(self._server.list_tasks(in_round=opened.name))
             ended = sum(task.ended for task in tasks)
             bar.advance(ended - num_ended)
             num_ended = ended

@@ -19,6 +19,7 @@ from sparseagg._internal.commands.demo.pull import PullCoordinator
 from sparseagg._internal.commands.demo.vocabulary import learn_vocabulary
 from sparseagg._internal.commands.output import put
 from sparseagg._internal.local.server import Server
+from sparseagg.cluster import Cluster
 from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = ["Options", "add_arguments", "main", "run"]
@@ -44,6 +45,7 @@ class Options:
     learning_rate: float = 0.1
     seed: int = 0
     pull: bool = False
+    servers: int = 1
 
 
 _QUICK: dict[str, Any] = {"rounds": 3, "clients": 40, "vocabulary": 2000, "pairs": 400}
@@ -70,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pull",
         action="store_true",
         help="run clients as worker processes that lease tasks; one is killed in each round",
+    )
+    parser.add_argument(
+        "--servers", type=int, help="start so many servers; clients submit to their home servers (default: 1)"
     )
     parser.add_argument(
         "--quick",
@@ -105,17 +110,23 @@ def run(options: Options) -> int:
     """Runs the demo; returns 0 if everything agrees, else 1. The last line printed is a JSON object."""
     if options.rounds < 1:
         raise InvalidArgumentError(f"rounds must be a number from 1 on, got {options.rounds}")
+    if options.servers < 1:
+        raise InvalidArgumentError(f"servers must be a number from 1 on, got {options.servers}")
+    if options.servers > 1 and (options.pull or options.address is not None):
+        raise InvalidArgumentError(f"servers {options.servers} goes neither with pull nor with the address of a server")
     start = time.perf_counter()
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        address = options.address
-        if address is None:
-            address = stack.enter_context(Server(out / "server", program=options.server)).address
+        addresses = [options.address] if options.address is not None else []
+        while len(addresses) < options.servers:
+            name = f"server-{len(addresses)}" if options.servers > 1 else "server"
+            addresses.append(stack.enter_context(Server(out / name, program=options.server)).address)
         texts = corpus.load(options.corpus, options.clients)
-        client = stack.enter_context(Client(address))
+        client = stack.enter_context(Client(addresses[0]))
+        cluster = stack.enter_context(Cluster(addresses)) if options.servers > 1 else None
         stack.enter_context(_single_threaded_algebra())
-        summary = _train(options, texts, client, out, stack)
+        summary = _train(options, texts, client, cluster, out, stack)
     summary["seconds"] = round(time.perf_counter() - start, 1)
     problems = summary.pop("problems")
     for problem in problems:
@@ -138,11 +149,18 @@ def _single_threaded_algebra() -> contextlib.AbstractContextManager[object]:
 
 
 def _train(
-    options: Options, texts: corpus.Corpus, client: Client, out: pathlib.Path, stack: contextlib.ExitStack
+    options: Options,
+    texts: corpus.Corpus,
+    client: Client,
+    cluster: Cluster | None,
+    out: pathlib.Path,
+    stack: contextlib.ExitStack,
 ) -> dict[str, Any]:
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
     put(f"server      {client.address}, version {server.version}, {server.engine_description}")
+    if cluster is not None:
+        put(f"cluster     {' '.join(cluster.addresses)}; ranges of keys are merged in this process")
     put(f"corpus      {texts.description}: {num_tokens} tokens of {len(texts.clients)} clients", flush=True)
 
     vocabulary, counting, num_shared = learn_vocabulary(client, texts.clients, options.vocabulary, options.concurrency)
@@ -164,7 +182,7 @@ def _train(
     if options.pull:
         coordinator = stack.enter_context(PullCoordinator(client, out, **arguments))
     else:
-        coordinator = Coordinator(client, **arguments)
+        coordinator = Coordinator(cluster or client, **arguments)
     losses = [held_out.loss(model)]
     put(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round", "")
     put(*report.table_header().split("\n"), flush=True)

@@ -1,0 +1,81 @@
+"""Submissions of a sealed round, as a server exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sparseagg._internal.spec.round_spec import TensorSpec, key_bytes
+from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.decode import decode_keys, decode_rows
+from sparseagg.errors import InternalError, InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["ExportedUpdate", "exported_keys", "exported_updates"]
+
+
+class ExportedUpdate(NamedTuple):
+    """One client's update of one tensor, within a range of keys. The bounds of the round are applied to it.
+
+    Attributes:
+        keys: shape (n,), uint32 or uint64, ascending. A key comes several times where the tensor's dtype does not hold
+            the sum of the rows that the client has sent for it; the rows add up to that sum.
+        values: shape (n,) or (n, row_width), in the tensor's dtype; bfloat16 as its bits, in uint16, which the engine
+            takes. None for a union.
+        weight: as the client sent it; 1 if it sent none.
+    """
+
+    keys: Array
+    values: Array | None
+    weight: float
+
+
+def exported_updates(spec: TensorSpec, pages: Sequence[pb.ExportedSubmissions]) -> dict[str, ExportedUpdate]:
+    """Returns the updates of the pages of an export, by client id.
+
+    Raises:
+        InternalError: a page is malformed.
+    """
+    parts: dict[str, list[ExportedUpdate]] = {}
+    for page in pages:
+        if page.weights:
+            _add_page(spec, page, parts)
+    return {client_id: _joined(updates) for client_id, updates in parts.items()}
+
+
+def exported_keys(pages: Sequence[pb.ExportedSubmissions]) -> Array:
+    """Returns the keys of the pages of a sample, as uint64."""
+    keys = [decode_keys(page.slice, page.slice.keys, np.dtype(np.uint64)) for page in pages if page.slice.keys]
+    return np.concatenate(keys) if keys else np.empty(0, np.uint64)
+
+
+def _add_page(spec: TensorSpec, page: pb.ExportedSubmissions, parts: dict[str, list[ExportedUpdate]]) -> None:
+    clients, weights = page.client_ids.split("\n"), np.frombuffer(page.weights, "<f8")
+    ends = np.cumsum(np.frombuffer(page.num_keys, "<u4"), dtype=np.int64)
+    piece = page.slice
+    try:
+        keys = decode_keys(piece, piece.keys, np.dtype(f"<u{key_bytes(spec.num_rows)}"))
+        values = None
+        if piece.value_encoding != pb.VALUE_ENCODING_NONE:
+            values = decode_rows(piece, piece.values, spec.dtype, len(keys) * spec.row_width)
+            values = values if spec.row_width == 1 else values.reshape(-1, spec.row_width)
+        if not len(clients) == len(weights) == len(ends) or ends[-1] != len(keys):
+            raise InvalidArgumentError(f"{len(clients)} ids, {len(weights)} weights, {len(keys)} keys")
+    except InvalidArgumentError as error:
+        raise InternalError(f"the server sent a page of tensor {spec.name!r} that is wrong: {error}") from error
+    begin = 0
+    for client_id, weight, end in zip(clients, weights.tolist(), ends.tolist()):
+        rows = None if values is None else values[begin:end]
+        parts.setdefault(client_id, []).append(ExportedUpdate(keys[begin:end], rows, weight))
+        begin = end
+
+
+def _joined(updates: list[ExportedUpdate]) -> ExportedUpdate:
+    """Returns the update whose parts came in several pages."""
+    if len(updates) == 1:
+        return updates[0]
+    keys = np.concatenate([each.keys for each in updates])
+    rows = [each.values for each in updates if each.values is not None]
+    return ExportedUpdate(keys, np.concatenate(rows) if rows else None, updates[0].weight)

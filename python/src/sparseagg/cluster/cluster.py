@@ -1,0 +1,172 @@
+"""A cluster: some servers, and what merges their rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, SupportsIndex
+
+from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.local.server import Server
+from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg.cluster.cluster_round import ClusterRound, Plan, server_spec
+from sparseagg.cluster.executor import Executor, LocalExecutor
+from sparseagg.cluster.ray_executor import RayExecutor
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+
+__all__ = ["Cluster"]
+
+_MOST_SERVERS = 1024
+_EXECUTORS: dict[str, Callable[[Sequence[Client], int], Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
+
+
+class Cluster:
+    """Several servers that take the submissions of one round together. A coordinator or a client makes one.
+
+        with sa.cluster.Cluster(["a:8001", "b:8001"]) as cluster:
+            with cluster.create_round(spec) as rnd:
+                rnd.submit("client-7", update)
+                result = rnd.finish()
+
+    Each client submits to its home server, which follows from its id and the list of servers. ``ClusterRound.finish``
+    seals the round on all servers, and merges ranges of keys, each from the submissions of all servers.
+    The result has the bits of one server that has all submissions, whatever the numbers of servers and ranges.
+
+    Thread-safe. ``close``, or the end of a ``with`` statement, closes the connections, and stops the servers that this
+    object has started.
+
+    Args:
+        servers: the addresses of servers that run already, in an order that stays the same; or how many servers to
+            start on this machine, which this object then owns.
+        executor: "local" merges in threads of this process. "ray" merges in actors of Ray, which
+            ``pip install "sparseagg[ray]"`` brings: of the cluster of Ray that this process is connected to, or of one
+            on this machine, which ``close`` ends. The servers must be reached from all nodes of Ray.
+        reducers: ranges that are merged at once; None: one for each core.
+        ranges: ranges of keys of each tensor; None: as many as ``reducers`` and ``range_bytes`` ask for. It leaves no
+            trace in the result.
+        range_bytes: the most bytes of submissions that a range should have. A reducer holds one range in memory.
+        data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
+            None: they live in memory.
+        server_options: more flags of the servers that are started.
+        client: arguments of ``sparseagg.Client``, such as ``token`` and ``tls``, for all servers.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        UnimplementedError: Ray is not installed.
+        ProgramMissingError, UnavailableError, DeadlineExceededError: a server could not be started.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str] | SupportsIndex,
+        *,
+        executor: str = "local",
+        reducers: SupportsIndex | None = None,
+        ranges: SupportsIndex | None = None,
+        range_bytes: SupportsIndex = 256 << 20,
+        data_dir: str | os.PathLike[str] | None = None,
+        server_options: Sequence[str] = (),
+        **client: Any,
+    ) -> None:
+        cores = os.cpu_count() or 1
+        count = cores if reducers is None else checked_integer("reducers must be 1 or more", reducers, 1, 1024)
+        if ranges is not None:
+            ranges = checked_integer("ranges must be 1 or more, or None", ranges, 1, 1 << 20)
+        largest = checked_integer("range_bytes must be a number of bytes, 1 or more", range_bytes, 1, (1 << 63) - 1)
+        if executor not in _EXECUTORS:
+            raise InvalidArgumentError(f'executor must be "local" or "ray", got {shown(executor)}')
+        self._plan = Plan(ranges, count, largest, max(1, cores // count))
+        self._owned = contextlib.ExitStack()
+        try:
+            addresses = self._addresses(servers, data_dir, server_options)
+            self._clients = [self._owned.enter_context(Client(address, **client)) for address in addresses]
+            self._executor = _EXECUTORS[executor](self._clients, count)
+            self._owned.callback(self._executor.close)
+        except BaseException:
+            self._owned.close()
+            raise
+
+    def _addresses(
+        self, servers: Sequence[str] | SupportsIndex, data_dir: str | os.PathLike[str] | None, options: Sequence[str]
+    ) -> list[str]:
+        """Returns the addresses of the servers, which are started first if ``servers`` is a number."""
+        if isinstance(servers, str):
+            raise InvalidArgumentError(f"servers must be a list of addresses, or a number of servers, got {servers!r}")
+        if isinstance(servers, Sequence):
+            if not servers or len(set(servers)) < len(servers):
+                raise InvalidArgumentError(f"servers must be one address or more, each once, got {list(servers)!r}")
+            if data_dir is not None or options:
+                raise InvalidArgumentError(
+                    "data_dir and server_options are for servers that are started: with servers=2, for example"
+                )
+            return list(servers)
+        number = checked_integer("servers must be a number of servers, 1 or more", servers, 1, _MOST_SERVERS)
+        started = []
+        for index in range(number):
+            own = None if data_dir is None else pathlib.Path(data_dir) / f"server-{index}"
+            started.append(self._owned.enter_context(Server(own, options=options)))
+        return [server.address for server in started]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The servers' addresses, in the order that decides who is whose home."""
+        return [client.address for client in self._clients]
+
+    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> ClusterRound:
+        """Creates a round on all servers. Safe to repeat with a ``round_id``, after an error too.
+
+        Args:
+            spec: what to compute. ``min_submissions``, ``max_submissions`` and ``on_empty`` are those of the round of
+                all servers. Not for clusters: ``deadline``, ``privacy``, and a bound l2 that scales updates.
+            round_id: as of ``Client.create_round``.
+
+        Raises:
+            InvalidArgumentError: the spec makes no sense, or has such a field.
+            AlreadyExistsError: the id is taken by another round.
+        """
+        rounds = [self._clients[0].create_round(server_spec(checked_spec(spec)), round_id)]
+        name = rounds[0].name.removeprefix("rounds/")
+        rounds += [client.create_round(rounds[0].spec, name) for client in self._clients[1:]]
+        return ClusterRound(self._clients, self._executor, self._plan, rounds)
+
+    def open_round(self, round_id: str) -> ClusterRound:
+        """Returns a round that exists on all servers: for clients that submit, and for another coordinator.
+
+        A coordinator that has died left a round that is open or sealed; ``finish`` of this one goes on. It seals the
+        round, if that was not done, plans, and merges again, and gives the same result.
+
+        Raises:
+            NotFoundError: a server does not have the round; the message has the server's address.
+            FailedPreconditionError: the round is not one of a cluster, or has another spec on another server.
+        """
+        rounds = []
+        for client in self._clients:
+            try:
+                rounds.append(client.get_round(round_id))
+            except NotFoundError as error:
+                raise NotFoundError(f"server {client.address}: {error}") from None
+        for opened in rounds:
+            if not opened.spec.keep_submissions or opened.spec != rounds[0].spec:
+                raise FailedPreconditionError(
+                    f"{opened.name} on server {opened.handle} is not the round of a cluster, or not that of "
+                    f"{self._clients[0].address}"
+                )
+        return ClusterRound(self._clients, self._executor, self._plan, rounds)
+
+    resume = open_round
+
+    def close(self) -> None:
+        """Closes the connections, and stops the servers that were started. Rounds with a ``data_dir`` stay there."""
+        self._owned.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,45 @@
+"""Where ranges are merged: in threads of this process."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import Protocol
+
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.results.result import TensorResult
+from sparseagg.cluster.reduce import RangeTask, reduce_range
+
+__all__ = ["Executor", "LocalExecutor"]
+
+
+class Executor(Protocol):
+    """Merges ranges. ``run`` returns the results in the order of the tasks, or raises the error of the first one."""
+
+    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult]: ...
+
+    def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """Merges ranges in threads of this process.
+
+    Args:
+        clients: of each server; borrowed.
+        reducers: number of threads.
+    """
+
+    def __init__(self, clients: Sequence[Client], reducers: int) -> None:
+        self._clients = clients
+        self._pool = concurrent.futures.ThreadPoolExecutor(reducers, thread_name_prefix="sparseagg-reducer")
+
+    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult]:
+        if not tasks:
+            return []
+        rounds = [client.get_round(tasks[0].round_name) for client in self._clients]
+        futures = [self._pool.submit(reduce_range, task, rounds) for task in tasks]
+        concurrent.futures.wait(futures)
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        self._pool.shutdown()

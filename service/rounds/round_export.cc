@@ -1,0 +1,151 @@
+// Round: the submissions of a sealed round, for another merge.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "service/rounds/round.h"
+#include "service/rounds/row_export.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Of each submission in a page, besides its id: the line feed, the weight and the number of keys.
+constexpr uint64_t kHeadBytes = 1 + sizeof(double) + sizeof(uint32_t);
+
+constexpr uint64_t kMaxIdBytes = 256;
+
+// Returns: where the first of every `every` keys of a submission is. Different for neighbours, so that submissions with
+// fewer keys than `every` are sampled, too.
+uint64_t SampleOffset(uint64_t submission, uint64_t every) { return ((submission * 0x9E3779B97F4A7C15) >> 32) % every; }
+
+}  // namespace
+
+absl::Status Round::CheckExported(const ExportQuery& query) const {
+  const TensorSpec& spec = config_->tensors[query.tensor];
+  if (config_->HasPrivacy()) {
+    return absl::FailedPreconditionError("privacy refuses exports: submissions have no noise");
+  }
+  if (spec.clip.l2 != TensorClip::kNone && spec.clip.on_l2 == ClipPolicy::kClip) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Quoted(spec),
+                     ": clip.l2 scales submissions to values that the dtype does not hold, so that they "
+                     "cannot be exported; REJECT in place of CLIP can"));
+  }
+  if (query.keys.end != 0 && query.keys.end < query.keys.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the key range ends at ", query.keys.end, ", before it begins at ", query.keys.begin));
+  }
+  return CheckSealed("exported");
+}
+
+absl::StatusOr<Round::ExportPosition> Round::ResumeExport(absl::string_view page_token) const {
+  ExportPosition position;
+  if (page_token.empty()) return position;
+  // The token has the time of creation, because a later round may have the same name.
+  const std::vector<absl::string_view> parts = absl::StrSplit(page_token, '.');
+  int64_t created = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &created) || created != absl::ToUnixNanos(create_time_) ||
+      !absl::SimpleAtoi(parts[1], &position.submission) || !absl::SimpleAtoi(parts[2], &position.row)) {
+    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  }
+  return position;
+}
+
+absl::Status Round::ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
+                                  std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients,
+                                  Reservation& working) {
+  MutexLock merge(&merge_mu_);
+  // Under the lock, because the sum of a round that is closed in the meantime may be gone.
+  RETURN_IF_ERROR(CheckSealed("exported"));
+  const Aggregation& aggregation = *sum_.aggregation();
+  RETURN_IF_ERROR(aggregation.CheckKeepsAll(query.tensor));
+  const uint64_t num_submissions = aggregation.num_submissions();
+  // Twice the rows: as ReadPending returns them, and in canonical order.
+  RETURN_IF_ERROR(working.Grow(2 * num_submissions * sizeof(UpdateRows), "the export of a round", ""));
+  ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read, sum_.ReadPending({query.tensor}));
+  rows = std::move(read.front());
+  MutexLock lock(&mu_);
+  const SubmissionTable::Map& all = committed_.all();
+  if (all.size() != num_submissions) {
+    return absl::InternalError(
+        absl::StrCat("the sum has ", num_submissions, " submissions, and the round ", all.size()));
+  }
+  uint64_t client_bytes = 0;
+  for (auto it = std::next(all.begin(), static_cast<std::ptrdiff_t>(std::min<uint64_t>(first, all.size())));
+       it != all.end() && clients.size() < max_clients; ++it) {
+    if (!it->second.weight.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the weight of client '", it->first, "' is not known: an older server stored its submission"));
+    }
+    client_bytes += sizeof(ExportedClient) + it->first.size();
+    clients.push_back({it->first, *it->second.weight});
+  }
+  return working.Grow(client_bytes, "the export of a round", "");
+}
+
+absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_view page_token) {
+  RETURN_IF_ERROR(CheckExported(query));
+  ASSIGN_OR_RETURN(ExportPosition at, ResumeExport(page_token));
+  const TensorSpec& spec = config_->tensors[query.tensor];
+  const uint64_t row_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) : KeyBytes(spec);
+  const uint64_t max_clients = query.sample_every == 0 ? query.max_bytes / kHeadBytes + 1 : 0;
+  Reservation working(&tenant_.budget);
+  std::vector<UpdateRows> rows;
+  std::vector<ExportedClient> clients;  // from at.submission on
+  RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
+  const auto token = [&](uint64_t submission, uint64_t row) {
+    return absl::StrCat(absl::ToUnixNanos(create_time_), ".", submission, ".", row);
+  };
+  if (at.submission > rows.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  }
+  ExportPage page;
+  const uint64_t first = at.submission;
+  uint64_t head_bytes = 0;
+  for (uint64_t s = first; s < rows.size(); ++s) {
+    RowInterval left = FindRows(rows[s], query.keys);
+    if (s == first) left.begin = std::clamp(at.row, left.begin, left.end);
+    if (query.sample_every != 0) {
+      AppendSample(spec, rows[s], left, query.sample_every, SampleOffset(s, query.sample_every), page);
+      if (page.keys.size() < query.max_bytes || s + 1 == rows.size()) continue;
+      page.next_page_token = token(s + 1, 0);
+      break;
+    }
+    page.next_page_token = token(s, left.begin);
+    if (s - first == clients.size()) break;
+    const ExportedClient& client = clients[s - first];
+    const uint64_t with_head = head_bytes + kHeadBytes + client.id.size();
+    const uint64_t room = query.max_bytes - std::min(query.max_bytes, with_head + page.num_rows * row_bytes);
+    // The first submission of a page makes progress in any case.
+    if (s > first && room < (left.begin < left.end ? row_bytes : 1)) break;
+    const uint64_t rows_before = page.num_rows;
+    ASSIGN_OR_RETURN(const uint64_t next, AppendRows(spec, rows[s], left, rows_before + room / row_bytes, page));
+    if (next == left.begin && left.begin < left.end) break;  // a row of several terms does not fit
+    if (s > first) page.client_ids += '\n';
+    page.client_ids += client.id;
+    page.weights.append(reinterpret_cast<const char*>(&client.weight), sizeof(client.weight));
+    const auto num_keys = static_cast<uint32_t>(page.num_rows - rows_before);
+    page.num_keys.append(reinterpret_cast<const char*>(&num_keys), sizeof(num_keys));
+    head_bytes = with_head;
+    if (next < left.end) {
+      page.next_page_token = token(s, next);
+      break;
+    }
+    if (s + 1 == rows.size()) page.next_page_token.clear();
+  }
+  return page;
+}
+
+uint64_t Round::ExportPageBytes(const ExportQuery& query) const {
+  const uint64_t row_bytes = SaturatingMultiply(ExportedRowBytes(config_->tensors[query.tensor]), kMaxTerms);
+  return SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
+}
+
+}  // namespace sparseagg::service

@@ -1,0 +1,196 @@
+#include "service/rounds/row_export.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/half.h"
+#include "host/base/status_macros.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Returns: the first of `num_keys` rows whose key is at least `key`.
+uint64_t LowerBound(const UpdateRows& update, uint64_t key) {
+  return std::visit(
+      [&](const auto& keys) -> uint64_t {
+        if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
+          return key <= keys.first ? 0 : std::min(key - keys.first, update.num_keys);
+        } else {
+          return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
+        }
+      },
+      update.keys);
+}
+
+template <typename T>
+void Append(T value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void AppendKey(const TensorSpec& spec, uint64_t key, std::string& out) {
+  HasNarrowKeys(spec) ? Append(static_cast<uint32_t>(key), out) : Append(key, out);
+}
+
+void AppendKeys(const TensorSpec& spec, const UpdateRows& update, RowInterval rows, std::string& out) {
+  const auto copy = [&](const auto& keys) {
+    using Keys = std::decay_t<decltype(keys)>;
+    if constexpr (!std::is_same_v<Keys, KeyRun>) {
+      if (sizeof(keys[0]) == KeyBytes(spec)) {
+        out.append(reinterpret_cast<const char*>(keys.data() + rows.begin), (rows.end - rows.begin) * sizeof(keys[0]));
+        return;
+      }
+    }
+    for (uint64_t row = rows.begin; row < rows.end; ++row) AppendKey(spec, KeyAt(update.keys, row), out);
+  };
+  std::visit(copy, update.keys);
+}
+
+// How the values of a dtype are made of folded ones. Nearest: of a finite value, the nearest one within the finite
+// range of the dtype; of others, the same.
+struct Float32Terms {
+  using Wide = double;
+  using Value = float;
+  static Value Nearest(double value) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    return static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
+  }
+  static double Widen(float value) { return value; }
+};
+struct Float16Terms {
+  using Wide = double;
+  using Value = uint16_t;
+  static Value Nearest(double value) {
+    return RoundToFloat16(std::isfinite(value) ? std::clamp(value, -65504.0, 65504.0) : value);
+  }
+  static double Widen(uint16_t bits) { return WidenFloat16(bits); }
+};
+struct BFloat16Terms {
+  using Wide = double;
+  using Value = uint16_t;
+  static Value Nearest(double value) {
+    constexpr double kMost = 0x1.fep127;
+    return RoundToBFloat16(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
+  }
+  static double Widen(uint16_t bits) { return WidenBFloat16(bits); }
+};
+struct Int32Terms {
+  using Wide = int64_t;
+  using Value = int32_t;
+  static Value Nearest(int64_t value) {
+    using Limits = std::numeric_limits<int32_t>;
+    return static_cast<int32_t>(std::clamp<int64_t>(value, Limits::min(), Limits::max()));
+  }
+  static int64_t Widen(int32_t value) { return value; }
+};
+
+// Appends the row nearest to `rest`, and subtracts it. `narrow`: working memory of a row.
+// Returns: whether nothing is left.
+template <typename Terms>
+bool AppendTerm(std::vector<typename Terms::Wide>& rest, std::vector<typename Terms::Value>& narrow, std::string& out) {
+  bool is_whole = true;
+  for (size_t c = 0; c < rest.size(); ++c) {
+    narrow[c] = Terms::Nearest(rest[c]);
+    const typename Terms::Wide left = rest[c] - Terms::Widen(narrow[c]);
+    rest[c] = left == left ? left : 0;  // not a number: of a value that is not finite, which is sent once
+    is_whole &= rest[c] == 0;
+  }
+  out.append(reinterpret_cast<const char*>(narrow.data()), narrow.size() * sizeof(narrow[0]));
+  return is_whole;
+}
+
+template <typename Terms>
+absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
+                                        uint64_t max_rows, ExportPage& page) {
+  using Wide = typename Terms::Wide;
+  std::vector<Wide> rest(spec.row_width);
+  std::vector<typename Terms::Value> narrow(spec.row_width);
+  const size_t row_bytes = rest.size() * sizeof(Wide);
+  uint64_t row = rows.begin;
+  uint64_t first = row;  // the first row whose key is not appended: those up to `row` are of one term each
+  const auto append_keys = [&] {
+    AppendKeys(spec, update, {first, row}, page.keys);
+    first = row;
+  };
+  for (; row < rows.end; ++row) {
+    const size_t values_before = page.values.size();
+    std::memcpy(rest.data(), update.values + row * row_bytes, row_bytes);
+    uint64_t num_terms = 1;
+    while (!AppendTerm<Terms>(rest, narrow, page.values) && num_terms <= kMaxTerms) ++num_terms;
+    if (num_terms > kMaxTerms) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Quoted(spec), ", key ", KeyAt(update.keys, row), ": a submission lists the key several times, and its own ",
+          "sum takes more than ", kMaxTerms, " values of ", Name(spec.dtype), ", so that it cannot be exported"));
+    }
+    if (page.num_rows > 0 && page.num_rows + num_terms > max_rows) {
+      page.values.resize(values_before);
+      break;
+    }
+    page.num_rows += num_terms;
+    if (num_terms == 1) continue;
+    append_keys();
+    for (uint64_t term = 0; term < num_terms; ++term) AppendKey(spec, KeyAt(update.keys, row), page.keys);
+    ++first;
+  }
+  append_keys();
+  return row;
+}
+
+}  // namespace
+
+uint64_t ExportedRowBytes(const TensorSpec& spec) {
+  return KeyBytes(spec) + (spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.row_width} * SizeOf(spec.dtype));
+}
+
+RowInterval FindRows(const UpdateRows& update, KeyInterval keys) {
+  if (update.num_keys == 0) return {};
+  const uint64_t begin = LowerBound(update, keys.begin);
+  return {begin, keys.end == 0 ? update.num_keys : std::max(begin, LowerBound(update, keys.end))};
+}
+
+absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
+                                    uint64_t max_rows, ExportPage& page) {
+  if (rows.begin == rows.end) return rows.end;
+  if (update.values != nullptr && update.dtype != spec.dtype) {
+    switch (spec.dtype) {
+      case DType::kFloat32:
+        return AppendWideRows<Float32Terms>(spec, update, rows, max_rows, page);
+      case DType::kFloat16:
+        return AppendWideRows<Float16Terms>(spec, update, rows, max_rows, page);
+      case DType::kBFloat16:
+        return AppendWideRows<BFloat16Terms>(spec, update, rows, max_rows, page);
+      case DType::kInt32:
+        return AppendWideRows<Int32Terms>(spec, update, rows, max_rows, page);
+      default:
+        return absl::InternalError(absl::StrCat(Quoted(spec), ": rows of another dtype than the tensor's"));
+    }
+  }
+  const uint64_t least = page.num_rows == 0 ? 1 : 0;
+  const uint64_t room = std::max(least, max_rows - std::min(max_rows, page.num_rows));
+  rows.end = rows.begin + std::min(room, rows.end - rows.begin);
+  AppendKeys(spec, update, rows, page.keys);
+  if (update.values != nullptr) {
+    const uint64_t row_bytes = uint64_t{spec.row_width} * SizeOf(spec.dtype);
+    page.values.append(reinterpret_cast<const char*>(update.values) + rows.begin * row_bytes,
+                       (rows.end - rows.begin) * row_bytes);
+  }
+  page.num_rows += rows.end - rows.begin;
+  return rows.end;
+}
+
+void AppendSample(const TensorSpec& spec, const UpdateRows& update, RowInterval rows, uint64_t every, uint64_t offset,
+                  ExportPage& page) {
+  for (uint64_t row = rows.begin; offset < rows.end - row; row += every) {
+    AppendKey(spec, KeyAt(update.keys, row + offset), page.keys);
+    ++page.num_rows;
+    if (rows.end - row <= every) break;
+  }
+}
+
+}  // namespace sparseagg::service

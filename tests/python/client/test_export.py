@@ -1,0 +1,96 @@
+"""The submissions of a sealed round of a server, and merges of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import digest, one
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])
+def test_merge_of_an_export_has_the_same_bits(client, dtype):
+    rng = np.random.default_rng(5)
+    spec = one(dtype, num_rows=40, row_width=3, keep_submissions=True, return_counts=True)
+    opened = client.create_round(spec)
+    for client_id in range(9):
+        keys = rng.integers(0, 40, 30)  # many of them several times
+        rows = rng.integers(-100, 100, (30, 3))
+        opened.submit(client_id, (keys, rows if "int" in dtype else rows.astype("f4") / np.float32(7)))
+    opened.seal()
+    for ranges in ([(0, None)], [(0, 13), (13, 14), (14, None)]):
+        parts = []
+        for keys in ranges:
+            exported = opened.export_submissions(keys=keys)
+            assert list(exported) == [str(each) for each in range(9)]
+            assert all(np.all((u.keys >= keys[0]) & (u.keys < (keys[1] or 40))) for u in exported.values())
+            merged = sa.aggregate({each: (update.keys, update.values) for each, update in exported.items()}, spec)
+            parts.append(merged["v"])
+        assert opened.refresh().state == "sealed"
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "values", "counts")]
+    result = opened.finish()["v"]
+    for name, column in zip(("keys", "values", "counts"), columns):
+        assert getattr(result, name).tobytes() == column.tobytes(), name
+
+
+def test_weights_and_keys_of_a_union(client):
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("u", "float32", num_rows=0, op="union"), sa.TensorSpec("v", "float32", num_rows=5)],
+        op="mean",
+        weighting="by_weight",
+        keep_submissions=True,
+    )
+    opened = client.create_round(spec)
+    opened.submit("b", {"u": ([2**60, 1], None)}, 2.5)
+    opened.submit("a", {"v": ([3], [1.0])}, 0)
+    opened.seal()
+    exported = opened.export_submissions("u")
+    assert {each: (u.keys.tolist(), u.values, u.weight) for each, u in exported.items()} == {
+        "a": ([], None, 0.0),
+        "b": ([1, 2**60], None, 2.5),
+    }
+    assert [u.values.tolist() for u in opened.export_submissions("v").values()] == [[1.0], []]
+    assert sorted(opened.sample_keys("u").tolist()) == [1, 2**60]
+    with pytest.raises(sa.errors.InvalidArgumentError, match="'w'"):
+        opened.export_submissions("w")
+    with pytest.raises(sa.errors.InvalidArgumentError, match="the request must name one"):
+        opened.export_submissions()
+    with pytest.raises(sa.errors.InvalidArgumentError, match="every"):
+        opened.sample_keys("u", every=0)
+
+
+def test_export_goes_on_after_a_broken_connection(flaky):
+    rng = np.random.default_rng(6)
+    updates = {
+        f"c{i:02}": (rng.integers(0, 10**6, 50_000), rng.standard_normal(50_000).astype("f4")) for i in range(20)
+    }
+    spec = one(num_rows=10**6)
+    proxy = flaky(3_000_000, 3_000_000, of_answers=True)
+    with sa.Client(proxy.address, connections=1) as client:
+        opened = client.create_round(spec)
+        for client_id, update in updates.items():
+            opened.submit(client_id, update)
+        opened.seal()
+        exported = opened.export_submissions()  # 8 MB
+        assert proxy.broken == 2
+        merged = sa.aggregate({each: (u.keys, u.values) for each, u in exported.items()}, spec)
+    assert digest(merged) == digest(sa.aggregate(updates, spec))
+
+
+def test_rounds_in_memory_export_nothing():
+    with sa.Client(":memory:") as client:
+        opened = client.create_round(one())
+        opened.seal()
+        with pytest.raises(sa.errors.UnimplementedError, match=":memory:"):
+            opened.export_submissions()
+
+
+@pytest.mark.parametrize("address", [":memory:", "server"])
+def test_kept_submissions_can_be_withdrawn(server, address):
+    with sa.Client(server.address if address == "server" else address) as client:
+        opened = client.create_round(one(op="max", num_rows=10**7, keep_submissions=True))
+        update = (np.arange(3 * 10**6), np.ones(3 * 10**6, "f4"))
+        for each in range(5):  # 120 MB: without keep_submissions, 64 MiB are merged
+            opened.submit(each, update)
+        assert opened.withdraw(2)
+        assert opened.finish()["v"].values.max() == 1.0

@@ -1,0 +1,246 @@
+"""Rounds over several servers: homes, the coordinator's calls, and what happens when a part is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import digest, one
+from real_server import REPOSITORY, server_binary
+from sparseagg.cluster import Cluster
+from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample, home_of
+
+CLIENTS = [f"client-{i}" for i in range(20)]
+SPEC = one(op="mean", num_rows=1000, return_counts=True)
+
+
+@pytest.fixture(scope="module")
+def addresses():
+    with Cluster(3) as cluster:
+        yield cluster.addresses
+
+
+@pytest.fixture
+def cluster(addresses):
+    with Cluster(addresses, ranges=3, reducers=2) as connected:
+        yield connected
+
+
+def updates_of(clients=CLIENTS):
+    rng = np.random.default_rng(7)
+    return {each: (rng.integers(0, 1000, 50), rng.standard_normal(50).astype("f4")) for each in clients}
+
+
+def submitted(cluster, spec=SPEC, updates=None):
+    opened = cluster.create_round(spec)
+    for client_id, update in (updates_of() if updates is None else updates).items():
+        opened.submit(client_id, update)
+    return opened
+
+
+def failure_of(opened):
+    with pytest.raises(sa.errors.RoundFailedError) as raised:
+        opened.finish()
+    return str(raised.value)
+
+
+def test_homes_are_shared_evenly_and_stay_when_a_server_is_added():
+    ids = [f"client-{i}" for i in range(4000)]
+    for number in (1, 2, 4):
+        shares = np.bincount([home_of(each, number) for each in ids], minlength=number)
+        assert shares.min() > 0.9 * len(ids) / number
+    moved = [(home_of(each, 4), home_of(each, 5)) for each in ids]
+    assert all(before == after or after == 4 for before, after in moved)
+    # Other versions and other languages have to agree.
+    assert [home_of(each, 4) for each in ("", "a", "client-7", "ü")] == HOMES
+
+
+HOMES = [2, 1, 0, 0]
+
+
+def test_cuts_are_balanced_and_in_order():
+    rng = np.random.default_rng(3)
+    keys = (rng.zipf(1.2, 100_000) % 5000).astype(np.uint64)
+    for number in (1, 2, 8):
+        ranges = cuts_of_sample(keys, number)
+        assert (ranges[0][0], ranges[-1][1]) == (0, None)
+        assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:]))
+        shares = [np.count_nonzero((keys >= b) & (keys < (2**64 - 1 if e is None else e))) for b, e in ranges]
+        heaviest = np.unique(keys, return_counts=True)[1].max()
+        assert max(shares) <= len(keys) / number + heaviest
+    assert cuts_of_sample(np.empty(0, np.uint64), 4) == [(0, None)]
+    assert cuts_of_rows(3, 8) == [(0, 1), (1, 2), (2, None)]
+    assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]
+
+
+def test_submissions_are_on_their_home_servers(cluster, addresses):
+    with submitted(cluster) as opened:
+        assert [each.client_id for each in opened.submissions()] == sorted(CLIENTS)
+        for index, address in enumerate(addresses):
+            with sa.Client(address) as client:
+                here = {each.client_id for each in client.get_round(opened.name).submissions()}
+            assert here == {each for each in CLIENTS if home_of(each, 3) == index}
+            assert all(opened.home(each) == address for each in here)
+        assert opened.submit(CLIENTS[0], updates_of()[CLIENTS[0]]).duplicate
+        assert opened.withdraw(CLIENTS[0])
+        left = {each: update for each, update in updates_of().items() if each != CLIENTS[0]}
+        result = opened.finish()
+        assert digest(result) == digest(sa.aggregate(left, SPEC))
+        info = result.info
+        assert (info.num_submissions, info.num_tuples, info.state, info.spec) == (19, 19 * 50, "done", SPEC)
+        with pytest.raises(sa.errors.RoundClosedError, match="sealed"):
+            opened.submit("late", updates_of()[CLIENTS[0]])
+        with pytest.raises(sa.errors.InvalidArgumentError):
+            opened.submit("", updates_of()[CLIENTS[0]])
+
+
+def test_another_coordinator_goes_on(addresses):
+    with Cluster(addresses) as first:
+        opened = submitted(first)
+        name = opened.name
+        expected = digest(opened.finish())
+    for ranges in (1, 8):
+        with Cluster(addresses, ranges=ranges) as second:
+            assert second.resume(name.removeprefix("rounds/")).spec == SPEC
+            assert digest(second.resume(name).finish()) == expected
+    with Cluster(addresses) as last:
+        resumed = last.resume(name)
+        resumed.delete()
+        resumed.delete()
+        with pytest.raises(sa.errors.NotFoundError, match=addresses[0]):
+            last.resume(name)
+
+
+def test_creating_again_gives_the_same_round(cluster):
+    with cluster.create_round(SPEC, "twice") as opened:
+        assert cluster.create_round(SPEC, "twice").name == opened.name
+        with pytest.raises(sa.errors.AlreadyExistsError):
+            cluster.create_round(one(op="sum"), "twice")
+
+
+def test_client_on_two_servers_is_found(cluster, addresses):
+    with submitted(cluster) as opened:
+        wrong = addresses[(home_of(CLIENTS[0], 3) + 1) % 3]
+        with sa.Client(wrong) as client:
+            client.get_round(opened.name).submit(CLIENTS[0], updates_of()[CLIENTS[0]])
+        with pytest.raises(sa.errors.FailedPreconditionError, match=f"'{CLIENTS[0]}' has submissions .* on servers"):
+            opened.finish()
+
+
+def test_numbers_of_submissions_are_those_of_the_cluster(cluster):
+    few = one(op="mean", num_rows=1000, min_submissions=20)
+    with submitted(cluster, few) as opened:
+        assert len(opened.finish()["v"])
+    with submitted(cluster, few, updates_of(CLIENTS[1:])) as opened:
+        assert "closed with 19 submissions, below min_submissions 20" in failure_of(opened)
+    fixed = one(num_rows=1000, numerics="fixed_point", value_bound=100.0, max_submissions=19)
+    with submitted(cluster, fixed, updates_of(CLIENTS[1:])) as opened:
+        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(CLIENTS[1:]), fixed))
+        assert cluster.resume(opened.name).spec == fixed
+    with submitted(cluster, fixed) as opened:
+        assert "20 submissions, beyond max_submissions 19" in failure_of(opened)
+
+
+def test_round_without_submissions(cluster):
+    with submitted(cluster, one(layout="dense"), {}) as opened:
+        assert "on_empty" in failure_of(opened)
+    with submitted(cluster, one(), {}) as opened:
+        assert digest(opened.finish()) == digest(sa.aggregate({}, one()))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"deadline": 5.0}, "deadline 5.0"),
+        ({"clip": sa.ClipSpec(l2=1.0)}, "clip.l2 1.0"),
+        ({"privacy": sa.DP(noise_multiplier=1.0, keys="public")}, "privacy"),
+    ],
+)
+def test_specs_that_are_not_for_clusters(cluster, options, text):
+    with pytest.raises(sa.errors.InvalidArgumentError, match=text):
+        cluster.create_round(one(**options))
+
+
+def test_bounds_of_submissions(cluster):
+    spec = one(op="sum", num_rows=1000, clip=sa.ClipSpec(linf=0.5, max_keys=10))
+    with submitted(cluster, spec) as opened:
+        result = opened.finish()
+        assert digest(result) == digest(sa.aggregate(updates_of(), spec))
+        assert (result.info.clip.num_clipped, result.info.clip.num_max_keys) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"servers": []},
+        {"servers": ["a:1", "a:1"]},
+        {"servers": "a:1"},
+        {"servers": 0},
+        {"servers": ["a:1"], "data_dir": "x"},
+        {"servers": 1, "executor": "spark"},
+        {"servers": ["a:1"], "ranges": 0},
+    ],
+)
+def test_bad_arguments(arguments):
+    with pytest.raises(sa.errors.InvalidArgumentError):
+        Cluster(**arguments)
+
+
+def test_servers_come_back_from_their_directories(tmp_path):
+    with Cluster(2, data_dir=tmp_path) as first:
+        opened = submitted(first)
+        expected = digest(opened.finish())
+        name = opened.name
+    with Cluster(2, data_dir=tmp_path, ranges=5) as second:
+        assert digest(second.resume(name).finish()) == expected
+
+
+def test_server_that_is_killed_after_the_seal_comes_back(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data")]
+    servers = [start_server(*flags), start_server()]
+    with Cluster([each.address for each in servers]) as cluster:
+        opened = submitted(cluster)
+        opened.seal()
+        servers[0].kill()
+        start_server(*flags, address=servers[0].address)
+        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_example_of_the_page(monkeypatch, capsys):
+    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
+    text = (REPOSITORY / "docs" / "scale.md").read_text(encoding="utf-8")
+    exec(text.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == "[0 1 2 3 4 5 6 7 8 9]\n"
+
+
+def test_server_that_has_lost_its_round_ends_the_merge(start_server):
+    servers = [start_server(), start_server()]
+    with Cluster([each.address for each in servers]) as cluster:
+        opened = submitted(cluster)
+        opened.seal()
+        address = servers[1].address
+        servers[1].kill()
+        start_server(address=address)
+        with pytest.raises(sa.errors.NotFoundError):
+            opened.finish()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
+def test_ray_gives_the_same_bits_also_when_an_actor_is_killed(addresses):
+    spec = one(op="mean", num_rows=1000, return_counts=True)
+    with Cluster(addresses, executor="ray", ranges=3, reducers=2) as cluster, submitted(cluster, spec) as opened:
+        expected = digest(sa.aggregate(updates_of(), spec))
+        assert digest(opened.finish()) == expected
+        for actor in cluster._executor._actors:
+            cluster._executor._ray.kill(actor, no_restart=False)
+        assert digest(opened.finish()) == expected
+        with submitted(cluster, one(dtype="int64"), {"a": ([1], [2**62]), "b": ([1], [2**62])}) as failed:
+            assert "OUT_OF_RANGE" in failure_of(failed)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_ray_that_is_missing_is_named(addresses):
+    with pytest.raises(sa.errors.UnimplementedError, match=r"sparseagg\[ray\]"):
+        Cluster(addresses, executor="ray")
