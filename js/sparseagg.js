@@ -249,6 +249,30 @@ export class Client {
     return results;
   }
 
+  // ---- certificates ----
+
+  /**
+   * Reads the certificate of a round that has ended. Not verified: verifyReceipt does that.
+   * @param {string} round @param {CallOptions} [options]
+   * @returns {Promise<{envelope: string, statement: object}>} a DSSE envelope, and the in-toto statement in it
+   */
+  async certificate(round, options) {
+    const answer = await this._json("GET", `${roundPath(round)}/certificate`, options);
+    const envelope = new TextDecoder().decode(decodeBase64(answer.envelope));
+    return { envelope, statement: JSON.parse(new TextDecoder().decode(decodeBase64(JSON.parse(envelope).payload))) };
+  }
+
+  /**
+   * Reads what the server has signed about a client's submission. Keep it as soon as you have submitted, as evidence of
+   * a drop; after the end it has the proof, too, that the certificate counts the submission.
+   * @param {string} round @param {string} clientId @param {CallOptions} [options]
+   * @returns {Promise<object>} a SubmissionReceipt
+   */
+  async receipt(round, clientId, options) {
+    const query = new URLSearchParams({ client_id: clientId });
+    return this._json("GET", `${roundPath(round)}/receipt?${query}`, options);
+  }
+
   // ---- tasks ----
 
   /**
@@ -418,6 +442,103 @@ export class Client {
 /** @param {object} round Round @returns {boolean} */
 export function hasEnded(round) {
   return ["ROUND_STATE_DONE", "ROUND_STATE_FAILED", "ROUND_STATE_CANCELLED"].includes(round.state);
+}
+
+/**
+ * Verifies with WebCrypto (browsers, Node 20) that a certificate counts the submission of a receipt. docs/certificates.md
+ * has the formats. Compare the leaf with what you have sent, if you do not trust the server to have received it.
+ * @param {object} receipt of Client.receipt
+ * @param {string} envelope of Client.certificate
+ * @param {string} publicKeys trusted Ed25519 keys in PEM, one or more
+ * @returns {Promise<{leafIndex: number, numSubmissions: number, statement: object}>}
+ * @throws {SparseaggError} code "UNVERIFIED": something does not fit; the message says which
+ */
+export async function verifyReceipt(receipt, envelope, publicKeys) {
+  const keys = await importKeys(publicKeys);
+  const statement = await openEnvelope(envelope, "application/vnd.in-toto+json", keys, "certificate");
+  const { predicateType, predicate, subject } = statement;
+  if (predicateType !== "urn:sparseagg:round:v1" || subject?.[0]?.name !== "submissions") {
+    throw unverified("certificate: it is no statement about a round");
+  }
+  const promise = new TextDecoder().decode(decodeBase64(receipt.promise));
+  const promised = await openEnvelope(promise, "application/vnd.sparseagg.promise+json", keys, "receipt");
+  for (const name of ["round", "tenant", "specSha256", "createTime"]) {
+    if (promised[name] !== predicate[name]) throw unverified(`receipt: it is of another round: ${name} differs`);
+  }
+  let node = await sha256([0], decodeBase64(receipt.leaf));
+  if (promised.leafSha256 !== hexOf(node)) throw unverified("receipt: the promise is for another leaf");
+  if (receipt.leafIndex === undefined || receipt.leafIndex === null) {
+    const withdrawn = predicate.withdrawnSha256.includes(promised.leafSha256);
+    throw unverified(withdrawn ? "receipt: the submission was withdrawn" : "receipt: there is no proof of inclusion");
+  }
+  if (Number(receipt.treeSize) !== predicate.numSubmissions) {
+    throw unverified(`receipt: its tree has ${receipt.treeSize} leaves, not ${predicate.numSubmissions}`);
+  }
+  const path = receipt.path.map(decodeBase64);
+  let index = Number(receipt.leafIndex);
+  const fits = index >= 0 && index < predicate.numSubmissions;
+  for (let last = predicate.numSubmissions - 1; last > 0; last = Math.floor(last / 2), index = Math.floor(index / 2)) {
+    if (index % 2 === 0 && index === last) continue; // without a sibling
+    const sibling = path.shift() ?? new Uint8Array(32);
+    node = await (index % 2 === 1 ? sha256([1], sibling, node) : sha256([1], node, sibling));
+  }
+  if (!fits || path.length > 0 || hexOf(node) !== subject[0].digest.sha256) {
+    throw unverified("receipt: the submission is not in the certificate's tree");
+  }
+  return { leafIndex: Number(receipt.leafIndex), numSubmissions: predicate.numSubmissions, statement };
+}
+
+function unverified(message) {
+  return new SparseaggError("UNVERIFIED", message, 0);
+}
+
+/** Returns the JSON that was signed by a trusted key. */
+async function openEnvelope(text, type, keys, what) {
+  const { payloadType, payload, signatures } = JSON.parse(text);
+  if (payloadType !== type) throw unverified(`${what}: the envelope has the type ${payloadType}`);
+  const bytes = decodeBase64(payload);
+  const head = new TextEncoder().encode(`DSSEv1 ${type.length} ${type} ${bytes.length} `);
+  for (const { keyid, sig } of signatures) {
+    const key = keys.get(keyid);
+    if (key && (await crypto.subtle.verify("Ed25519", key, decodeBase64(sig), joined([head, bytes])))) {
+      return JSON.parse(new TextDecoder().decode(bytes));
+    }
+  }
+  throw unverified(`${what}: it has no signature of a trusted key that fits`);
+}
+
+/** Returns the keys of a PEM text by their ids. */
+async function importKeys(pem) {
+  const keys = new Map();
+  for (const [, base64] of pem.matchAll(/-----BEGIN PUBLIC KEY-----([^-]*)-----END PUBLIC KEY-----/g)) {
+    const der = decodeBase64(base64.replace(/\s/g, ""));
+    const key = await crypto.subtle.importKey("spki", der, "Ed25519", true, ["verify"]);
+    keys.set(hexOf(await sha256(new Uint8Array(await crypto.subtle.exportKey("raw", key)))), key);
+  }
+  if (keys.size === 0) throw unverified("there is no public key in PEM");
+  return keys;
+}
+
+async function sha256(...parts) {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", joined(parts)));
+}
+
+function joined(parts) {
+  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    bytes.set(part, at);
+    at += part.length;
+  }
+  return bytes;
+}
+
+function decodeBase64(base64) {
+  return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+}
+
+function hexOf(bytes) {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** @returns {string} a random id */

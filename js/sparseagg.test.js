@@ -1,11 +1,15 @@
 // Tests against a real server: SPARSEAGG_SERVER=build/dev/service/sparseagg-server node --test js/
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
+import { generateKeyPairSync } from "node:crypto";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
-import { Client, SparseaggError, hasEnded, packKeys, unpackKeys } from "./sparseagg.js";
+import { Client, SparseaggError, hasEnded, packKeys, unpackKeys, verifyReceipt } from "./sparseagg.js";
 
 const SPEC = {
   tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 100_000, rowWidth: 2 }],
@@ -14,9 +18,16 @@ const SPEC = {
 
 let server;
 let client;
+let folder;
+let publicKey;
 
 before(async () => {
-  const flags = ["--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "127.0.0.1:0"];
+  folder = mkdtempSync(join(tmpdir(), "sparseagg-js-"));
+  const pair = generateKeyPairSync("ed25519");
+  publicKey = pair.publicKey.export({ type: "spki", format: "pem" });
+  const keyFile = join(folder, "key.pem");
+  writeFileSync(keyFile, pair.privateKey.export({ type: "pkcs8", format: "pem" }));
+  const flags = ["--certificate-key", keyFile, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "127.0.0.1:0"];
   server = spawn(process.env.SPARSEAGG_SERVER, [...flags, "--log-level", "error"], { stdio: ["ignore", "pipe", "inherit"] });
   for await (const line of createInterface({ input: server.stdout })) {
     const found = / http=(\S+)/.exec(line);
@@ -28,7 +39,51 @@ before(async () => {
   throw new Error("the server ended at once");
 });
 
-after(() => server.kill());
+after(() => {
+  server.kill();
+  rmSync(folder, { recursive: true });
+});
+
+test("a receipt is verified, and a changed one refused", { skip: !globalThis.crypto?.subtle }, async () => {
+  const { name } = await client.createRound({ ...SPEC, certificate: {} });
+  for (let i = 0; i < 5; ++i) {
+    await client.submit(name, `c${i}`, { w: { keys: new Uint32Array([i]), values: new Float32Array([1, 2]) } });
+  }
+  const promise = await client.receipt(name, "c3");
+  assert.equal(promise.leafIndex ?? null, null);
+  await client.submit(name, "gone", { w: { keys: new Uint32Array([1]), values: new Float32Array([1, 2]) } });
+  const withdrawn = await client.receipt(name, "gone");
+  await client.withdraw(name, "gone");
+  await client.closeRound(name);
+  await client.waitRound(name);
+  const { envelope, statement } = await client.certificate(name);
+  assert.equal(statement.predicate.numSubmissions, 5);
+  const other = generateKeyPairSync("ed25519").publicKey.export({ type: "spki", format: "pem" });
+  for (let i = 0; i < 5; ++i) {
+    const receipt = await client.receipt(name, `c${i}`);
+    const { leafIndex, numSubmissions } = await verifyReceipt(receipt, envelope, other + publicKey);
+    assert.deepEqual([leafIndex, numSubmissions], [i, 5]);
+  }
+  const good = await client.receipt(name, "c3");
+  const refused = (receipt, text, trusted = publicKey) =>
+    assert.rejects(verifyReceipt(receipt, envelope, trusted), (error) => error.code === "UNVERIFIED" && text.test(error.message));
+  const leaf = Buffer.from(good.leaf, "base64");
+  leaf[leaf.length - 1] ^= 1;
+  await refused({ ...good, leaf: leaf.toString("base64") }, /another leaf/);
+  await refused({ ...good, leafIndex: "2" }, /not in the certificate's tree/);
+  await refused({ ...good, path: good.path.slice(1) }, /not in the certificate's tree/);
+  await refused({ ...good, path: [...good.path, good.path[0]] }, /not in the certificate's tree/);
+  await refused({ ...good, leafIndex: "11" }, /not in the certificate's tree/);
+  await refused({ ...good, treeSize: "6" }, /its tree has 6 leaves/);
+  await refused(promise, /no proof of inclusion/);
+  await refused(withdrawn, /was withdrawn/);
+  await refused(good, /no signature of a trusted key/, other);
+  await refused(good, /no public key/, "");
+  const message = JSON.parse(envelope);
+  const payload = Buffer.from(message.payload, "base64").toString().replace('"numSubmissions":5', '"numSubmissions":6');
+  const changed = JSON.stringify({ ...message, payload: Buffer.from(payload).toString("base64") });
+  await assert.rejects(verifyReceipt(good, changed, publicKey), /certificate: it has no signature of a trusted key/);
+});
 
 test("a round from creation to result", async () => {
   const round = await client.createRound(SPEC, { roundId: "js" });

@@ -91,6 +91,7 @@ INNER = {
     "service/rounds": "auth admission store base",
     "service/tasks": "rounds admission store base",
     "service/codec": "tasks rounds auth admission store base",
+    "service/certificates": "rounds auth admission store base",
     "service/server_context.h": "store tasks rounds net auth admission base",
     "service/handlers": "server_context.h codec rounds tasks net auth admission store base",
     "service/gateway": "server_context.h handlers codec rounds tasks net auth admission base",

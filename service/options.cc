@@ -247,6 +247,10 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   add.AddText("noise-key-file", options.server.noise_key_file,
               "experimental: secret of the noise of rounds with privacy, 32 random bytes or more, which no reader of "
               "results may know. Without it such rounds are refused. Keep it as long as the data directory");
+  add.AddText(
+      "certificate-key", options.server.certificate_key,
+      "PEM file of the Ed25519 private key that signs certificates of rounds; read again when it changes. Without "
+      "it rounds whose spec asks for a certificate are refused");
   add.AddText("tls-certificate", options.server.tls.certificate,
               "PEM file of the server's certificate and its issuers; read again when it changes");
   add.AddText("tls-key", options.server.tls.key, "PEM file of the certificate's private key");

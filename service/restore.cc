@@ -42,6 +42,7 @@ absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& li
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits)));
   config.tenant = record.tenant;
   config.id = record.id;
+  config.leaf_salt_key = record.leaf_salt_key;
   return config;
 }
 
@@ -66,6 +67,8 @@ class RoundRestorer {
 
   absl::Status Run() {
     RETURN_IF_ERROR(RestoreSubmissions());
+    ASSIGN_OR_RETURN(std::vector<std::string> withdrawn, store_.ReadWithdrawn(stored_.number));
+    round_.RestoreWithdrawn(std::move(withdrawn));
     StateRecord stored = stored_.state;
     RETURN_IF_ERROR(DropLost(&stored));
     const StateName state = stored.name;
@@ -127,6 +130,8 @@ class RoundRestorer {
     if (state->name == StateName::kOpen || is_sealed) state->close_time = now;
     if (state->name != StateName::kDone) state->end_time = now;
     state->name = StateName::kFailed;
+    state->certificate.clear();  // it states more submissions than there are
+    state->certificate_content.clear();
     state->reason = absl::StrCat("the end of the machine lost submissions that ",
                                  is_sealed ? "the sealed round had" : "are in the result", ", of '",
                                  lost_.front().first, "'", lost_.size() > 1 ? " and others" : "");

@@ -129,12 +129,13 @@ struct Server::Grpc {
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock,
-               std::unique_ptr<Store> store)
+               std::unique_ptr<Store> store, std::unique_ptr<OpenSslCertifier> certifier)
     : engine_(std::move(engine)),
       store_(std::move(store)),
       max_http_connections_(MaxHttpConnections(options)),
+      certifier_(certifier.get()),
       server_(engine_.get(), &clock, FitToFiles(LimitsOf(options), max_http_connections_), options.num_threads,
-              store_.get()),
+              store_.get(), std::move(certifier)),
       registry_(server_.ForRounds()),
       tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))),
       api_(&server_, &registry_, tasks_.get()) {}
@@ -153,7 +154,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   if (options.durability != Durability::kMemory) {
     ASSIGN_OR_RETURN(store, Store::Open({options.data_dir, options.durability, LimitsOf(options).memory_limit_bytes}));
   }
-  auto server = std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store)));
+  std::unique_ptr<OpenSslCertifier> certifier;
+  if (!options.certificate_key.empty()) {
+    absl::StatusOr<std::unique_ptr<OpenSslCertifier>> loaded = OpenSslCertifier::Load(options.certificate_key);
+    if (!loaded.ok()) {
+      return absl::Status(loaded.status().code(), absl::StrCat("--certificate-key: ", loaded.status().message()));
+    }
+    certifier = *std::move(loaded);
+    Log(LogLevel::kInfo, "certificate_key", {{"key_id", certifier->key_id()}});
+  }
+  auto server =
+      std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store), std::move(certifier)));
   RETURN_IF_ERROR(server->ReadNoiseKey(options));
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
@@ -174,7 +185,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   if (options.tls.IsEnabled()) {
     ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Load(options.tls, &server->server_.clock));
   }
-  if (server->tls_ != nullptr || server->server_.authenticator.IsRequired()) server->KeepCredentialsFresh();
+  if (server->tls_ != nullptr || server->certifier_ != nullptr || server->server_.authenticator.IsRequired()) {
+    server->KeepCredentialsFresh();
+  }
   RETURN_IF_ERROR(server->Listen(options));
   RETURN_IF_ERROR(server->ServeGateway(options));
   RETURN_IF_ERROR(server->ServeMetrics(options));
@@ -240,6 +253,7 @@ void Server::KeepCredentialsFresh() {
     server_.pool.Post([this] {
       server_.authenticator.Reload();
       if (tls_ != nullptr) tls_->Reload();
+      if (certifier_ != nullptr) certifier_->Reload();
       KeepCredentialsFresh();
     });
   });

@@ -18,6 +18,7 @@
 #include "service/base/limits.h"
 #include "service/base/line_limit.h"
 #include "service/base/metrics.h"
+#include "service/certificates/openssl_certifier.h"
 #include "service/gateway/gateway.h"
 #include "service/handlers/api.h"
 #include "service/net/listener.h"
@@ -35,6 +36,7 @@ struct ServerOptions {
   std::string tokens_file;                      // bearer tokens (TokenTable); empty: none
   JwtOptions jwt;                               // JSON Web Tokens
   std::string noise_key_file;                   // secret of the noise of private rounds; empty: there are none
+  std::string certificate_key;                  // signs certificates of rounds; empty: there are none
   bool insecure = false;                        // allows addresses that other machines can reach without these
   std::string metrics_address;                  // HOST:PORT (port 0: a free one); empty: no metrics and probes
   bool metrics_optional = false;                // starts without metrics if metrics_address cannot be used
@@ -94,8 +96,8 @@ class Server {
  private:
   struct Grpc;
 
-  Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock,
-         std::unique_ptr<Store> store);
+  Server(const ServerOptions& options, std::unique_ptr<Engine> engine, const Clock& clock, std::unique_ptr<Store> store,
+         std::unique_ptr<OpenSslCertifier> certifier);
   static absl::StatusOr<std::unique_ptr<Server>> StartOrThrow(const ServerOptions& options,
                                                               std::unique_ptr<Engine> engine, const Clock& clock);
   absl::Status ReadNoiseKey(const ServerOptions& options);
@@ -116,6 +118,7 @@ class Server {
   const std::unique_ptr<Store> store_;   // null: rounds live in memory
   std::shared_ptr<TlsCredentials> tls_;  // null: no TLS
   uint64_t max_http_connections_;        // what memory and open files have room for
+  OpenSslCertifier* const certifier_;    // in server_; null: no certificates
   ServerContext server_;
   Registry registry_;
   const std::shared_ptr<TaskRegistry> tasks_;

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "host/engine.h"
 #include "service/admission/count_limit.h"
@@ -30,7 +32,7 @@ namespace sparseagg::service {
 // Owned by Server, which outlives all calls and rounds. All members are thread-safe.
 struct ServerContext {
   ServerContext(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads,
-                Store* the_store = nullptr)
+                Store* the_store = nullptr, std::unique_ptr<const Certifier> the_certifier = nullptr)
       : engine(*the_engine),
         clock(*the_clock),
         store(the_store),
@@ -44,6 +46,7 @@ struct ServerContext {
         connections(the_clock),
         authenticator(the_clock),
         audit(the_clock),
+        certifier(std::move(the_certifier)),
         timer(the_clock),
         in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
         pool(num_threads),
@@ -53,7 +56,9 @@ struct ServerContext {
   ~ServerContext() { timer.Stop(); }
 
   // Returns: the parts that rounds use.
-  RoundServices ForRounds() { return {engine, clock, limits, tenants, timer, pool, metrics, store, &noise_key}; }
+  RoundServices ForRounds() {
+    return {engine, clock, limits, tenants, timer, pool, metrics, store, &noise_key, certifier.get()};
+  }
 
   // Returns: the parts that the task store uses.
   TaskServices ForTasks(Registry* rounds) { return {clock, limits, budget, timer, pool, metrics, *rounds, store}; }
@@ -74,7 +79,8 @@ struct ServerContext {
   AuditLog audit;               // refused callers
   Metrics metrics;
   Warnings warnings;
-  std::string noise_key;  // set before the server starts; empty: private rounds are refused
+  std::string noise_key;                             // set before the server starts; empty: private rounds are refused
+  const std::unique_ptr<const Certifier> certifier;  // null: no round has a certificate
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
   WorkerPool pool;           // with inspections the last member: they run their tasks before the others are destroyed

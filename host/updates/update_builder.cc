@@ -305,6 +305,20 @@ ContentHash UpdateBuilder::HashContent() const {
   return HashOf(both, sizeof(both));
 }
 
+UpdateContent UpdateBuilder::Content() const {
+  UpdateContent content;
+  content.num_keys = num_keys_;
+  if (is_run_) {
+    content.keys = run_;
+  } else if (HasNarrowKeys(*spec_)) {
+    content.keys = absl::MakeConstSpan(narrow_keys_.data(), narrow_keys_.size());
+  } else {
+    content.keys = absl::MakeConstSpan(wide_keys_.data(), wide_keys_.size());
+  }
+  content.values = absl::MakeConstSpan(values_.data(), values_.size());
+  return content;
+}
+
 absl::Status UpdateBuilder::InvalidKey(uint64_t index, absl::string_view problem) const {
   const auto after = std::upper_bound(chunk_begins_.begin(), chunk_begins_.end(), index,
                                       [](uint64_t i, const ChunkBegin& begin) { return i < begin.first; });

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "host/base/column.h"
 #include "host/base/content_hash.h"
 #include "host/spec/spec.h"
@@ -18,6 +19,13 @@
 #include "host/updates/update.h"
 
 namespace sparseagg {
+
+// The decoded content of one tensor of an upload, in order of occurrence. Borrowed from the builder.
+struct UpdateContent {
+  uint64_t num_keys = 0;
+  KeyColumn keys;
+  absl::Span<const std::byte> values;  // kept values; none of a tensor with Op::kUnion
+};
 
 // Makes the ValidatedUpdate of one tensor from the slices of an upload's chunks. The class Upload owns one builder for
 // each tensor. Append checks keys and values, so that the sender of a bad chunk hears at once which chunk, position and
@@ -69,6 +77,9 @@ class UpdateBuilder {
   // Cost: O(1), because Append has hashed keys and values; one pass over the keys of a run that the thread has not
   // hashed before.
   ContentHash HashContent() const;
+
+  // Returns: the same content, until the next call that changes the builder.
+  UpdateContent Content() const;
 
   // Returns: bytes that Finish temporarily needs in addition to memory_bytes(): 0, or a copy of the keys to sort, if
   // they were declared unique and do not strictly ascend.

@@ -114,6 +114,31 @@ void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) 
   if (submission.client_weight.has_value()) wire->set_client_weight(*submission.client_weight);
 }
 
+void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
+                   v1::SubmissionReceipt* wire) {
+  wire->set_round(std::string(round_name));
+  wire->set_client_id(client_id);
+  wire->set_leaf(std::move(receipt.leaf));
+  wire->set_promise(std::move(receipt.promise));
+  if (!receipt.leaf_index.has_value()) return;
+  wire->set_leaf_index(*receipt.leaf_index);
+  wire->set_tree_size(receipt.tree_size);
+  for (const Sha256Digest& digest : receipt.path) wire->add_path(digest.data(), digest.size());
+}
+
+void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire) {
+  for (Round::BundleChunk& chunk : page.chunks) {
+    v1::ExportedChunk* const each = wire->add_chunks();
+    each->set_client_id(std::move(chunk.client_id));
+    each->set_submission_id(std::move(chunk.submission_id));
+    each->set_chunk(std::move(chunk.bytes));
+    each->set_last(chunk.last);
+    if (chunk.client_weight.has_value()) each->set_client_weight(*chunk.client_weight);
+    each->set_leaf(std::move(chunk.leaf));
+  }
+  wire->set_next_page_token(std::move(page.next_page_token));
+}
+
 void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire) {
   wire->set_num_clients(page.num_clients);
   wire->set_first_row(page.first_row);

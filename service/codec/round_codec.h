@@ -15,12 +15,14 @@
 
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
+class ExportRoundResponse;
 class ExportedSubmissions;
 class InspectRoundResponse;
 class ResultPage;
 class Round;
 class ServerLimits;
 class Submission;
+class SubmissionReceipt;
 class UploadStatus;
 }  // namespace sparseagg::v1
 
@@ -35,6 +37,9 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 // refusals.
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
 void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire);
+void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
+                   v1::SubmissionReceipt* wire);
+void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire);
 void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire);
 void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.

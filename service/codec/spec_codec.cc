@@ -365,6 +365,12 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   RETURN_IF_ERROR(DecodePrivacy(spec, config.tensors));
   RETURN_IF_ERROR(RefuseUnusedOrder(spec.aggregation(), config.tensors));
   RETURN_IF_ERROR(RefuseUnusedCut(spec.aggregation(), config.tensors));
+  config.has_certificate = spec.has_certificate();
+  config.allows_export = spec.certificate().allow_export();
+  if (config.has_certificate && config.HasPrivacy()) {
+    return absl::InvalidArgumentError(
+        "certificate and privacy exclude each other: the certificate tells how many submissions there are");
+  }
   config.min_submissions = spec.min_submissions();
   config.max_submissions = spec.max_submissions();
   config.submission_limit = limits.max_submissions;

@@ -43,6 +43,9 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
       entry(Method::kInspectRound, &AggregationMethods::InspectRound),
       entry(Method::kWithdrawSubmission, &AggregationMethods::WithdrawSubmission),
       entry(Method::kGetResult, &AggregationMethods::GetResult),
+      entry(Method::kGetCertificate, &AggregationMethods::GetCertificate),
+      entry(Method::kGetReceipt, &AggregationMethods::GetReceipt),
+      entry(Method::kExportRound, &AggregationMethods::ExportRound),
   };
 }
 

@@ -78,6 +78,10 @@ class AggregationMethods : public Methods {
   void WithdrawSubmission(const Call& call);
   // results.cc
   void GetResult(const Call& call);
+  // certificates.cc
+  void GetCertificate(const Call& call);
+  void GetReceipt(const Call& call);
+  void ExportRound(const Call& call);
 
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
   // `changes`: `act` changes the round, and waits for the disk if there is a store.

@@ -38,6 +38,7 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "InspectRound",
                                            "CloseRoundRequest.client_weights",
                                            "RoundSpec.privacy",
+                                           "RoundSpec.certificate",
                                            "ExportSubmissions"};
 
 // The longest reason of a cancelled round, which the round keeps.

@@ -79,6 +79,10 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
     return OpenLimitError(tenant.open_rounds, "open_rounds", "rounds", services.metrics);
   }
   Permit permit(&tenant.open_rounds);
+  RETURN_IF_ERROR(CheckCertifies(config, services));
+  if (config.has_certificate && config.leaf_salt_key.empty()) {
+    config.leaf_salt_key = services.certifier->NewSaltKey();
+  }
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));
   return round;
@@ -240,7 +244,10 @@ void Round::FinishIfReady() {
 
 StateRecord Round::RecordState() const {
   MutexLock lock(&mu_);
-  return life_.Record();
+  StateRecord record = life_.Record();
+  record.certificate = certificate_.envelope;
+  record.certificate_content = certificate_.content;
+  return record;
 }
 
 bool Round::Finish() {
@@ -266,6 +273,7 @@ bool Round::Finish() {
   }
   sum_.Free();
   if (results.ok() && !durable.ok()) results = durable;
+  if (is_wanted && config_->has_certificate) results = Certify(std::move(results));
   if (is_wanted) RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
 
   MutexLock lock(&mu_);

@@ -23,6 +23,7 @@
 #include "service/admission/count_limit.h"
 #include "service/base/round_stage.h"
 #include "service/base/timer.h"
+#include "service/rounds/certifier.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
 #include "service/rounds/round_config.h"
@@ -138,6 +139,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // not be used. Otherwise as Append and Commit, and of `chunks`; nothing is left of the submission.
   absl::Status RestoreSubmission(const std::string& client_id, const SubmissionRecord& record,
                                  const ChunkSource& chunks);
+  // The leaves of withdrawn submissions. Call it before RestoreState.
+  void RestoreWithdrawn(std::vector<std::string> leaves);
   // Lists a submission of a round that has FAILED, without adding it.
   void RestoreReceipt(const std::string& client_id, const SubmissionRecord& record);
   // `number`: of the upload, in the store. Adds the number of chunks that the upload took to `*num_chunks`. Errors:
@@ -230,6 +233,41 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already.
   // Blocks: while a commit adds its submission.
   absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+
+  // ---- certificate ----
+
+  // Returns: the signed envelope, always the same.
+  // Errors: FAILED_PRECONDITION: the round has not ended, or has no certificate. Of Store: the certificate could not be
+  // stored, so that a restart would make another one.
+  absl::StatusOr<std::string> GetCertificate() const;
+  struct SubmissionReceipt {
+    std::string leaf;
+    std::string promise;                 // an envelope
+    std::optional<uint64_t> leaf_index;  // nullopt: there is no certificate yet
+    uint64_t tree_size = 0;
+    std::vector<Sha256Digest> path;  // siblings, from the leaf up
+  };
+  // Errors: FAILED_PRECONDITION: the spec asks for no certificate. NOT_FOUND: no submission of the client counts.
+  // Cost: of the first call after the end, the hashes of the whole tree; of every call, a signature.
+  absl::StatusOr<SubmissionReceipt> GetReceipt(absl::string_view client_id) const;
+
+  struct BundleChunk {
+    std::string client_id;
+    std::string submission_id;
+    std::string bytes;  // a v1.UpdateChunk as its client has sent it
+    bool last = false;
+    std::optional<double> client_weight;
+    std::string leaf;  // in the last chunk
+  };
+  struct BundlePage {
+    std::vector<BundleChunk> chunks;
+    std::string next_page_token;  // empty on the last page
+  };
+  // Returns: chunks of the submissions from the token on; from the first one on if the token is empty. At least one,
+  // unless the round has no submissions, and then as many as fit `max_bytes`.
+  // Errors: FAILED_PRECONDITION: the spec does not allow it, or the round is not DONE. INVALID_ARGUMENT: not a token of
+  // this round. NOT_FOUND: the round was deleted meanwhile. Blocks: for reads of the disk.
+  absl::StatusOr<BundlePage> ReadBundle(uint64_t max_bytes, absl::string_view page_token) const;
 
   // ---- life cycle ----
 
@@ -381,7 +419,7 @@ class Round : public std::enable_shared_from_this<Round> {
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, TuplesPerTensor tuples)
+                              PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
@@ -431,6 +469,20 @@ class Round : public std::enable_shared_from_this<Round> {
                                                                std::vector<std::string>& client_ids,
                                                                Reservation& working);
 
+  // round_certificate.cc
+  // Errors: FAILED_PRECONDITION: the server cannot certify or export such a round. INVALID_ARGUMENT: it is private.
+  static absl::Status CheckCertifies(const RoundConfig& config, const RoundServices& services);
+  // Returns: the leaf of the submission in a complete upload; empty if the round has no certificate.
+  std::string MakeLeaf(const UploadHandle& handle, const Upload& upload) const;
+  // Issues and stores the certificate, before anybody can read the results. Returns: `results`.
+  // Errors: DATA_LOSS: an earlier run has certified other submissions or results.
+  absl::StatusOr<Results> Certify(absl::StatusOr<Results> results) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
+  // The clients of the leaves, in the order of the tree, and the tree.
+  struct ProofIndex {
+    std::vector<std::string> client_ids;
+    std::shared_ptr<const CertificateTree> tree;
+  };
+  std::shared_ptr<const ProofIndex> FindProofIndex() const;
   // round_export.cc: the submissions of a sealed round, for another merge
   struct ExportPosition {
     uint64_t submission = 0;  // in ascending order of client ids
@@ -508,6 +560,11 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t next_upload_ ABSL_GUARDED_BY(mu_) = 1;       // UploadHandle::id_
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
   RoundLife life_ ABSL_GUARDED_BY(mu_);
+  // Of a round with a certificate: of submissions that were withdrawn. WithdrawLocked needs room for one more.
+  std::vector<std::string> withdrawn_leaves_ ABSL_GUARDED_BY(mu_);
+  IssuedCertificate certificate_ ABSL_GUARDED_BY(mu_);                     // empty: there is none
+  absl::Status certificate_error_ ABSL_GUARDED_BY(mu_);                    // why the certificate was not stored
+  mutable std::shared_ptr<const ProofIndex> proofs_ ABSL_GUARDED_BY(mu_);  // null until a receipt needs it
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -130,6 +130,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   const absl::Duration begin = services_.clock.Monotonic();
   Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
   auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.CountTuples());
+  std::string leaf = MakeLeaf(handle, upload);
   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());
   const Aggregation& aggregation = AggregationForPrepare();
   RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
@@ -141,7 +142,8 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
 
   MutexLock merge(&merge_mu_);
   const absl::Duration merge_begin = services_.clock.Monotonic();
-  absl::StatusOr<Receipt> added = Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples));
+  absl::StatusOr<Receipt> added =
+      Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), std::move(leaf));
   const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
   RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
@@ -149,22 +151,22 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, TuplesPerTensor tuples) {
+                                   PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
   records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
-                                                        "", "", prepared.clip, upload.weight()});
+                                                        "", "", prepared.clip, upload.weight(), std::nullopt, leaf});
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
   }
-  const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag);
+  const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
-  absl::Status recorded =
-      journal_->Write(&Store::PutSubmission, handle.client_id,
-                      SubmissionRecord{handle.submission_id, handle.tag, handle.id_, upload.next_sequence(),
-                                       receipt.num_tuples, receipt.num_bytes, hash, upload.weight(), std::nullopt});
+  absl::Status recorded = journal_->Write(
+      &Store::PutSubmission, handle.client_id,
+      SubmissionRecord{handle.submission_id, handle.tag, handle.id_, upload.next_sequence(), receipt.num_tuples,
+                       receipt.num_bytes, hash, upload.weight(), std::nullopt, std::move(leaf)});
   if (!recorded.ok()) {
     sum_.UpdateReservation();
     return recorded;

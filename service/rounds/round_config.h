@@ -30,7 +30,10 @@ struct RoundConfig {
   bool keep_submissions = false;                       // as asked for; see KeepsSubmissions
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
-  std::string wire_spec;                               // serialised spec; equal for two requests of the same round
+  bool has_certificate = false;                        // the round gets a signed certificate
+  bool allows_export = false;  // coordinators may read the submissions of the round once it is DONE
+  std::string leaf_salt_key;   // with has_certificate: secret of the salts; empty: Round::Open chooses one
+  std::string wire_spec;       // serialised spec; equal for two requests of the same round
 
   // Returns: the round's name in the log: the id, with "TENANT/" before it unless that is the default tenant.
   std::string LogName() const;

@@ -32,9 +32,13 @@ class RoundJournal : public Journal {
   absl::Status Write(Method write, const Arguments&... arguments) {
     return is_active_ ? Journal::Write(write, number_, arguments...) : absl::OkStatus();
   }
-  absl::Status PutState(const StateRecord& record, absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {},
+  absl::Status PutState(const StateRecord& record, absl::Span<const WithdrawnSubmission> withdrawn = {},
                         absl::Span<const std::pair<std::string, SubmissionRecord>> kept = {}) {
     return Write(&Store::PutState, record, withdrawn, kept);
+  }
+  // Returns: a chunk that was written. Errors: as of Store::ReadChunk. Requires: IsActive(), before Delete.
+  absl::StatusOr<std::string> ReadChunk(uint64_t upload, uint64_t sequence) const {
+    return store()->ReadChunk(number_, upload, sequence);
   }
   // Removes all that was written, and writes nothing from then on.
   absl::Status Delete() {

@@ -15,7 +15,7 @@ absl::Status Round::StartJournal(uint64_t number) {
   std::string noise_key_id;
   if (config_->HasPrivacy()) noise_key_id = privacy::NoiseKeyId(*services_.noise_key);
   return journal_->Write(&Store::PutRound, RoundRecord{config_->tenant, config_->id, config_->wire_spec, create_time_,
-                                                       std::move(noise_key_id)});
+                                                       std::move(noise_key_id), config_->leaf_salt_key});
 }
 
 absl::Status Round::CheckNoiseKey(absl::string_view noise_key_id) const {
@@ -44,6 +44,11 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
                                           config_->LogName(), "' are not those that the client committed"));
 }
 
+void Round::RestoreWithdrawn(std::vector<std::string> leaves) {
+  MutexLock lock(&mu_);
+  withdrawn_leaves_ = std::move(leaves);
+}
+
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
   const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
   SubmissionTable::Map records;
@@ -56,7 +61,8 @@ void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord&
                                                  "",
                                                  {},
                                                  record.weight,
-                                                 record.client_weight});
+                                                 record.client_weight,
+                                                 record.leaf});
   MutexLock lock(&mu_);
   committed_.Insert(records.extract(records.begin()));
 }
@@ -89,6 +95,7 @@ void Round::RestoreState(const StateRecord& record) {
     MutexLock merge(&merge_mu_);
     MutexLock lock(&mu_);
     if (is_undone) MultiplyStoredWeightsLocked();
+    certificate_ = {record.certificate, record.certificate_content};
     if (record.name == StateRecord::Name::kSealed) {
       life_.Seal();
       frozen_waits_.End();  // there are none yet; later ones end at once

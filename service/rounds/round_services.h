@@ -11,6 +11,7 @@
 #include "service/base/metrics.h"
 #include "service/base/timer.h"
 #include "service/base/worker_pool.h"
+#include "service/rounds/certifier.h"
 #include "service/store/store.h"
 
 namespace sparseagg::service {
@@ -27,6 +28,7 @@ struct RoundServices {
   Metrics& metrics;                        // counts submissions and measures stages
   Store* store = nullptr;                  // what survives a restart; null: nothing does
   const std::string* noise_key = nullptr;  // of private rounds; null: there are none
+  const Certifier* certifier = nullptr;    // of rounds with a certificate; null: there are none
 };
 
 }  // namespace sparseagg::service

@@ -46,8 +46,12 @@ bool Round::HasSubmission(absl::string_view client_id, absl::string_view submiss
 
 void Round::WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& withdrawn) {
   const CommittedSubmission& submission = *committed_.Find(client_id);
-  sum_.ForgetSubmission(RoundSum::SubmissionBytes(client_id, submission.receipt.submission_id, submission.tag));
+  const uint64_t kept_bytes = submission.leaf.empty() ? 0 : submission.leaf.size() + sizeof(std::string);
+  sum_.ForgetSubmission(
+      RoundSum::SubmissionBytes(client_id, submission.receipt.submission_id, submission.tag, submission.leaf) -
+      kept_bytes);
   committed_.Withdraw(client_id, withdrawn);
+  if (kept_bytes > 0) withdrawn_leaves_.push_back(std::move(withdrawn.find(client_id)->second.leaf));
 }
 
 absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
@@ -73,7 +77,11 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     const CommittedSubmission* const submission = committed_.Find(client_id, submission_id);
     if (submission == nullptr) return false;
     RETURN_IF_ERROR(aggregation->CheckKeepsAll());
-    RETURN_IF_ERROR(journal_->Write(&Store::DeleteSubmission, client_id, submission->upload));
+    if (withdrawn_leaves_.size() == withdrawn_leaves_.capacity()) {
+      withdrawn_leaves_.reserve(2 * withdrawn_leaves_.size() + 1);  // for WithdrawLocked
+    }
+    RETURN_IF_ERROR(journal_->Write(&Store::WithdrawSubmission,
+                                    WithdrawnSubmission{std::string(client_id), submission->upload, submission->leaf}));
     WithdrawLocked(client_id, withdrawn);
   }
   sum_.Remove(index);
@@ -100,10 +108,12 @@ absl::Status Round::FinalizeWithoutLocked(absl::Span<const uint32_t> left_out,
   const Aggregation* const aggregation = sum_.aggregation();
   if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
   const absl::Status refusal = PrepareToFinalizeLocked();
-  std::vector<std::pair<std::string, uint64_t>> removed;
+  if (config_->has_certificate) withdrawn_leaves_.reserve(withdrawn_leaves_.size() + left_out.size());
+  std::vector<WithdrawnSubmission> removed;
   for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
     const std::string& client = aggregation->client_ids()[left_out[i]];
-    removed.emplace_back(client, committed_.Find(client)->upload);
+    const CommittedSubmission& submission = *committed_.Find(client);
+    removed.push_back({client, submission.upload, submission.leaf});
   }
   const Moment now = services_.clock.Now();
   RETURN_IF_ERROR(journal_->PutState(life_.NextRecord(StateRecord::Name::kClosed, "", now.wall), removed, kept));

@@ -35,11 +35,11 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
                            is_dense ? "ask for sparse results, which hold only the keys of submissions" : "");
 }
 
-uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_view submission_id,
-                                   absl::string_view tag) {
+uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag,
+                                   absl::string_view leaf) {
   // The client id is twice in the table of submissions and twice in the aggregation; retries bring another submission
   // id and tag.
-  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size());
+  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size()) + leaf.size();
 }
 
 absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared,

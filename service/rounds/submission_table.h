@@ -32,11 +32,12 @@ struct CommittedSubmission {
   ClipOutcome clip = {};
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 
   // Returns: what the store keeps of it.
   SubmissionRecord Record() const {
-    return {receipt.submission_id, tag,  upload, num_chunks,   receipt.num_tuples,
-            receipt.num_bytes,     hash, weight, client_weight};
+    return {receipt.submission_id, tag,  upload, num_chunks,    receipt.num_tuples,
+            receipt.num_bytes,     hash, weight, client_weight, leaf};
   }
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };

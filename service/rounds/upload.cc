@@ -147,6 +147,13 @@ ContentHash Upload::Hash() const {
   return HashOf(words.data(), words.size() * sizeof(words[0]));
 }
 
+std::vector<TensorContent> Upload::Content() const {
+  std::vector<TensorContent> content;
+  for (const TensorSpec& spec : config_->tensors) content.push_back({spec.name, {}});
+  for (const auto& [tensor, builder] : builders_) content[tensor].content = builder.Content();
+  return content;
+}
+
 std::vector<uint64_t> Upload::CountTuples() const {
   std::vector<uint64_t> tuples(config_->tensors.size());
   for (const auto& [tensor, builder] : builders_) tuples[tensor] = builder.num_keys();

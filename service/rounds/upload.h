@@ -19,6 +19,7 @@
 #include "host/updates/update.h"
 #include "host/updates/update_builder.h"
 #include "service/admission/memory_budget.h"
+#include "service/rounds/certifier.h"
 #include "service/rounds/round_config.h"
 
 namespace sparseagg::service {
@@ -95,6 +96,10 @@ class Upload {
   // packing or declarations. Values of `union`, which ignores them, are not part of it.
   // Requires: complete(); TakeUpdates was not called.
   ContentHash Hash() const;
+
+  // Returns: the content of each tensor of the spec, in its order, until the next call that changes the upload.
+  // Requires: as Hash.
+  std::vector<TensorContent> Content() const;
 
   // Returns: one update per tensor, in the order of the spec; an empty one for a sparse tensor without slices.
   // Requires: complete(). Errors: INVALID_ARGUMENT: keys are not as declared, or a dense tensor lacks rows.

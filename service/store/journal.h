@@ -23,6 +23,7 @@ class Journal {
   explicit Journal(Store* store) : store_(store) {}
 
   bool HasStore() const { return store_ != nullptr; }
+  const Store* store() const { return store_; }
   // Calls a write of the store. Does nothing, and succeeds, without a store. Errors: of Store.
   template <typename... Parameters, typename... Arguments>
   absl::Status Write(absl::StatusOr<Store::Ticket> (Store::*write)(Parameters...), const Arguments&... arguments) {

@@ -11,7 +11,16 @@ namespace sparseagg::service::keys {
 
 // What follows the number of a round in a key. In this order, so that one range holds all of a round but its record and
 // state, and another one all of its chunks.
-enum class Kind : char { kRound = 0, kState = 1, kSubmission = 2, kUpload = 3, kChunk = 4, kSynced = 5, kEnd = 6 };
+enum class Kind : char {
+  kRound = 0,
+  kState = 1,
+  kSubmission = 2,
+  kUpload = 3,
+  kChunk = 4,
+  kSynced = 5,
+  kWithdrawn = 6,
+  kEnd = 7
+};
 
 // Numbers are big-endian, so that keys are in ascending order of numbers.
 inline void AppendNumber(uint64_t number, std::string* out) {
@@ -44,6 +53,12 @@ inline std::string Submission(uint64_t round, absl::string_view client_id) {
 
 inline std::string Upload(uint64_t round, uint64_t upload) {
   std::string key = Make(round, Kind::kUpload);
+  AppendNumber(upload, &key);
+  return key;
+}
+
+inline std::string Withdrawn(uint64_t round, uint64_t upload) {
+  std::string key = Make(round, Kind::kWithdrawn);
   AppendNumber(upload, &key);
   return key;
 }

@@ -13,6 +13,7 @@ std::string EncodeRecord(const RoundRecord& record) {
   message.set_spec(record.spec);
   message.set_create_time_ns(absl::ToUnixNanos(record.create_time));
   message.set_noise_key_id(record.noise_key_id);
+  message.set_leaf_salt_key(record.leaf_salt_key);
   return message.SerializeAsString();
 }
 
@@ -22,6 +23,8 @@ std::string EncodeRecord(const StateRecord& record) {
   message.set_reason(record.reason);
   message.set_close_time_ns(absl::ToUnixNanos(record.close_time));
   message.set_end_time_ns(absl::ToUnixNanos(record.end_time));
+  message.set_certificate(record.certificate);
+  message.set_certificate_content(record.certificate_content);
   return message.SerializeAsString();
 }
 
@@ -37,6 +40,7 @@ std::string EncodeRecord(const SubmissionRecord& record) {
   message.set_hash_low(record.hash.second);
   if (record.weight.has_value()) message.set_weight(*record.weight);
   if (record.client_weight.has_value()) message.set_client_weight(*record.client_weight);
+  message.set_leaf(record.leaf);
   return message.SerializeAsString();
 }
 
@@ -65,8 +69,9 @@ std::string EncodeRecord(const SyncedRecord& record) {
 
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
-  return RoundRecord{message.tenant(), message.id(), message.spec(), absl::FromUnixNanos(message.create_time_ns()),
-                     message.noise_key_id()};
+  return RoundRecord{message.tenant(),       message.id(),
+                     message.spec(),         absl::FromUnixNanos(message.create_time_ns()),
+                     message.noise_key_id(), message.leaf_salt_key()};
 }
 
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
@@ -74,8 +79,12 @@ absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
   if (!store::State::Name_IsValid(message.name())) {
     return absl::DataLossError(absl::StrCat("a record has the unknown state ", static_cast<int>(message.name())));
   }
-  return StateRecord{static_cast<StateRecord::Name>(message.name()), message.reason(),
-                     absl::FromUnixNanos(message.close_time_ns()), absl::FromUnixNanos(message.end_time_ns())};
+  return StateRecord{static_cast<StateRecord::Name>(message.name()),
+                     message.reason(),
+                     absl::FromUnixNanos(message.close_time_ns()),
+                     absl::FromUnixNanos(message.end_time_ns()),
+                     message.certificate(),
+                     message.certificate_content()};
 }
 
 absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes) {
@@ -89,6 +98,7 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
                           {message.hash_high(), message.hash_low()}};
   if (message.has_weight()) record.weight = message.weight();
   if (message.has_client_weight()) record.client_weight = message.client_weight();
+  record.leaf = message.leaf();
   return record;
 }
 

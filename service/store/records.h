@@ -21,7 +21,8 @@ struct RoundRecord {
   absl::Time create_time;
   // NoiseKeyId of a private round's key; empty: the round is not private. Initialised, so that GCC does not warn where
   // an initialiser leaves it out.
-  std::string noise_key_id = {};  // NOLINT(readability-redundant-member-init)
+  std::string noise_key_id = {};   // NOLINT(readability-redundant-member-init)
+  std::string leaf_salt_key = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 };
 
 // The state of a round that is not open.
@@ -31,6 +32,9 @@ struct StateRecord {
   std::string reason;       // kFailed and kCancelled
   absl::Time close_time;
   absl::Time end_time;  // kDone, kFailed and kCancelled
+  // Of a round with a certificate, kDone and kFailed: as in IssuedCertificate.
+  std::string certificate = {};          // NOLINT(readability-redundant-member-init)
+  std::string certificate_content = {};  // NOLINT(readability-redundant-member-init)
 };
 
 // The committed submission of a client.
@@ -44,6 +48,15 @@ struct SubmissionRecord {
   ContentHash hash;
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt in older records
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
+};
+
+// A committed submission that is taken out of its round.
+struct WithdrawnSubmission {
+  std::string client_id;
+  uint64_t upload = 0;
+  // NOLINTNEXTLINE(readability-redundant-member-init)
+  std::string leaf = {};  // kept after the removal, if the round has a certificate; else empty
 };
 
 // A named upload that is not committed.

@@ -239,15 +239,11 @@ absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t round) {
 }
 
 absl::StatusOr<Store::Ticket> Store::PutState(uint64_t round, const StateRecord& record,
-                                              absl::Span<const std::pair<std::string, uint64_t>> withdrawn,
+                                              absl::Span<const WithdrawnSubmission> withdrawn,
                                               absl::Span<const std::pair<std::string, SubmissionRecord>> kept) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  for (const auto& [client, upload] : withdrawn) {
-    RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
-    batch.Delete(keys::Submission(round, client));
-    DeleteChunks(round, upload, batch);
-  }
+  for (const WithdrawnSubmission& each : withdrawn) RETURN_IF_ERROR(RemoveSubmission(round, each, batch, &freed));
   for (const auto& [client, submission] : kept) batch.Put(keys::Submission(round, client), EncodeRecord(submission));
   if (record.name == StateRecord::Name::kCancelled) {
     batch.DeleteRange(keys::Make(round, Kind::kSubmission), keys::Make(round, Kind::kEnd));
@@ -310,12 +306,23 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t round, absl::string_
   return ticket;
 }
 
+absl::Status Store::RemoveSubmission(uint64_t round, const WithdrawnSubmission& submission, rocksdb::WriteBatch& batch,
+                                     std::vector<Freed>* freed) const {
+  RETURN_IF_ERROR(ListLargeChunks(round, submission.upload, 0, freed));
+  batch.Delete(keys::Submission(round, submission.client_id));
+  DeleteChunks(round, submission.upload, batch);
+  if (!submission.leaf.empty()) batch.Put(keys::Withdrawn(round, submission.upload), submission.leaf);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload) {
+  return WithdrawSubmission(round, {std::string(client_id), upload, ""});
+}
+
+absl::StatusOr<Store::Ticket> Store::WithdrawSubmission(uint64_t round, const WithdrawnSubmission& withdrawn) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
-  batch.Delete(keys::Submission(round, client_id));
-  DeleteChunks(round, upload, batch);
+  RETURN_IF_ERROR(RemoveSubmission(round, withdrawn, batch, &freed));
   FailPoint("before_withdrawal");
   absl::StatusOr<Ticket> ticket = WriteRemoval(batch, std::move(freed));
   FailPoint("after_withdrawal");

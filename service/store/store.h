@@ -83,10 +83,10 @@ class Store {
   absl::StatusOr<Ticket> PutRound(uint64_t round, const RoundRecord& record);
   // Removes the round and all that belongs to it.
   absl::StatusOr<Ticket> DeleteRound(uint64_t round);
-  // Also removes the submissions of `withdrawn`, clients and uploads, and replaces the records of `kept`, in the same
-  // step; of a cancelled round removes all uploads and submissions.
+  // Also removes the submissions of `withdrawn`, but keeps their leaves, and replaces the records of `kept`, in the
+  // same step; of a cancelled round removes all uploads and submissions.
   absl::StatusOr<Ticket> PutState(uint64_t round, const StateRecord& record,
-                                  absl::Span<const std::pair<std::string, uint64_t>> withdrawn = {},
+                                  absl::Span<const WithdrawnSubmission> withdrawn = {},
                                   absl::Span<const std::pair<std::string, SubmissionRecord>> kept = {});
   // Adds a chunk to an upload. `bytes`: the message, in several spans. `opened`: of chunk 0 of a named upload, else
   // null; an upload without this record is not found after a restart, unless it is committed.
@@ -98,6 +98,8 @@ class Store {
   absl::StatusOr<Ticket> PutSubmission(uint64_t round, absl::string_view client_id, const SubmissionRecord& record);
   // Removes a submission and its chunks.
   absl::StatusOr<Ticket> DeleteSubmission(uint64_t round, absl::string_view client_id, uint64_t upload);
+  // The same for a submission that somebody withdraws: keeps its leaf.
+  absl::StatusOr<Ticket> WithdrawSubmission(uint64_t round, const WithdrawnSubmission& withdrawn);
 
   // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
   using NumberedTask = std::pair<uint64_t, const TaskRecord*>;
@@ -113,7 +115,7 @@ class Store {
   // The same, but waits. Blocks: for about two syncs.
   absl::Status AwaitDurable(Ticket ticket);
 
-  // ---- reads, for the restart ----
+  // ---- reads, for the restart; ReadChunk also for exports ----
 
   // Returns: the rounds in ascending order of their numbers, with their states; of several of one name, the latest.
   // Also removes what belongs to no such round. Call it before the first write.
@@ -133,6 +135,10 @@ class Store {
   // acknowledged by --durability=sync. DATA_LOSS: a chunk that was on the disk is damaged.
   absl::Status ForEachChunk(uint64_t round, uint64_t upload,
                             const std::function<absl::Status(absl::string_view)>& take) const;
+  // Returns: the leaves of withdrawn submissions.
+  absl::StatusOr<std::vector<std::string>> ReadWithdrawn(uint64_t round) const;
+  // Returns: one chunk of an upload. Errors: NOT_FOUND. DATA_LOSS or ABORTED: as of ForEachChunk.
+  absl::StatusOr<std::string> ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const;
   // Removes the upload's chunks from `sequence` on.
   absl::Status DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence);
   // Removes the chunks of all uploads of the round but those in `kept`, which is sorted.
@@ -171,6 +177,9 @@ class Store {
   // Writes what is in `batch`, which removes the chunks in `freed`, and later gives their space back.
   absl::StatusOr<Ticket> WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed);
   std::vector<Freed> WholeFileOf(uint64_t round) const;
+  // Writes the removal of a submission to `batch`, and appends its large chunks to `freed`.
+  absl::Status RemoveSubmission(uint64_t round, const WithdrawnSubmission& submission, rocksdb::WriteBatch& batch,
+                                std::vector<Freed>* freed) const;
   // Returns: the reference that a chunk's value is. From now on the range is the chunk's, though the file may lack it.
   absl::StatusOr<ChunkReference> ReserveLargeChunk(uint64_t round, absl::string_view value) const;
   // Appends the upload's large chunks, from `sequence` on, to `freed`.

@@ -120,8 +120,29 @@ absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
   return range.status();
 }
 
+absl::StatusOr<std::vector<std::string>> Store::ReadWithdrawn(uint64_t round) const {
+  std::vector<std::string> leaves;
+  Database::Range range(*database_, keys::Make(round, Kind::kWithdrawn), keys::Make(round, Kind::kEnd));
+  for (; range.Valid(); range.Next()) leaves.emplace_back(range.value());
+  RETURN_IF_ERROR(range.status());
+  return leaves;
+}
+
+absl::StatusOr<std::string> Store::ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const {
+  Database::Range range(*database_, keys::Chunk(round, upload, sequence), keys::Chunk(round, upload, sequence + 1));
+  if (!range.Valid()) {
+    RETURN_IF_ERROR(range.status());
+    return absl::NotFoundError(absl::StrCat("the data directory has no chunk ", sequence, " of the submission"));
+  }
+  if (!IsReference(range.value())) return std::string(range.value());
+  ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
+  ASSIGN_OR_RETURN(std::optional<std::string> bytes, files_->Read(round, chunk));
+  if (!bytes.has_value()) return MissingChunkError(round, sequence, chunk);
+  return *std::move(bytes);
+}
+
 absl::Status Store::MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const {
-  Database::Range range(*database_, keys::Make(round, Kind::kSynced), keys::Make(round, Kind::kEnd));
+  Database::Range range(*database_, keys::Make(round, Kind::kSynced), keys::Make(round, Kind::kWithdrawn));
   uint64_t synced_bytes = 0;
   if (range.Valid()) {
     ASSIGN_OR_RETURN(const SyncedRecord record, DecodeSyncedRecord(range.value()));

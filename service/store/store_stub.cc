@@ -12,8 +12,7 @@ absl::Status NoStore() { return absl::UnimplementedError("this build has no stor
 
 absl::StatusOr<Store::Ticket> Store::PutRound(uint64_t, const RoundRecord&) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::DeleteRound(uint64_t) { return NoStore(); }
-absl::StatusOr<Store::Ticket> Store::PutState(uint64_t, const StateRecord&,
-                                              absl::Span<const std::pair<std::string, uint64_t>>,
+absl::StatusOr<Store::Ticket> Store::PutState(uint64_t, const StateRecord&, absl::Span<const WithdrawnSubmission>,
                                               absl::Span<const std::pair<std::string, SubmissionRecord>>) {
   return NoStore();
 }
@@ -26,6 +25,8 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t, absl::string_view, 
   return NoStore();
 }
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t, absl::string_view, uint64_t) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::WithdrawSubmission(uint64_t, const WithdrawnSubmission&) { return NoStore(); }
+absl::StatusOr<std::string> Store::ReadChunk(uint64_t, uint64_t, uint64_t) const { return NoStore(); }
 void Store::WhenDurable(Ticket, OnDurable done) { std::exchange(done, nullptr)(NoStore()); }
 absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }
 

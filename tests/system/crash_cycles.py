@@ -15,6 +15,7 @@ too, and reads the result twice, with a kill between. The cycle checks that
 - a submission without an acknowledgement is in the result once or not at all, never in part;
 - the result has the bits of a sum over the listed submissions, which this script computes by itself;
 - the result has the same bits after a restart;
+- the certificate and all receipts are verified, and are the same after a restart;
 - all rounds with the same submissions have one hash.
 
 With tasks, a coordinator creates and cancels while workers lease, extend, complete, fail, give back and abandon. After

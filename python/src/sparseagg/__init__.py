@@ -26,10 +26,11 @@ merge. ``TopK`` chooses the largest parts of a dense update.
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
 ``sparseagg.nvflare``, ``sparseagg.openfl`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has
 optimizers for merged rows, ``sparseagg.history`` remembers which rows changed, ``sparseagg.robust`` weighs the clients
-of a sealed round by an ``Inspection``. ``sparseagg._internal`` is private.
+of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what a
+server has signed about a round. ``sparseagg._internal`` is private.
 """
 
-from sparseagg import aio, errors, robust
+from sparseagg import aio, certificates, errors, robust
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.types import DTypeLike, Update
 from sparseagg._internal.client.blocking_client import Client, open_round
@@ -39,6 +40,7 @@ from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.engine import Aggregator, aggregate, release_memory
 from sparseagg._internal.local.server import Server
+from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.info import (
     BatchReceipt,
@@ -68,6 +70,7 @@ __all__ = [
     "AdaptiveClip",
     "Aggregator",
     "BatchReceipt",
+    "Certificate",
     "Client",
     "ClipSpec",
     "ClipSummary",
@@ -93,6 +96,7 @@ __all__ = [
     "SparseaggError",
     "StageTime",
     "Submission",
+    "SubmissionReceipt",
     "Task",
     "TensorResult",
     "TensorSpec",
@@ -101,6 +105,7 @@ __all__ = [
     "Update",
     "aggregate",
     "aio",
+    "certificates",
     "errors",
     "open_round",
     "release_memory",

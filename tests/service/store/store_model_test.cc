@@ -191,7 +191,8 @@ class StoreModelTest : public ::testing::TestWithParam<Durability> {
       Done(store_->DeleteSubmission(number, client, chosen->first));
     } else {
       // As a close of the round that leaves this client out; the round goes on here.
-      Done(store_->PutState(number, {StateRecord::Name::kClosed, "", {}, {}}, {{{client, chosen->first}}}));
+      Done(store_->PutState(number, {StateRecord::Name::kClosed, "", {}, {}},
+                            {WithdrawnSubmission{client, chosen->first}}));
     }
     round.erase(chosen);
   }

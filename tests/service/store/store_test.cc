@@ -146,19 +146,45 @@ TEST_F(StoreTest, PutState_WithWithdrawnClients_RemovesThemInOneStep) {
     PutChunk(1, upload, 0, "chunk");
     ASSERT_THAT(store().PutSubmission(1, "c" + std::to_string(upload), {"s", "", upload, 1, 1, 1, {}}), IsOk());
   }
-  ASSERT_THAT(store().PutState(1, {StateRecord::Name::kClosed, "", {}, {}}, {{{"c1", 1}, {"c3", 3}}}), IsOk());
+  ASSERT_THAT(store().PutState(1, {StateRecord::Name::kClosed, "", {}, {}},
+                               {WithdrawnSubmission{"c1", 1, "leaf 1"}, WithdrawnSubmission{"c3", 3, ""}}),
+              IsOk());
   Reopen();
   EXPECT_THAT(Clients(1), ElementsAre("c2"));
   EXPECT_THAT(Chunks(1, 1), IsEmpty());
   EXPECT_THAT(Chunks(1, 2), ElementsAre("chunk"));
   EXPECT_THAT(Chunks(1, 3), IsEmpty());
+  EXPECT_THAT(*store().ReadWithdrawn(1), ElementsAre("leaf 1"));
+  ASSERT_THAT(store().WithdrawSubmission(1, {"c2", 2, "leaf 2"}), IsOk());
+  Reopen();
+  EXPECT_THAT(Clients(1), IsEmpty());
+  EXPECT_THAT(Chunks(1, 2), IsEmpty());
+  EXPECT_THAT(*store().ReadWithdrawn(1), ElementsAre("leaf 1", "leaf 2"));
+  EXPECT_THAT(*store().ReadWithdrawn(2), IsEmpty());
+  ASSERT_THAT(store().DeleteRound(1), IsOk());
+  EXPECT_THAT(*store().ReadWithdrawn(1), IsEmpty());
+}
+
+TEST_F(StoreTest, ReadChunk_FindsSmallAndLargeOnes) {
+  const std::string large(100'000, 'x');
+  PutChunk(1, 1, 0, "small");
+  PutChunk(1, 1, 1, large);
+  Reopen();
+  EXPECT_EQ(*store().ReadChunk(1, 1, 0), "small");
+  EXPECT_EQ(*store().ReadChunk(1, 1, 1), large);
+  EXPECT_THAT(store().ReadChunk(1, 1, 2).status(),
+              Fails(absl::StatusCode::kNotFound, ::testing::HasSubstr("no chunk 2")));
+  EXPECT_THAT(store().ReadChunk(2, 1, 0).status(),
+              Fails(absl::StatusCode::kNotFound, ::testing::HasSubstr("no chunk 0")));
 }
 
 TEST_F(StoreTest, PutState_Cancelled_RemovesTheContent) {
   PutRound(1);
   PutChunk(1, 1, 0, "chunk");
   ASSERT_THAT(store().PutSubmission(1, "c", {"s", "", 1, 1, 1, 1, {}}), IsOk());
+  ASSERT_THAT(store().WithdrawSubmission(1, {"other", 2, "leaf"}), IsOk());
   ASSERT_THAT(store().PutState(1, {StateRecord::Name::kCancelled, "why", {}, {}}), IsOk());
+  EXPECT_THAT(*store().ReadWithdrawn(1), IsEmpty());
   EXPECT_THAT(Clients(1), IsEmpty());
   EXPECT_THAT(Chunks(1, 1), IsEmpty());
   EXPECT_EQ(store().ReadRounds()->at(0).state.reason, "why");

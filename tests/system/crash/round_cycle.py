@@ -116,14 +116,27 @@ class RoundCycle(Cycle):
             listed = frozenset(each.client_id for each in rnd.submissions())
             if frozen not in (None, listed):
                 raise Failure(f"the sealed round had {sorted(frozen)}, and counts {sorted(listed)}")
+            proof = self._proof(rnd, listed)
             kill_now.set()
             while kill_now.is_set():
                 time.sleep(0.001)
             again = rnd.result()["v"]
+            if self._proof(rnd, listed) != proof:
+                raise Failure("the certificate, or a receipt, is another one after the restart")
             rnd.delete()
         first = digest_of(result)
         self._check(listed, first, digest_of(again))
         return listed, first
+
+    def _proof(self, rnd: sa.Round, listed: frozenset[str]) -> tuple[sa.Certificate, list[sa.SubmissionReceipt]]:
+        """Returns the certificate and all receipts, which are verified."""
+        certificate = rnd.certificate()
+        receipts = [rnd.receipt(client_id) for client_id in sorted(listed)]
+        for receipt in receipts:
+            sa.certificates.verify(certificate, self.server.public_key, receipt=receipt)
+        if certificate.statement["predicate"]["numSubmissions"] != len(listed):
+            raise Failure("the certificate counts other submissions than those of the result")
+        return certificate, receipts
 
     def _check(self, listed: frozenset[str], first: str, second: str) -> None:
         acknowledged = {client.id for client in self._clients if client.is_acknowledged and not client.withdraws}

@@ -25,6 +25,10 @@ class Server:
         self._flags = flags
         self._disk = disk
         self._data = (folder if disk is None else disk.path) / "data"
+        self._key = folder / "certificate.key"
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(self._key)], check=True)
+        public = ["openssl", "pkey", "-in", str(self._key), "-pubout"]
+        self.public_key = subprocess.run(public, check=True, capture_output=True).stdout
         self._log = (folder / "server.log").open("w")  # open for all starts
         self._address = f"unix:{folder}/socket"
         self._lock = threading.Lock()
@@ -43,7 +47,7 @@ class Server:
         if fail_point:
             environment["SPARSEAGG_FAIL_POINT"] = f"{fail_point}:{hit}"
         command = [self._binary, "--grpc-address", self._address, "--metrics-address", "none", *self._flags]
-        command += ["--http-address", "none"]
+        command += ["--http-address", "none", "--certificate-key", str(self._key)]
         command += ["--data-dir", str(self._data), "--threads", "2", "--memory-limit", "256MiB"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         self._process = process

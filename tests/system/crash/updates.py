@@ -18,6 +18,7 @@ SPEC = sa.RoundSpec(
     weighting="by_weight",
     result_layout="sparse",
     return_counts=True,
+    certificate=True,
 )
 
 

@@ -171,6 +171,18 @@ class CancelRoundRequest(_message.Message):
     reason: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Certificate(_message.Message):
+    __slots__ = ["envelope"]
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    envelope: bytes
+    def __init__(self, envelope: _Optional[bytes] = ...) -> None: ...
+
+class CertificateSpec(_message.Message):
+    __slots__ = ["allow_export"]
+    ALLOW_EXPORT_FIELD_NUMBER: _ClassVar[int]
+    allow_export: bool
+    def __init__(self, allow_export: bool = ...) -> None: ...
+
 class ClientWeight(_message.Message):
     __slots__ = ["client_id", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +269,24 @@ class DeleteRoundRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class ExportRoundRequest(_message.Message):
+    __slots__ = ["max_page_bytes", "name", "page_token"]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    max_page_bytes: int
+    name: str
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ExportRoundResponse(_message.Message):
+    __slots__ = ["chunks", "next_page_token"]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[ExportedChunk]
+    next_page_token: str
+    def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class ExportSubmissionsRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token", "range", "sample_every", "tensor"]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +303,22 @@ class ExportSubmissionsRequest(_message.Message):
     tensor: str
     def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ...) -> None: ...
 
+class ExportedChunk(_message.Message):
+    __slots__ = ["chunk", "client_id", "client_weight", "last", "leaf", "submission_id"]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    client_id: str
+    client_weight: float
+    last: bool
+    leaf: bytes
+    submission_id: str
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., chunk: _Optional[bytes] = ..., last: bool = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
+
 class ExportedSubmissions(_message.Message):
     __slots__ = ["client_ids", "next_page_token", "num_keys", "slice", "weights"]
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +332,20 @@ class ExportedSubmissions(_message.Message):
     slice: TensorSlice
     weights: bytes
     def __init__(self, client_ids: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetCertificateRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetReceiptRequest(_message.Message):
+    __slots__ = ["client_id", "round"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    round: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
     __slots__ = ["format", "max_page_bytes", "name", "page_token", "range", "tensor"]
@@ -498,8 +558,9 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "clip", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
+    __slots__ = ["aggregation", "certificate", "clip", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     KEEP_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -511,6 +572,7 @@ class RoundSpec(_message.Message):
     RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     aggregation: AggregationSpec
+    certificate: CertificateSpec
     clip: ClipSpec
     deadline: _duration_pb2.Duration
     keep_submissions: bool
@@ -521,7 +583,7 @@ class RoundSpec(_message.Message):
     privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., keep_submissions: bool = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]
@@ -662,6 +724,24 @@ class Submission(_message.Message):
     submission_id: str
     weight: float
     def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ...) -> None: ...
+
+class SubmissionReceipt(_message.Message):
+    __slots__ = ["client_id", "leaf", "leaf_index", "path", "promise", "round", "tree_size"]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    LEAF_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    TREE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    leaf: bytes
+    leaf_index: int
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    promise: bytes
+    round: str
+    tree_size: int
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., leaf: _Optional[bytes] = ..., promise: _Optional[bytes] = ..., leaf_index: _Optional[int] = ..., tree_size: _Optional[int] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SubmitBatchRequest(_message.Message):
     __slots__ = ["client_ids", "num_keys", "round", "slices", "submission_id", "weights"]

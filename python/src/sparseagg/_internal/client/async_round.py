@@ -6,6 +6,7 @@ ended*. Only a round that is *done* has a result. To *finish* a round is to clos
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Update
+from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
@@ -33,6 +35,7 @@ from sparseagg._internal.client.round_attributes import RoundAttributes
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
@@ -438,6 +441,83 @@ class Round(RoundAttributes):
         """
         request = result_request(self.name, tensors, keys, result_format(key_encoding, value_encoding))
         return await self._read(request, checked_deadline(timeout))
+
+    async def certificate(self, timeout: Timeout = None) -> Certificate:
+        """Waits until the round has ended, and returns its signed certificate; always the same.
+
+        The round must be closed by somebody, as for ``result``. ``sparseagg.certificates.verify`` verifies it.
+
+        Args:
+            timeout: of waiting, in seconds or as a timedelta; None for no limit.
+
+        Raises:
+            FailedPreconditionError: the round's spec asks for no certificate, or the round is cancelled.
+            UnimplementedError: the server is older than this method.
+            TimeoutError: (``DeadlineExceededError``) the round has not ended within ``timeout``.
+        """
+        deadline = checked_deadline(timeout)
+        if not self._info.ended and self._info.spec.certificate:
+            await self._wait(deadline)
+        with naming_round(self.name):
+            request = pb.GetCertificateRequest(name=self.name)
+            return Certificate((await self._connection.call("GetCertificate", request, 0.0, deadline)).envelope)
+
+    async def receipt(self, client_id: ClientId) -> SubmissionReceipt:
+        """Returns what the server has signed about a client's submission that counts.
+
+        From the commit on it has the server's promise; once the round has ended with a certificate, the proof, too,
+        that the submission is in the certificate's tree. Keep the first as soon as you have submitted: only then is
+        there evidence, should the submission be dropped.
+
+        Args:
+            client_id: of the submission; "" for the name of this client's credential.
+
+        Raises:
+            NotFoundError: the client has no submission, or it was withdrawn.
+            FailedPreconditionError: the round's spec asks for no certificate.
+            PermissionDeniedError: the credential is of another client.
+            UnimplementedError: the server is older than this method.
+        """
+        request = pb.GetReceiptRequest(round=self.name, client_id=checked_client_id(client_id))
+        with naming_round(self.name):
+            return SubmissionReceipt.from_proto(await self._connection.call("GetReceipt", request))
+
+    async def export(self, folder: str | os.PathLike[str], timeout: Timeout = None) -> None:
+        """Waits until the round is done, and writes a bundle: certificate, submissions and result.
+
+        ``sparseagg.certificates.verify`` and ``replay`` compute the result of the bundle again, on any machine. The
+        bundle has the clients' updates as they have sent them.
+
+        Args:
+            folder: to write; there must be nothing of this name.
+            timeout: of waiting and reading, in seconds or as a timedelta; None for no limit.
+
+        Raises:
+            FailedPreconditionError: the round's spec does not allow it (``allow_export``).
+            RoundFailedError: the round has ended without a result.
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method.
+            TimeoutError: (``DeadlineExceededError``) after ``timeout``; the folder then is incomplete.
+            OSError: the folder cannot be written, or exists.
+        """
+        deadline = checked_deadline(timeout)
+        if not self._info.spec.allow_export:
+            raise FailedPreconditionError(f"{self.name}: the spec does not allow an export (allow_export)")
+        certificate = await self.certificate(timeout)
+        result = await self._read(pb.StreamResultRequest(name=self.name), deadline)
+        writer = await self._connection.transport.convert(BundleWriter, folder)
+        try:
+            request = pb.ExportRoundRequest(name=self.name)
+            with raise_if_late(deadline, f"the export of {self.name} has not ended"), naming_round(self.name):
+                while True:
+                    page = await self._connection.call("ExportRound", request, 0.0, deadline)
+                    await self._connection.transport.convert(writer.add, page.chunks)
+                    request.page_token = page.next_page_token
+                    if not request.page_token:
+                        break
+            await self._connection.transport.convert(writer.finish, certificate.envelope, result)
+        finally:
+            writer.close()
 
     async def finish(
         self,

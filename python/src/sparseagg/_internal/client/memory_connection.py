@@ -264,6 +264,10 @@ class MemoryConnection:
         """Opens a round; returns the round that exists if its id and spec are the same. None: one without a name."""
         if not spec.tensors:
             raise InvalidArgumentError("the spec has no tensors")
+        if spec.HasField("certificate"):
+            raise FailedPreconditionError(
+                'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
+            )
         times: dict[str, Any] = {
             field: seconds_of(getattr(spec, field)) if spec.HasField(field) else None
             for field in ("deadline", "result_ttl")

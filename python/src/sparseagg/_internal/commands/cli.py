@@ -18,7 +18,7 @@ import sparseagg
 from sparseagg._internal.base import extension
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.round_errors import raise_if_failed
-from sparseagg._internal.commands import credentials_flags, demo, doctor, keys, merge, npz, top
+from sparseagg._internal.commands import credentials_flags, demo, doctor, keys, merge, npz, top, verification
 from sparseagg._internal.commands.demo import run as demo_run
 from sparseagg._internal.commands.output import put
 from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
@@ -95,6 +95,20 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("round", help="the round's id")
         action.set_defaults(run=run)
 
+    sealed = _add(actions, "certificate", "wait for a round's signed certificate, and write it", parents=[at_server])
+    sealed.add_argument("round", help="the round's id")
+    sealed.add_argument("-o", "--output", required=True, metavar="FILE", type=pathlib.Path, help="the file to write")
+    sealed.set_defaults(run=_certificate)
+    receipt = _add(actions, "receipt", "write what is signed about a client's submission", parents=[at_server])
+    receipt.add_argument("round", help="the round's id")
+    receipt.add_argument("client", help="the client's id")
+    receipt.add_argument("-o", "--output", required=True, metavar="FILE", type=pathlib.Path, help="the file to write")
+    receipt.set_defaults(run=_receipt)
+    export = _add(actions, "export", "write a round's submissions, result and certificate", parents=[at_server])
+    export.add_argument("round", help="the round's id")
+    export.add_argument("folder", help="the folder to write; there must be nothing of this name")
+    export.set_defaults(run=_export)
+
     submit = _add(commands, "submit", "submit a client's update from a .npz file", parents=[at_server])
     submit.add_argument("round", help="the round's id")
     submit.add_argument("client", help="the client's id")
@@ -135,6 +149,13 @@ def _parser() -> argparse.ArgumentParser:
     merging = _add(commands, "merge", "merge .npz files in this process, without a server", merge.DESCRIPTION)
     merge.add_arguments(merging)
     merging.set_defaults(run=merge.main)
+
+    verifying = _add(commands, "verify", "verify a round's certificate", verification.DESCRIPTION)
+    verification.add_arguments(verifying)
+    verifying.set_defaults(run=verification.main)
+    replaying = _add(commands, "replay", "compute the result of an exported round again, without a server")
+    verification.add_replay_arguments(replaying)
+    replaying.set_defaults(run=verification.replay_main)
 
     _add(commands, "engine", "show the engine that merges without a server, or why there is none").set_defaults(
         run=_engine
@@ -281,6 +302,27 @@ def _seal(arguments: argparse.Namespace) -> int:
 def _cancel(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
         client.get_round(arguments.round).cancel("by command")
+    return 0
+
+
+def _certificate(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        certificate = client.get_round(arguments.round).certificate(_time_left(arguments))
+    arguments.output.write_bytes(certificate.envelope)
+    return 0
+
+
+def _receipt(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        receipt = client.get_round(arguments.round).receipt(arguments.client)
+    arguments.output.write_text(receipt.to_json(), encoding="utf-8")
+    put("promised" if receipt.leaf_index is None else "promised, and in the certificate's tree")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    with _client(arguments) as client:
+        client.get_round(arguments.round).export(arguments.folder, _time_left(arguments))
     return 0
 
 

@@ -228,6 +228,10 @@ class RoundSpec(Options):
         clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
         privacy: differential privacy of the results, such as ``DP(noise_multiplier=1.0, …)``. Experimental. None: no
             noise.
+        certificate: whether the server signs a certificate of the round, with proofs for its clients. Needs a server
+            with ``--certificate-key``; not together with ``privacy``. docs/certificates.md says what it proves.
+        allow_export: with ``certificate``: whether coordinators may read the submissions, once the round is done, to
+            compute it again elsewhere. Needs a server with ``--data-dir``.
         keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
             that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
             merge these early.
@@ -242,6 +246,8 @@ class RoundSpec(Options):
     max_bytes_per_submission: int | None = None
     clip: ClipSpec | None = None
     privacy: DP | None = None
+    certificate: bool = False
+    allow_export: bool = False
     keep_submissions: bool = False
 
     def __init__(
@@ -256,6 +262,8 @@ class RoundSpec(Options):
         max_bytes_per_submission: int | None = None,
         clip: ClipSpec | None = None,
         privacy: DP | None = None,
+        certificate: bool = False,
+        allow_export: bool = False,
         keep_submissions: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
@@ -263,6 +271,12 @@ class RoundSpec(Options):
         if made is None or not all(isinstance(tensor, TensorSpec) for tensor in made):
             raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(tensors)}")
         super().__init__(**options)
+        if not isinstance(certificate, bool) or not isinstance(allow_export, bool):
+            raise InvalidArgumentError(
+                f"certificate and allow_export must be bools, got {shown(certificate)} and {shown(allow_export)}"
+            )
+        if allow_export and not certificate:
+            raise InvalidArgumentError("allow_export is for rounds with a certificate: certificate must be True")
         self._set(
             tensors=made,
             min_submissions=min_submissions,
@@ -273,6 +287,8 @@ class RoundSpec(Options):
             max_bytes_per_submission=max_bytes_per_submission,
             clip=checked_clip(clip),
             privacy=checked_privacy(privacy),
+            certificate=certificate,
+            allow_export=allow_export,
             keep_submissions=bool(keep_submissions),
         )
 
@@ -372,6 +388,7 @@ class RoundSpec(Options):
             result_ttl=duration("result_ttl", self.result_ttl),
             clip=None if self.clip is None else self.clip.to_proto(),
             privacy=None if self.privacy is None else self.privacy.to_proto(),
+            certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
             keep_submissions=self.keep_submissions,
         )
         set_fields(proto, self, _LIMITS)
@@ -390,6 +407,8 @@ class RoundSpec(Options):
             max_bytes_per_submission=proto.max_bytes_per_submission or None,
             clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
             privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
+            certificate=proto.HasField("certificate"),
+            allow_export=proto.certificate.allow_export,
             keep_submissions=proto.keep_submissions,
             **options_from_proto(proto.aggregation),
         )

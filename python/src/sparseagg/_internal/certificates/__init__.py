@@ -1,0 +1,1 @@
+"""Certificates of rounds: their digests and trees, their verification, and bundles that can be computed again."""

@@ -1,0 +1,92 @@
+#include "service/certificates/openssl_certifier.h"
+
+#include <openssl/rand.h>
+
+#include <new>
+#include <utility>
+
+#include "host/base/status_macros.h"
+#include "service/base/log.h"
+#include "service/certificates/cbor.h"
+#include "service/certificates/content.h"
+#include "service/certificates/merkle_tree.h"
+#include "service/certificates/sha256.h"
+#include "service/certificates/statement.h"
+
+namespace sparseagg::service {
+namespace {
+
+constexpr size_t kSaltKeyBytes = 32;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OpenSslCertifier>> OpenSslCertifier::Load(const std::string& path) {
+  auto certifier = std::unique_ptr<OpenSslCertifier>(new OpenSslCertifier(path));
+  MutexLock lock(&certifier->mu_);
+  certifier->version_.HasChanged();
+  ASSIGN_OR_RETURN(certifier->key_, SigningKey::Load(path));
+  return certifier;
+}
+
+void OpenSslCertifier::Reload() {
+  MutexLock lock(&mu_);
+  if (!version_.HasChanged()) return;
+  absl::StatusOr<std::shared_ptr<const SigningKey>> key = SigningKey::Load(path_);
+  if (key.ok()) {
+    key_ = *std::move(key);
+    Log(LogLevel::kInfo, "certificate_key_reloaded", {{"key_id", key_->id()}});
+  } else {
+    Log(LogLevel::kError, "certificate_key_not_reloaded", {{"reason", key.status().message()}});
+  }
+}
+
+std::string OpenSslCertifier::NewSaltKey() const {
+  std::string key(kSaltKeyBytes, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
+    throw std::bad_alloc();  // OpenSSL has no other reason on a running system
+  }
+  return key;
+}
+
+std::string OpenSslCertifier::MakeLeaf(absl::string_view salt_key, absl::string_view client_id,
+                                       absl::string_view submission_id, double weight,
+                                       absl::Span<const TensorContent> tensors) const {
+  std::string leaf;
+  cbor::AppendArray(5 + tensors.size(), &leaf);
+  cbor::AppendBytes(BytesOf(HmacSha256(salt_key, client_id)), &leaf);
+  cbor::AppendText(client_id, &leaf);
+  cbor::AppendText(submission_id, &leaf);
+  cbor::AppendFloat(weight, &leaf);
+  cbor::AppendNull(&leaf);  // base_version, of streams
+  for (const TensorContent& tensor : tensors) {
+    cbor::AppendArray(3, &leaf);
+    cbor::AppendText(tensor.name, &leaf);
+    cbor::AppendUint(tensor.content.num_keys, &leaf);
+    cbor::AppendBytes(BytesOf(DigestOf(tensor.content)), &leaf);
+  }
+  return leaf;
+}
+
+std::shared_ptr<const CertificateTree> OpenSslCertifier::MakeTree(absl::Span<const absl::string_view> leaves) const {
+  return std::make_shared<const MerkleTree>(leaves);
+}
+
+absl::StatusOr<IssuedCertificate> OpenSslCertifier::Certify(const RoundFacts& facts) const {
+  const Sha256Digest root = MerkleTree(facts.leaves).Root();
+  Sha256 content;
+  content.Add(root.data(), root.size());
+  std::vector<Sha256Digest> results;
+  for (size_t i = 0; facts.results != nullptr && i < facts.results->size(); ++i) {
+    results.push_back(DigestOf(facts.config.tensors[i], (*facts.results)[i]));
+    content.Add(results.back().data(), results.back().size());
+  }
+  ASSIGN_OR_RETURN(std::string envelope, MakeEnvelope(kStatementType, MakeStatement(facts, root, results), *key()));
+  return IssuedCertificate{std::move(envelope), std::string(BytesOf(content.Finish()))};
+}
+
+absl::StatusOr<std::string> OpenSslCertifier::Promise(const RoundConfig& config, absl::Time create_time,
+                                                      absl::string_view leaf) const {
+  return MakeEnvelope(kPromiseType, MakePromise(config, create_time, leaf), *key());
+}
+
+}  // namespace sparseagg::service

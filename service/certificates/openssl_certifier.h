@@ -1,0 +1,50 @@
+// The Certifier of a server.
+#ifndef SPARSEAGG_SERVICE_CERTIFICATES_OPENSSL_CERTIFIER_H_
+#define SPARSEAGG_SERVICE_CERTIFICATES_OPENSSL_CERTIFIER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "host/base/mutex.h"
+#include "service/base/read_file.h"
+#include "service/certificates/signing_key.h"
+#include "service/rounds/certifier.h"
+
+namespace sparseagg::service {
+
+// Signs with the key of a file. Reload follows a change of the file; what was signed before stays as it is.
+class OpenSslCertifier final : public Certifier {
+ public:
+  // Errors: as of SigningKey::Load.
+  static absl::StatusOr<std::unique_ptr<OpenSslCertifier>> Load(const std::string& path);
+
+  // Reads the file again, if it has changed. A file that is no key is logged, and the key stays.
+  void Reload();
+  std::string key_id() const { return key()->id(); }
+
+  std::string NewSaltKey() const override;
+  std::string MakeLeaf(absl::string_view salt_key, absl::string_view client_id, absl::string_view submission_id,
+                       double weight, absl::Span<const TensorContent> tensors) const override;
+  std::shared_ptr<const CertificateTree> MakeTree(absl::Span<const absl::string_view> leaves) const override;
+  absl::StatusOr<IssuedCertificate> Certify(const RoundFacts& facts) const override;
+  absl::StatusOr<std::string> Promise(const RoundConfig& config, absl::Time create_time,
+                                      absl::string_view leaf) const override;
+
+ private:
+  explicit OpenSslCertifier(const std::string& path) : path_(path), version_(path) {}
+  std::shared_ptr<const SigningKey> key() const {
+    MutexLock lock(&mu_);
+    return key_;
+  }
+
+  const std::string path_;
+  mutable Mutex mu_;
+  FileVersion version_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const SigningKey> key_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_CERTIFICATES_OPENSSL_CERTIFIER_H_

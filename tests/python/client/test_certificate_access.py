@@ -1,0 +1,222 @@
+"""Certificates in all ways of submitting, over HTTP, with credentials, and after a rotation of the key."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg._internal.certificates import cbor
+from sparseagg._internal.certificates.bundle import _read_chunks, _varint
+from sparseagg._internal.certificates.content import content_digest
+from sparseagg._internal.commands.cli import main
+
+TIMEOUT_S = 60
+
+
+def make_key(folder: pathlib.Path, name: str) -> tuple[pathlib.Path, bytes]:
+    """Returns the file of a private key, and the public key."""
+    private = folder / f"{name}.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(private)], check=True)
+    public = subprocess.run(["openssl", "pkey", "-in", str(private), "-pubout"], check=True, capture_output=True)
+    return private, public.stdout
+
+
+@pytest.fixture
+def certificate_key(tmp_path):
+    return make_key(tmp_path, "certificate")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_way_of_submitting_is_computed_again(start_server, certificate_key, tmp_path, seed):
+    """Packed keys, narrow values, many chunks, resumable uploads, batches; several dtypes and ops."""
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    private, public = certificate_key
+    spec = sa.RoundSpec(
+        [
+            sa.TensorSpec("f", "float32", num_rows=5000, row_width=3),
+            sa.TensorSpec("d", "float64", num_rows=400, layout="dense"),
+            sa.TensorSpec("i", "int32", num_rows=0, op="sum"),
+        ],
+        op=["mean", "coordinate_mean", "sum", "max"][seed],
+        result_layout=["sparse", "auto", "dense", "sparse"][seed] if seed != 2 else None,
+        certificate=True,
+        allow_export=True,
+    )
+    server = start_server("--certificate-key", str(private), "--data-dir", str(tmp_path / "data"))
+    with sa.Client(server.address, chunk_bytes=1 << 12) as client:
+        rnd = client.create_round(spec)
+        for number, value_encoding in enumerate((None, "float16", "bfloat16", "int8_scaled", None, None)):
+            n = int(rng.integers(1, 2000))
+            keys = np.sort(rng.choice(5000, n, replace=False)) if number % 2 else rng.integers(0, 5000, n)
+            update = {
+                "f": (keys.astype(np.uint32), rng.standard_normal((n, 3)).astype(np.float32)),
+                "d": rng.standard_normal(400),
+                "i": (rng.integers(0, 1 << 62, 50).astype(np.uint64), rng.integers(-99, 99, 50)),
+            }
+            rnd.submit(
+                f"c{number}",
+                update,
+                value_encoding=value_encoding,
+                key_encoding="plain" if number == 4 else "auto",
+                resumable=number == 5,
+            )
+            if value_encoding is None:
+                leaf = cbor.decode(rnd.receipt(f"c{number}").leaf)
+                assert leaf[5] == ["f", n, content_digest(*update["f"])]
+                assert leaf[6] == ["d", 400, content_digest(np.arange(400), update["d"])]
+        rnd.finish()
+        rnd.export(tmp_path / "bundle")
+        lines = sa.certificates.verify(rnd.certificate(), public, bundle=tmp_path / "bundle")
+        assert "6 submissions" in lines[1]
+
+
+def test_batch_is_computed_again(start_server, certificate_key, tmp_path):
+    private, public = certificate_key
+    tensors = [sa.TensorSpec("f", "float32", num_rows=50, row_width=3), sa.TensorSpec("g", "bfloat16", num_rows=9)]
+    spec = sa.RoundSpec(tensors, op="mean", certificate=True, allow_export=True)
+    rng = np.random.default_rng(1)
+    keys, rows = rng.integers(0, 50, 9).astype(np.uint32), rng.random((9, 3)).astype(np.float32)
+    batch = {
+        "f": (np.array([0, 4, 4, 9]), keys, rows),
+        "g": (np.array([0, 0, 2, 3]), [1, 1, 8], np.array([0x3F80, 0x4000, 0x4040], np.uint16)),
+    }
+    server = start_server("--certificate-key", str(private), "--data-dir", str(tmp_path / "data"))
+    with sa.Client(server.address) as client:
+        rnd = client.create_round(spec)
+        assert not rnd.submit_batch(["b0", "b1", "b2"], batch).refused
+        rnd.finish()
+        rnd.export(tmp_path / "bundle")
+        receipts = [rnd.receipt(f"b{number}") for number in range(3)]
+        certificate = rnd.certificate()
+    assert cbor.decode(receipts[0].leaf)[5] == ["f", 4, content_digest(keys[:4], rows[:4])]
+    assert cbor.decode(receipts[1].leaf)[5] == ["f", 0, content_digest(np.empty(0, np.uint64), None)]
+    for receipt in receipts:
+        sa.certificates.verify(certificate, public, receipt=receipt, bundle=tmp_path / "bundle")
+
+
+def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):
+    """Pages that end within submissions; chunks of 128 KiB, which the store keeps in files, and small ones."""
+    private, public = certificate_key
+    rng = np.random.default_rng(2)
+    flags = ["--certificate-key", str(private), "--data-dir", str(tmp_path / "data"), "--max-page-bytes", "65536"]
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 20)], certificate=True, allow_export=True)
+    with sa.Client(start_server(*flags).address, chunk_bytes=1 << 17) as client:
+        rnd = client.create_round(spec)
+        for number, count in enumerate((100_000, 10, 0, 50_000, 1)):
+            keys = np.sort(rng.choice(1 << 20, count, replace=False)).astype(np.uint32)
+            rnd.submit(f"c{number}", {"v": (keys, rng.random(count, np.float32))}, key_encoding="plain")
+        rnd.finish()
+        rnd.export(tmp_path / "bundle")
+        certificate = rnd.certificate()
+    lines = sa.certificates.verify(certificate, public, bundle=tmp_path / "bundle")
+    assert "5 submissions" in lines[1]
+    # The chunks of the first client in another order.
+    path = tmp_path / "bundle" / "submissions.pb"
+    chunks = list(_read_chunks(path))
+    assert [chunk.client_id for chunk in chunks[:2]] == ["c0", "c0"]
+    data = [chunk.SerializeToString() for chunk in (chunks[1], chunks[0], *chunks[2:])]
+    path.write_bytes(b"".join(_varint(len(each)) + each for each in data))
+    with pytest.raises(sa.certificates.VerificationError, match="chunk 0 of client 'c0' cannot be read: it is chunk 1"):
+        sa.certificates.verify(certificate, public, bundle=tmp_path / "bundle")
+
+
+def test_key_is_rotated_without_a_restart(start_server, certificate_key, tmp_path):
+    private, public = certificate_key
+    other, other_public = make_key(tmp_path, "other")
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)], certificate=True)
+    server = start_server("--certificate-key", str(private))
+    with sa.Client(server.address) as client:
+        first, second = client.create_round(spec), client.create_round(spec)
+        for rnd in (first, second):
+            rnd.submit("c", {"v": ([1], [1.0])})
+        first.finish()
+        before, promise = first.certificate(), second.receipt("c")
+        shutil.copy(other, tmp_path / "next")
+        (tmp_path / "next").replace(private)
+        key_id = json.loads(before.envelope)["signatures"][0]["keyid"]
+        server.wait_until(lambda: json.loads(second.receipt("c").promise)["signatures"][0]["keyid"] != key_id)
+        second.finish()
+        assert first.certificate() == before
+        sa.certificates.verify(before, public)
+        with pytest.raises(sa.certificates.VerificationError, match="not among the 1 trusted keys"):
+            sa.certificates.verify(second.certificate(), public)
+        sa.certificates.verify(second.certificate(), other_public, receipt=second.receipt("c"))
+        # A promise under the earlier key is verified with both keys.
+        proof = second.receipt("c")
+        old = dataclasses.replace(proof, promise=promise.promise)
+        sa.certificates.verify(second.certificate(), public + other_public, receipt=old)
+        private.write_text("no key")  # the key stays
+        log = tmp_path / "server-0.log"
+        server.wait_until(lambda: "certificate_key_not_reloaded" in log.read_text())
+        third = client.create_round(spec)
+        third.finish()
+        sa.certificates.verify(third.certificate(), other_public)
+
+
+def test_clients_get_their_own_receipt_and_no_export(start_server, certificate_key, tmp_path):
+    table = tmp_path / "tokens"
+    tokens = {}
+    for role, name in (("coordinator", None), ("client", "alice"), ("observer", None)):
+        path = tmp_path / f"{role}.token"
+        named = ["--name", name] if name else []
+        assert main(["keys", "create", str(table), "--role", role, *named, "--output", str(path)]) == 0
+        tokens[role] = path.read_text().strip()
+    private, public = certificate_key
+    flags = ["--certificate-key", str(private), "--data-dir", str(tmp_path / "data"), "--tokens-file", str(table)]
+    address = start_server(*flags).address
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)], certificate=True, allow_export=True)
+    clients = {role: sa.Client(address, token=token, insecure_token=True) for role, token in tokens.items()}
+    rounds = {}
+    rounds["coordinator"] = clients["coordinator"].create_round(spec, "r")
+    for role in ("client", "observer"):
+        rounds[role] = clients[role].get_round("r")
+    rounds["client"].submit("", {"v": ([1], [1.0])})
+    rounds["coordinator"].submit("bob", {"v": ([1], [1.0])})
+    rounds["coordinator"].finish()
+    certificate = rounds["observer"].certificate()
+    assert certificate == rounds["client"].certificate()
+    sa.certificates.verify(certificate, public, receipt=rounds["client"].receipt(""))
+    assert rounds["coordinator"].receipt("bob").leaf_index == 1
+    for call in (lambda: rounds["client"].receipt("bob"), lambda: rounds["observer"].receipt("bob")):
+        with pytest.raises(sa.errors.PermissionDeniedError):
+            call()
+    for role in ("client", "observer"):
+        with pytest.raises(sa.errors.PermissionDeniedError, match="may not call ExportRound"):
+            rounds[role].export(tmp_path / role)
+    rounds["coordinator"].export(tmp_path / "bundle")
+    for client in clients.values():
+        client.close()
+
+
+def test_files_of_the_http_gateway_are_verified(start_server, certificate_key, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    private, public = certificate_key
+    server = start_server("--certificate-key", str(private), "--http-address", "127.0.0.1:0")
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)], certificate=True)
+    with sa.Client(server.address) as client:
+        rnd = client.create_round(spec, "r")
+        rnd.submit("c", {"v": ([1], [1.0])})
+        rnd.finish()
+        envelope = rnd.certificate().envelope
+    base = f"http://{server.http_address}/v1/rounds/r"
+    for path, name in (("certificate", "cert.json"), ("receipt?client_id=c", "receipt.json")):
+        with urllib.request.urlopen(f"{base}/{path}", timeout=TIMEOUT_S) as answer:
+            pathlib.Path(name).write_bytes(answer.read())
+    assert base64.b64decode(json.loads(pathlib.Path("cert.json").read_text())["envelope"]) == envelope
+    pathlib.Path("key.pub").write_bytes(public)
+    assert main(["verify", "cert.json", "--key", "key.pub", "--receipt", "receipt.json"]) == 0
+    assert capsys.readouterr().out.count("ok: ") == 2
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{base}/export", timeout=TIMEOUT_S)
+    assert "allow_export" in json.dumps(json.loads(refused.value.read()))
+    refused.value.close()

@@ -1,0 +1,473 @@
+"""Certificates of rounds on a server: what they state, whom they convince, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg._internal.certificates import cbor
+from sparseagg._internal.commands.cli import main
+from sparseagg.v1 import aggregation_pb2 as pb
+
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("emb", "float32", shape=(1000, 4)),
+        sa.TensorSpec("bias", "bfloat16", num_rows=7, layout="dense"),
+        sa.TensorSpec("hashed", "int64", num_rows=0, op="sum", weighting="uniform"),
+        sa.TensorSpec("seen", "float32", num_rows=50, op="union", weighting="uniform"),
+    ],
+    op="mean",
+    weighting="by_weight",
+    return_counts=True,
+    certificate=True,
+    allow_export=True,
+)
+
+
+def _update(rng):
+    n = int(rng.integers(0, 300))
+    return {
+        "emb": (rng.integers(0, 1000, n).astype(np.uint32), rng.standard_normal((n, 4)).astype(np.float32)),
+        "bias": rng.integers(0, 1 << 14, 7).astype(np.uint16),  # bits of finite values
+        "hashed": (rng.integers(0, 1 << 63, 5).astype(np.uint64), rng.integers(-9, 9, 5)),
+        "seen": (rng.integers(0, 50, 9).astype(np.uint32), None),
+    }
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("certificate", "other"):
+        private, public = folder / f"{name}.key", folder / f"{name}.pub"
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
+        subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
+    return folder
+
+
+@pytest.fixture
+def certifying(start_server, keys, tmp_path):
+    def start():
+        return start_server("--certificate-key", str(keys / "certificate.key"), "--data-dir", str(tmp_path / "data"))
+
+    return start
+
+
+@pytest.fixture
+def certified(certifying, keys, tmp_path):
+    """A round of five clients, exported, with the receipts of all."""
+    rng = np.random.default_rng(7)
+    with sa.Client(certifying().address) as client:
+        rnd = client.create_round(SPEC, "r1")
+        assert rnd.spec == SPEC
+        for name in ("b", "ä", "a", "10", "9"):
+            rnd.submit(name, _update(rng), weight=float(rng.random()))
+        promise = rnd.receipt("a")
+        assert promise.leaf_index is None
+        rnd.finish()
+        rnd.export(tmp_path / "bundle")
+        receipts = {name: rnd.receipt(name) for name in ("10", "9", "a", "b", "ä")}
+        assert [receipt.leaf_index for receipt in receipts.values()] == [0, 1, 2, 3, 4]
+        assert receipts["a"].promise == promise.promise
+        yield rnd.certificate(), (keys / "certificate.pub").read_bytes(), receipts, tmp_path / "bundle"
+
+
+def _independent_root(leaves):
+    """RFC 9162, 2.1.1, as it is written there: recursion with the largest power of two below n."""
+    if not leaves:
+        return hashlib.sha256().digest()
+    if len(leaves) == 1:
+        return hashlib.sha256(b"\x00" + leaves[0]).digest()
+    k = 1 << ((len(leaves) - 1).bit_length() - 1)
+    return hashlib.sha256(b"\x01" + _independent_root(leaves[:k]) + _independent_root(leaves[k:])).digest()
+
+
+def test_certificate_convinces_with_all_receipts_and_the_bundle(certified):
+    certificate, pem, receipts, bundle = certified
+    for receipt in receipts.values():
+        assert sa.SubmissionReceipt.from_json(receipt.to_json()) == receipt
+        lines = sa.certificates.verify(certificate, pem, receipt=receipt)
+        assert "counts, as leaf" in lines[1]
+    lines = sa.certificates.verify(certificate, pem, receipt=receipts["a"], bundle=bundle)
+    assert [line.partition(":")[0] for line in lines] == ["certificate of rounds/r1", "receipt", "bundle", "bundle"]
+    assert "computed again" in lines[-1]
+    statement = certificate.statement
+    assert statement["predicate"]["state"] == "DONE"
+    assert statement["predicate"]["numSubmissions"] == 5
+    leaves = [receipt.leaf for receipt in receipts.values()]
+    assert statement["subject"][0]["digest"]["sha256"] == _independent_root(leaves).hex()
+    assert [cbor.decode(leaf)[1] for leaf in leaves] == ["10", "9", "a", "b", "ä"]
+
+
+def test_leaf_is_the_clients_own_digest(certifying, keys):
+    """Recomputed here with hashlib alone, from what the client has sent."""
+    update = {"emb": (np.arange(300_000, dtype=np.uint32) % 1000, np.ones((300_000, 4), np.float32))}
+    with sa.Client(certifying().address, chunk_bytes=1 << 16) as client:
+        rnd = client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
+        sent = rnd.submit("c", update)
+        leaf = cbor.decode(rnd.receipt("c").leaf)
+    mib = 1 << 20
+    digests = b""
+    for data in (update["emb"][0].astype("<u8").tobytes(), update["emb"][1].astype("<f4").tobytes()):
+        digests += b"".join(hashlib.sha256(data[at : at + mib]).digest() for at in range(0, len(data), mib))
+    assert leaf[1:] == ["c", sent.submission_id, 1.0, None, ["emb", 300_000, hashlib.sha256(digests).digest()]]
+
+
+def test_securesystemslib_verifies_the_envelope(certified):
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import SSlibKey
+
+    certificate, pem, _, _ = certified
+    message = json.loads(certificate.envelope)
+    key_id = message["signatures"][0]["keyid"]
+    key = SSlibKey.from_crypto(load_pem_public_key(pem), key_id)
+    envelope = Envelope.from_dict(message)
+    assert list(envelope.verify([key], 1)) == [key_id]
+    assert json.loads(envelope.payload) == certificate.statement
+
+
+def _refused(match, *args, **kwargs):
+    with pytest.raises(sa.certificates.VerificationError, match=match):
+        sa.certificates.verify(*args, **kwargs)
+
+
+def test_each_flipped_byte_of_a_certificate_is_refused(certified):
+    certificate, pem, _, _ = certified
+    payload = json.loads(certificate.envelope)["payload"]
+    for at in range(len(base64.b64decode(payload))):
+        message = json.loads(certificate.envelope)
+        changed = bytearray(base64.b64decode(payload))
+        changed[at] ^= 1
+        message["payload"] = base64.b64encode(changed).decode()
+        _refused("certificate: the signature does not fit", json.dumps(message).encode(), pem)
+    for at in range(64):
+        message = json.loads(certificate.envelope)
+        signature = bytearray(base64.b64decode(message["signatures"][0]["sig"]))
+        signature[at] ^= 1
+        message["signatures"][0]["sig"] = base64.b64encode(signature).decode()
+        _refused("certificate: the signature does not fit", json.dumps(message).encode(), pem)
+    _refused("certificate is no JSON", certificate.envelope[:-1], pem)
+    _refused("certificate: it is no DSSE envelope", b"{}", pem)
+
+
+def test_certificate_of_another_key_is_refused(certified, keys):
+    certificate, pem, _, _ = certified
+    other = (keys / "other.pub").read_bytes()
+    _refused("not among the 1 trusted keys", certificate, other)
+    assert sa.certificates.verify(certificate, other + pem)
+    with pytest.raises(sa.InvalidArgumentError, match="no public key"):
+        sa.certificates.verify(certificate, b"")
+
+
+def test_changed_receipts_are_refused(certified):
+    import dataclasses
+
+    certificate, pem, receipts, _ = certified
+    good = receipts["a"]
+
+    def refused(match, **changes):
+        _refused(match, certificate, pem, receipt=dataclasses.replace(good, **changes))
+
+    leaf = bytearray(good.leaf)
+    leaf[-1] ^= 1
+    refused("the promise is for another leaf", leaf=bytes(leaf))
+    refused("it names client 'b'", client_id="b")
+    refused("no proof of inclusion", leaf_index=None)
+    refused("gives another root", leaf_index=1)
+    refused("its tree has 6 leaves", tree_size=6)
+    refused("gives another root", path=good.path[:-1])
+    refused("gives another root", path=(*good.path, bytes(32)))
+    refused("gives another root", path=(bytes(32), *good.path[1:]))
+    refused("the promise is for another leaf", promise=receipts["b"].promise)
+    refused("receipt: the envelope has the type", promise=certificate.envelope)
+
+
+def _chunks(bundle):
+    data, at, chunks = (bundle / "submissions.pb").read_bytes(), 0, []
+    while at < len(data):
+        size = shift = 0
+        while True:
+            byte = data[at]
+            size, shift, at = size | (byte & 127) << shift, shift + 7, at + 1
+            if byte < 128:
+                break
+        chunks.append(pb.ExportedChunk.FromString(data[at : at + size]))
+        at += size
+    return chunks
+
+
+def _with_chunks(bundle, folder, chunks):
+    from sparseagg._internal.certificates.bundle import _varint
+
+    shutil.copytree(bundle, folder)
+    data = [chunk.SerializeToString() for chunk in chunks]
+    (folder / "submissions.pb").write_bytes(b"".join(_varint(len(each)) + each for each in data))
+    return folder
+
+
+def test_changed_bundles_are_refused(certified, tmp_path):
+    certificate, pem, _, bundle = certified
+    chunks = _chunks(bundle)
+    assert [chunk.client_id for chunk in chunks] == ["10", "9", "a", "b", "ä"]
+    folders = (tmp_path / f"changed{number}" for number in range(100))
+
+    def refused(match, changed):
+        _refused(match, certificate, pem, bundle=_with_chunks(bundle, next(folders), changed))
+
+    refused("has 4 submissions, the certificate 5", chunks[1:])
+    refused("client '9' has two submissions", [*chunks[:2], *chunks[1:]])
+    refused("not in fold order: '9' comes after 'a'", [chunks[0], chunks[2], chunks[1], *chunks[3:]])
+
+    def edited(**changes):
+        copies = [pb.ExportedChunk.FromString(chunk.SerializeToString()) for chunk in chunks]
+        for name, value in changes.items():
+            setattr(copies[2], name, value)
+        return copies
+
+    refused("client_weights of the close", edited(client_weight=2.0))
+    refused("the submission id of client 'a'", edited(submission_id="x"))
+    refused("the leaf of client 'a' is malformed", edited(leaf=b"\xff"))
+    refused("chunks of client 'a' are missing", edited(last=False))
+    update = pb.UpdateChunk.FromString(chunks[2].chunk)
+    update.weight += 1.0
+    refused("the weight of client 'a'", edited(chunk=update.SerializeToString()))
+    update = pb.UpdateChunk.FromString(chunks[2].chunk)
+    for piece in update.slices:
+        before = piece.values if piece.tensor != "seen" else piece.keys
+        changed = bytearray(before)
+        changed[-1] ^= 1
+        setattr(piece, "values" if piece.tensor != "seen" else "keys", bytes(changed))
+        refused(f"the content of tensor '{piece.tensor}' of client 'a'", edited(chunk=update.SerializeToString()))
+        setattr(piece, "values" if piece.tensor != "seen" else "keys", before)
+    # A consistent exchange of content and leaf: only the tree shows it.
+    other = edited()
+    leaf = cbor.decode(chunks[2].leaf)
+    update = pb.UpdateChunk.FromString(chunks[2].chunk)
+    update.weight = leaf[3] = 0.5
+    other[2].chunk, other[2].leaf = update.SerializeToString(), cbor.encode(leaf)
+    refused("has another root than the certificate's", other)
+
+    cut = _with_chunks(bundle, next(folders), chunks)
+    (cut / "submissions.pb").write_bytes((bundle / "submissions.pb").read_bytes()[:-1])
+    _refused("ends within the chunk at byte", certificate, pem, bundle=cut)
+
+
+def test_exchanged_result_is_refused(certified, tmp_path):
+    certificate, pem, _, bundle = certified
+    changed = tmp_path / "changed"
+    shutil.copytree(bundle, changed)
+    with np.load(bundle / "result.npz") as file:
+        arrays = dict(file)
+    arrays["emb.values"].view(np.uint32)[0, 0] ^= 1
+    np.savez(changed / "result.npz", **arrays)
+    _refused("stored result is not the certified one: array 'emb.values' differs", certificate, pem, bundle=changed)
+
+
+def _signed(statement, keys):
+    """A certificate with another statement, by the server's own key: of a server that lies."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    key = load_pem_private_key((keys / "certificate.key").read_bytes(), None)
+    payload = json.dumps(statement).encode()
+    kind = "application/vnd.in-toto+json"
+    signature = key.sign(b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload))
+    key_id = hashlib.sha256(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()
+    return json.dumps(
+        {
+            "payloadType": kind,
+            "payload": base64.b64encode(payload).decode(),
+            "signatures": [{"keyid": key_id, "sig": base64.b64encode(signature).decode()}],
+        }
+    ).encode()
+
+
+def test_lies_of_the_server_are_found(certified, keys, tmp_path):
+    certificate, pem, receipts, bundle = certified
+    assert sa.certificates.verify(_signed(certificate.statement, keys), pem)
+
+    def lie(change):
+        statement = certificate.statement
+        change(statement)
+        return _signed(statement, keys)
+
+    def bundle_with(envelope, name):
+        shutil.copytree(bundle, tmp_path / name)
+        (tmp_path / name / "certificate.json").write_bytes(envelope)
+        return tmp_path / name
+
+    def other_result(statement):
+        statement["subject"][1]["digest"]["sha256"] = "0" * 64
+
+    envelope = lie(other_result)
+    _refused("result of tensor 'emb', computed again", envelope, pem, bundle=bundle_with(envelope, "result"))
+    _refused("another certificate than the one", envelope, pem, bundle=bundle)
+
+    envelope = lie(lambda statement: statement["predicate"].update(version="0.0.0"))
+    folder = bundle_with(envelope, "version")
+    _refused("the certificate is of version 0.0.0", envelope, pem, bundle=folder)
+    assert sa.certificates.verify(envelope, pem, bundle=folder, any_version=True)
+
+    envelope = lie(lambda statement: statement["predicate"].update(createTime="2020-01-01T00:00:00.000000000Z"))
+    _refused("receipt: it is of another round: createTime", envelope, pem, receipt=receipts["a"])
+    _refused("specSha256", lie(lambda statement: statement["predicate"].update(specSha256="0" * 64)), pem)
+    _refused("the statement is malformed", lie(lambda statement: statement["subject"].pop(0)), pem)
+    _refused("no in-toto statement", lie(lambda statement: statement.update(_type="x")), pem)
+
+
+def test_restart_gives_the_same_certificate_and_proofs(start_server, certifying, keys):
+    server = certifying()
+    failing = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], min_submissions=2, certificate=True)
+    with sa.Client(server.address) as client:
+        rnd = client.create_round(SPEC, "r1")
+        rng = np.random.default_rng(3)
+        for number in range(9):
+            rnd.submit(f"c{number}", _update(rng), weight=1.0)
+        open_round = client.create_round(SPEC, "open")
+        open_round.submit("c", _update(rng), weight=2.0)
+        promise = open_round.receipt("c")
+        open_round.submit("gone", _update(rng), weight=1.0)
+        withdrawn = open_round.receipt("gone")
+        open_round.withdraw("gone")
+        rnd.finish()
+        failed = client.create_round(failing, "failed")
+        failed.submit("only", {"v": ([1], [1.0])})
+        failed.close()
+        before = [rnd.certificate(), failed.certificate(), rnd.receipt("c4"), failed.receipt("only")]
+        assert before[1].statement["predicate"]["state"] == "FAILED"
+        assert "below min_submissions 2" in before[1].statement["predicate"]["stateReason"]
+    server.kill()
+    with sa.Client(certifying().address) as client:
+        rnd, failed, open_round = (client.get_round(name) for name in ("r1", "failed", "open"))
+        assert [rnd.certificate(), failed.certificate(), rnd.receipt("c4"), failed.receipt("only")] == before
+        pem = (keys / "certificate.pub").read_bytes()
+        assert sa.certificates.verify(before[1], pem, receipt=before[3])
+        assert open_round.receipt("c") == promise
+        open_round.finish()
+        sa.certificates.verify(open_round.certificate(), pem, receipt=open_round.receipt("c"))
+        _refused("client 'gone' was withdrawn, says", open_round.certificate(), pem, receipt=withdrawn)
+
+
+@pytest.mark.parametrize("numerics", ["canonical", "fixed_point"])
+def test_round_merged_on_arrival_is_exported_and_computed_again(certifying, keys, tmp_path, numerics):
+    fixed = {"numerics": "fixed_point", "value_bound": 100.0, "weight_bound": 10.0} if numerics == "fixed_point" else {}
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=100, row_width=2)],
+        op="coordinate_mean",
+        weighting="by_weight",
+        max_submissions=40,
+        certificate=True,
+        allow_export=True,
+        **fixed,
+    )
+    rng = np.random.default_rng(11)
+    with sa.Client(certifying().address, chunk_bytes=1 << 12) as client:
+        rnd = client.create_round(spec)
+        for number in range(40):
+            keys_of = np.sort(rng.choice(100, 30, replace=False))
+            rnd.submit(f"{number}", {"v": (keys_of, rng.random((30, 2)))}, weight=1.0 + number % 3)
+        result = rnd.result()
+        rnd.export(tmp_path / "bundle")
+        pem = (keys / "certificate.pub").read_bytes()
+        lines = sa.certificates.verify(rnd.certificate(), pem, bundle=tmp_path / "bundle")
+    assert len(lines) == 3
+    replayed = sa.certificates.replay(tmp_path / "bundle")["v"]
+    assert replayed.values.tobytes() == result["v"].values.tobytes()
+
+
+def test_weights_of_the_close_and_withdrawals(certifying, keys, tmp_path):
+    pem = (keys / "certificate.pub").read_bytes()
+    spec = sa.RoundSpec([SPEC.tensors[0]], op="mean", certificate=True, allow_export=True)
+    rng = np.random.default_rng(5)
+    with sa.Client(certifying().address) as client:
+        rnd = client.create_round(spec)
+        for name in "abcd":
+            rnd.submit(name, rng.random((1000, 4)).astype(np.float32))
+        promise = rnd.receipt("d")
+        rnd.withdraw("d")
+        with pytest.raises(sa.errors.NotFoundError, match="'d' has no submission that counts"):
+            rnd.receipt("d")
+        rnd.seal()
+        rnd.finish(client_weights={"a": 0.5, "b": 3.0, "c": 0.0})
+        certificate = rnd.certificate()
+        assert certificate.statement["predicate"]["numSubmissions"] == 2
+        rnd.export(tmp_path / "bundle")
+        assert len(sa.certificates.verify(certificate, pem, receipt=rnd.receipt("b"), bundle=tmp_path / "bundle")) == 4
+        assert len(certificate.statement["predicate"]["withdrawnSha256"]) == 2  # c by its weight, and d
+        _refused("client 'd' was withdrawn, says the certificate", certificate, pem, receipt=promise)
+        hidden = certificate.statement
+        hidden["predicate"]["withdrawnSha256"] = []
+        _refused("it has dropped what it had promised", _signed(hidden, keys), pem, receipt=promise)
+
+
+def test_rounds_that_get_no_certificate(start_server, certifying, keys):
+    plain = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)])
+    asks = sa.RoundSpec(plain.tensors, certificate=True)
+    without_key = sa.Client(start_server().address)
+    with without_key as client, pytest.raises(sa.errors.FailedPreconditionError, match="--certificate-key"):
+        client.create_round(asks)
+    with sa.Client(start_server("--certificate-key", str(keys / "certificate.key")).address) as client:
+        with pytest.raises(sa.errors.FailedPreconditionError, match="--data-dir"):
+            client.create_round(sa.RoundSpec(plain.tensors, certificate=True, allow_export=True))
+        with pytest.raises(sa.InvalidArgumentError, match="one-shot"):
+            client.aggregate([{"v": ([1], [1.0])}], asks)
+        for spec in (plain, asks):
+            rnd = client.create_round(spec)
+            rnd.submit("c", {"v": ([1], [1.0])})
+            with pytest.raises(sa.errors.FailedPreconditionError, match="does not allow an export"):
+                rnd.export("/nonexistent")
+            if spec is asks:
+                rnd.cancel()
+                with pytest.raises(sa.errors.FailedPreconditionError, match="CANCELLED and has no certificate"):
+                    rnd.certificate()
+            else:
+                for call in (rnd.certificate, lambda: rnd.receipt("c")):  # noqa: B023
+                    with pytest.raises(sa.errors.FailedPreconditionError, match="does not ask for one"):
+                        call()
+    with sa.Client(":memory:") as client, pytest.raises(sa.errors.FailedPreconditionError, match="no certificate"):
+        client.create_round(asks)
+    with pytest.raises(sa.InvalidArgumentError, match="allow_export is for rounds with a certificate"):
+        sa.RoundSpec(plain.tensors, allow_export=True)
+
+
+def test_bad_key_stops_the_start(start_server, tmp_path):
+    path = tmp_path / "rsa.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "rsa", "-out", path], check=True, capture_output=True)
+    with pytest.raises(AssertionError, match=r"--certificate-key: .*rsa.key has no Ed25519 private key"):
+        start_server("--certificate-key", str(path))
+
+
+def test_commands_verify_and_replay(certified, keys, tmp_path, capsys, monkeypatch):
+    certificate, _, receipts, bundle = certified
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("cert.json").write_bytes(certificate.envelope)
+    pathlib.Path("r.json").write_text(receipts["a"].to_json())
+    words = ["verify", "cert.json", "--key", str(keys / "certificate.pub"), "--receipt", "r.json"]
+    assert main([*words, "--bundle", str(bundle)]) == 0
+    assert capsys.readouterr().out.count("ok: ") == 4
+    assert main(["replay", str(bundle), "-o", "out.npz"]) == 0
+    with np.load("out.npz") as made, np.load(bundle / "result.npz") as stored:
+        assert made["emb.values"].tobytes() == stored["emb.values"].tobytes()
+    pathlib.Path("r.json").write_text(receipts["a"].to_json().replace('"clientId": "a"', '"clientId": "b"'))
+    assert main(words) == 1
+    assert "it names client 'b'" in capsys.readouterr().err
+
+
+def test_asyncio_twin(certifying, keys):
+    async def run(address):
+        async with sa.aio.Client(address) as client:
+            rnd = await client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
+            await rnd.submit("c", {"emb": ([1], np.ones((1, 4)))})
+            await rnd.close()
+            return await rnd.certificate(), await rnd.receipt("c")
+
+    certificate, receipt = asyncio.run(run(certifying().address))
+    pem = (keys / "certificate.pub").read_bytes()
+    assert len(sa.certificates.verify(certificate, pem, receipt=receipt)) == 2
