@@ -98,7 +98,7 @@ bool AppendTerm(std::vector<typename Terms::Wide>& rest, std::vector<typename Te
   for (size_t c = 0; c < rest.size(); ++c) {
     narrow[c] = Terms::Nearest(rest[c]);
     const typename Terms::Wide left = rest[c] - Terms::Widen(narrow[c]);
-    rest[c] = left == left ? left : 0;  // not a number: of a value that is not finite, which is sent once
+    rest[c] = std::isnan(left) ? 0 : left;  // NaN: of a value that is not finite, which is sent once
     is_whole &= rest[c] == 0;
   }
   out.append(reinterpret_cast<const char*>(narrow.data()), narrow.size() * sizeof(narrow[0]));
