@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -137,6 +139,77 @@ def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
                         assert other.get_round("r").result()["v"].keys.tolist() == [3, 70]
             if not end:
                 opened.finish()
+
+
+# What each request asks for; {client} is the submission by which the two rounds differ, or one that neither has.
+READ = (
+    "GET /v1/info",
+    "GET /v1/rounds",
+    "GET /v1/rounds/r",
+    "GET /v1/rounds/r:wait?timeout=0s",
+    "GET /v1/rounds/r/submissions",
+    "GET /v1/rounds/r/uploads?client_id={client}&submission_id=s",
+    "GET /v1/rounds/r/inspection",
+    "GET /v1/rounds/r/certificate",
+    "GET /v1/rounds/r/receipt?client_id={client}",
+    "GET /v1/rounds/r/export",
+    "GET /v1/rounds/r/result?tensor=v",
+    "GET /v1/tasks",
+    "POST /v1/rounds/r:seal",
+    "POST /v1/rounds/r:close",
+    "GET /metrics",
+    "GET /",
+)
+
+
+def _everything_read(address, token, client):
+    """The answers to READ, without times, and without the values of results, which have noise of their own."""
+    answers = {}
+    for request in READ:
+        method, _, path = request.format(client=client).partition(" ")
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        data = b"{}" if method == "POST" else None
+        sent = urllib.request.Request(f"http://{address}{path}", data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(sent, timeout=60) as answer:
+                status, body = answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            status, body = error.code, error.read().decode()
+        body = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", body)
+        body = re.sub(r'"(values|[a-zA-Z]*[uU]ptime|[a-zA-Z]*[dD]uration)":\s*"[^"]*"', r'"\1": …', body)
+        answers[request] = (status, body)
+    return answers
+
+
+@pytest.mark.parametrize("role", ["client", "observer"])
+def test_all_that_others_can_read_is_the_same_with_and_without_a_submission(start_server, tmp_path, role):
+    seen = []
+    for number, name in enumerate(("with", "without")):
+        folder = tmp_path / name
+        folder.mkdir()
+        tokens = {}
+        for each in ("coordinator", role):
+            path = folder / f"{each}.token"
+            named = ["--name", "reader"] if each == "client" else []
+            assert main(["keys", "create", str(folder / "t"), "--role", each, *named, "--output", str(path)]) == 0
+            tokens[each] = path.read_text().strip()
+        flags = (*_key_file(folder), "--tokens-file", str(folder / "t"), "--http-address", "127.0.0.1:0")
+        server = start_server(*flags)
+        answers = []
+        with sa.Client(server.address, token=tokens["coordinator"], insecure_token=True) as coordinator:
+            opened = coordinator.create_round(private_spec(), round_id="r")
+            updates = crowd(60)
+            first = next(iter(updates))
+            for client_id, update in list(updates.items())[number:]:
+                opened.submit(client_id, update)
+            answers.append(_everything_read(server.http_address, tokens[role], first))
+            opened.finish()
+            answers.append(_everything_read(server.http_address, tokens[role], first))
+        seen.append(answers)
+    for with_it, without in zip(*seen):
+        assert with_it == without
+        assert with_it["GET /v1/rounds/r"][0] == 200
+    assert seen[0][1]["GET /v1/rounds/r/result?tensor=v"][0] == 200
 
 
 def test_over_json(start_server, tmp_path):
