@@ -1,12 +1,14 @@
 #include "service/rounds/result_pages.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "host/base/status_macros.h"
+#include "service/rounds/page_token.h"
 
 namespace sparseagg::service {
 namespace {
@@ -23,11 +25,14 @@ uint64_t LowerBound(const Result& result, uint64_t key) {
 
 }  // namespace
 
+absl::Status CheckRange(KeyInterval keys) {
+  if (keys.end == 0 || keys.end >= keys.begin) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the key range ends at ", keys.end, ", before it begins at ", keys.begin));
+}
+
 absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys) {
-  if (keys.end != 0 && keys.end < keys.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the key range ends at ", keys.end, ", before it begins at ", keys.begin));
-  }
+  RETURN_IF_ERROR(CheckRange(keys));
   return RowInterval{LowerBound(result, keys.begin), keys.end == 0 ? result.num_keys : LowerBound(result, keys.end)};
 }
 
@@ -50,18 +55,17 @@ RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_byte
 }
 
 std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row) {
-  return absl::StrCat(absl::ToUnixNanos(created), ".", tensor, ".", next_row);
+  return MakePageToken(created, absl::StrCat(tensor, ".", next_row));
 }
 
 absl::StatusOr<RowInterval> ResumeAt(absl::string_view page_token, absl::Time created, size_t tensor,
                                      RowInterval rows) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(page_token, '.');
-  int64_t token_created = 0;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(PlaceOf(page_token, created).value_or(""), absl::MaxSplits('.', 1));
   uint64_t token_tensor = 0;
   uint64_t row = 0;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &token_created) || !absl::SimpleAtoi(parts[1], &token_tensor) ||
-      !absl::SimpleAtoi(parts[2], &row) || token_created != absl::ToUnixNanos(created) || token_tensor != tensor ||
-      row < rows.begin || row > rows.end) {
+  if (!absl::SimpleAtoi(parts.first, &token_tensor) || !absl::SimpleAtoi(parts.second, &row) ||
+      token_tensor != tensor || row < rows.begin || row > rows.end) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_token '", page_token, "' does not belong to this round, tensor and key range"));
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -25,6 +26,9 @@ struct RowInterval {
   uint64_t end = 0;
 };
 
+// Errors: INVALID_ARGUMENT: the interval ends before it begins.
+absl::Status CheckRange(KeyInterval keys);
+
 // Returns: the rows whose keys are in `keys`.
 // Errors: INVALID_ARGUMENT: the interval ends before it begins. Cost: two binary searches.
 absl::StatusOr<RowInterval> FindRows(const Result& result, KeyInterval keys);
@@ -36,8 +40,7 @@ uint64_t RowBytes(const Result& result);
 // empty.
 RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_bytes);
 
-// Returns: the token of the page that begins at `next_row`. The token identifies the round by its creation time,
-// because a later round may have the same name.
+// Returns: the token (page_token.h) of the page that begins at `next_row`.
 std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row);
 // Returns: the rows of `rows` from the token's row on.
 // Errors: INVALID_ARGUMENT: not a page token, or the token of another round or tensor, or its row is not in `rows`.

@@ -8,6 +8,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
+#include "service/rounds/page_token.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
@@ -149,14 +150,14 @@ absl::StatusOr<Round::BundlePage> Round::ReadBundle(uint64_t max_bytes, absl::st
   if (!config_->allows_export) {
     return absl::FailedPreconditionError("the round's spec does not allow an export (certificate.allow_export)");
   }
-  // The token has the time of creation, because a later round may have the same name.
-  const std::string created = absl::StrCat(absl::ToUnixNanos(create_time_));
-  const std::vector<std::string> token = absl::StrSplit(page_token, absl::MaxSplits('.', 2));
   uint64_t sequence = 0;
-  if (!page_token.empty() && (token.size() != 3 || token[0] != created || !absl::SimpleAtoi(token[1], &sequence))) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  std::string next_client;
+  if (!page_token.empty()) {
+    ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, create_time_));
+    const std::vector<absl::string_view> parts = absl::StrSplit(place, absl::MaxSplits('.', 1));
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &sequence)) return ForeignPageToken(page_token);
+    next_client = std::string(parts[1]);
   }
-  std::string next_client = page_token.empty() ? "" : token[2];
   BundlePage page;
   uint64_t bytes = 0;
   while (true) {
@@ -174,7 +175,7 @@ absl::StatusOr<Round::BundlePage> Round::ReadBundle(uint64_t max_bytes, absl::st
     }
     for (; sequence < submission.num_chunks; ++sequence) {
       if (bytes >= max_bytes && !page.chunks.empty()) {
-        page.next_page_token = absl::StrCat(created, ".", sequence, ".", client_id);
+        page.next_page_token = MakePageToken(create_time_, absl::StrCat(sequence, ".", client_id));
         return page;
       }
       ASSIGN_OR_RETURN(std::string chunk, journal_->ReadChunk(submission.upload, sequence));

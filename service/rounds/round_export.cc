@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "service/rounds/page_token.h"
 #include "service/rounds/round.h"
 #include "service/rounds/row_export.h"
 
@@ -38,22 +39,17 @@ absl::Status Round::CheckExported(const ExportQuery& query) const {
                      ": clip.l2 scales submissions to values that the dtype does not hold, so that they "
                      "cannot be exported; REJECT in place of CLIP can"));
   }
-  if (query.keys.end != 0 && query.keys.end < query.keys.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the key range ends at ", query.keys.end, ", before it begins at ", query.keys.begin));
-  }
+  RETURN_IF_ERROR(CheckRange(query.keys));
   return CheckSealed("exported");
 }
 
 absl::StatusOr<Round::ExportPosition> Round::ResumeExport(absl::string_view page_token) const {
   ExportPosition position;
   if (page_token.empty()) return position;
-  // The token has the time of creation, because a later round may have the same name.
-  const std::vector<absl::string_view> parts = absl::StrSplit(page_token, '.');
-  int64_t created = 0;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &created) || created != absl::ToUnixNanos(create_time_) ||
-      !absl::SimpleAtoi(parts[1], &position.submission) || !absl::SimpleAtoi(parts[2], &position.row)) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, create_time_));
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(place, absl::MaxSplits('.', 1));
+  if (!absl::SimpleAtoi(parts.first, &position.submission) || !absl::SimpleAtoi(parts.second, &position.row)) {
+    return ForeignPageToken(page_token);
   }
   return position;
 }
@@ -101,11 +97,9 @@ absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_
   std::vector<ExportedClient> clients;  // from at.submission on
   RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
-    return absl::StrCat(absl::ToUnixNanos(create_time_), ".", submission, ".", row);
+    return MakePageToken(create_time_, absl::StrCat(submission, ".", row));
   };
-  if (at.submission > rows.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
-  }
+  if (at.submission > rows.size()) return ForeignPageToken(page_token);
   ExportPage page;
   const uint64_t first = at.submission;
   uint64_t head_bytes = 0;

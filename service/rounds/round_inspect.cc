@@ -7,9 +7,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
+#include "service/rounds/page_token.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
@@ -85,12 +85,10 @@ absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<c
 absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
                                                      absl::string_view page_token) {
   RETURN_IF_ERROR(CheckSealed("inspected"));
-  // The token has the time of creation, because a later round may have the same name.
-  const std::string created = absl::StrCat(absl::ToUnixNanos(create_time_));
-  const std::pair<absl::string_view, absl::string_view> token = absl::StrSplit(page_token, absl::MaxSplits('.', 1));
   InspectionPage page;
-  if (!page_token.empty() && (token.first != created || !absl::SimpleAtoi(token.second, &page.first_row))) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  if (!page_token.empty()) {
+    ASSIGN_OR_RETURN(const absl::string_view row, PlaceOf(page_token, create_time_));
+    if (!absl::SimpleAtoi(row, &page.first_row)) return ForeignPageToken(page_token);
   }
   ASSIGN_OR_RETURN(tensors, CheckInspected(std::move(tensors)));
   page.reservation = std::make_shared<Reservation>(&tenant_.budget);
@@ -100,9 +98,7 @@ absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors
   RETURN_IF_ERROR(page.reservation->Grow(2 * most_bytes, "a page of an inspection", ""));  // vectors grow by doubling
   InnerProducts products(std::move(inspected));
   page.num_clients = clients.size();
-  if (page.first_row > clients.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
-  }
+  if (page.first_row > clients.size()) return ForeignPageToken(page_token);
   uint64_t row = page.first_row;
   uint64_t cost = 0;
   for (; row < clients.size(); ++row) {
@@ -116,7 +112,7 @@ absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors
     page.client_ids.push_back(std::move(clients[row]));
     cost += products.RowCost(row);
   }
-  if (row < clients.size()) page.next_page_token = absl::StrCat(created, ".", row);
+  if (row < clients.size()) page.next_page_token = MakePageToken(create_time_, absl::StrCat(row));
   page.gram.shrink_to_fit();
   page.overlap.shrink_to_fit();
   page.reservation->SetTo(page.MemoryBytes());

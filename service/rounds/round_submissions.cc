@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
+#include "service/rounds/page_token.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
@@ -21,20 +21,18 @@ std::vector<absl::string_view> SortedUnique(absl::Span<const std::string> ids) {
 }  // namespace
 
 absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token) const {
-  // The token has the time of creation, because a later round may have the same name.
-  const std::string created = absl::StrCat(absl::ToUnixNanos(create_time_));
-  const std::pair<absl::string_view, absl::string_view> token = absl::StrSplit(page_token, absl::MaxSplits('.', 1));
-  if (!page_token.empty() && token.first != created) {
-    return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+  absl::string_view last_client;
+  if (!page_token.empty()) {
+    ASSIGN_OR_RETURN(last_client, PlaceOf(page_token, create_time_));
   }
   SubmissionPage page;
   {
     MutexLock lock(&mu_);
-    page.submissions = committed_.List(page_token.empty() ? nullptr : &token.second, page_size + 1);
+    page.submissions = committed_.List(page_token.empty() ? nullptr : &last_client, page_size + 1);
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();
-    page.next_page_token = absl::StrCat(created, ".", page.submissions.back().client_id);
+    page.next_page_token = MakePageToken(create_time_, page.submissions.back().client_id);
   }
   return page;
 }

@@ -6,63 +6,42 @@ ended*. Only a round that is *done* has a result. To *finish* a round is to clos
 
 from __future__ import annotations
 
-import os
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat
 
-from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
+from sparseagg._internal.base.arguments import Timeout, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Update
-from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.batch_receipt import batch_receipt
+from sparseagg._internal.client.certified_round import CertifiedRound
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
 from sparseagg._internal.client.endpoint import Endpoint
-from sparseagg._internal.client.exported import ExportedUpdate, exported_keys, exported_updates
-from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.requests import (
-    close_request,
-    export_request,
-    inspect_request,
-    result_format,
-    result_request,
-    wait_request,
-)
-from sparseagg._internal.client.round_attributes import RoundAttributes
+from sparseagg._internal.client.requests import close_request, result_format, result_request
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
+from sparseagg._internal.client.sealed_round import SealedRound
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
-from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.updates.batch import Batch, batches, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
-from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, UnimplementedError
+from sparseagg.errors import FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Round"]
 
 
 @renamed({"end": "close() and wait()", **ENCODINGS})
-class Round(RoundAttributes):
+class Round(SealedRound, CertifiedRound):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Threads: as ``Client``.
 
     After an error, ``info`` is the last description that the server has given, after a ``RoundFailedError`` that of the
     failed or cancelled round.
     """
-
-    def __init__(
-        self, connection: Connection | MemoryConnection, info: RoundInfo, owns_connection: bool = False
-    ) -> None:
-        self._connection = connection
-        self._info = info
-        self._owns_connection = owns_connection
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reconnected, (self._connection.endpoint, type(self._connection.transport), self._info)
@@ -81,19 +60,6 @@ class Round(RoundAttributes):
         """
         if self._owns_connection:
             await self._connection.close()
-
-    @property
-    def handle(self) -> str:
-        return self._connection.endpoint.handle(self.name)
-
-    @property
-    def info(self) -> RoundInfo:
-        return self._info
-
-    async def refresh(self) -> RoundInfo:
-        """Asks the server for the round, and returns it as it is now."""
-        self._info = await self._connection.get_round(self.name)
-        return self._info
 
     async def submit(
         self,
@@ -261,109 +227,6 @@ class Round(RoundAttributes):
         with naming_round(self.name):
             return bool((await self._connection.call("WithdrawSubmission", request)).withdrawn)
 
-    async def seal(self, timeout: Timeout = None) -> RoundInfo:
-        """Freezes the submissions of the open round without merging them. The round is then "sealed".
-
-        No submission is added or withdrawn afterwards; ``submit`` of what counts already still gets its receipt. The
-        round's ``deadline`` has no effect any more: the round stays until ``close``, ``finish``, ``cancel`` or
-        ``delete``. A round that is sealed already stays as it is.
-
-        Args:
-            timeout: in seconds or as a timedelta; None for the client's.
-
-        Returns:
-            The round as it is now.
-
-        Raises:
-            RoundClosedError: the round is closed.
-            UnimplementedError: the server is older than this method.
-        """
-        with naming_round(self.name):
-            return await self._call("SealRound", pb.SealRoundRequest(name=self.name), checked_deadline(timeout))
-
-    async def inspect(self, tensors: Sequence[str] | None = None, timeout: Timeout = None) -> Inspection:
-        """Returns inner products of the submissions of the sealed round. The round stays as it is.
-
-        ``sparseagg.robust`` has rules that make weights of them, for ``close`` and ``finish``. The cost grows with
-        the square of the number of submissions: 60 of 100 000 keys take less than a second.
-
-        Args:
-            tensors: names of tensors of floats; None for all of them. Inner products and shared keys are over all these
-                tensors together.
-            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
-
-        Raises:
-            InvalidArgumentError: a tensor is unknown or not of floats, or the round has more than 4096 submissions.
-            FailedPreconditionError: the round is not sealed; or a tensor has merged submissions when they arrived, as
-                it does with the numerics "fixed_point" and with the ops "min" and "max".
-            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
-            UnimplementedError: the server is older than this method.
-            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
-        """
-        request = inspect_request(self.name, tensors)
-        deadline = checked_deadline(timeout)
-        pages: list[pb.InspectRoundResponse] = []
-        with raise_if_late(deadline, f"the inspection of {self.name} has not ended"):
-            while not pages or pages[-1].next_page_token:
-                request.page_token = pages[-1].next_page_token if pages else ""
-                pages.append(await self._connection.call("InspectRound", request, 0.0, deadline))
-        return await self._connection.transport.convert(Inspection.from_pages, pages)
-
-    async def export_submissions(
-        self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None
-    ) -> dict[str, ExportedUpdate]:
-        """Returns the submissions of the sealed round for one tensor and a range of keys, for another merge.
-
-        The round stays as it is. Merged again, as by ``sparseagg.aggregate`` with submissions of other rounds or
-        without, they give the bits of one merge; ``sparseagg.cluster`` does that for rounds of several servers. All of
-        them are held in memory at once: ask for ranges of keys, where that is too much.
-
-        Args:
-            tensor: name of a tensor; None for the only one.
-            keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
-            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
-
-        Returns:
-            The update of each client, also of clients without a key in the range, in ascending order of client ids.
-
-        Raises:
-            InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
-            FailedPreconditionError: the round is not sealed; or submissions of the tensor were merged when they arrived
-                (see ``RoundSpec.keep_submissions``); or the spec has ``privacy``, or a bound l2 that scales updates.
-            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
-            UnimplementedError: the server is older than this method; or the round is one of ":memory:".
-            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
-        """
-        request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
-        spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
-        with raise_if_late(deadline, f"the export of {self.name} has not ended"):
-            pages = await self._connection.export(request, deadline)
-        return await self._connection.transport.convert(exported_updates, spec, pages)
-
-    async def sample_keys(
-        self, tensor: str | None = None, *, every: SupportsIndex = 1, timeout: Timeout = None
-    ) -> Array:
-        """Returns every n-th key of the submissions of the sealed round, for example to plan ranges of keys.
-
-        Args:
-            tensor: name of a tensor; None for the only one.
-            every: n, 1 or more.
-            timeout: as in ``export_submissions``.
-
-        Returns:
-            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times. The
-            same for each call.
-
-        Raises:
-            InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
-                of ``export_submissions``.
-        """
-        every = checked_integer("every must be a number of keys, 1 or more", every, 1, (1 << 63) - 1)
-        request, deadline = export_request(self.name, tensor, None, every), checked_deadline(timeout)
-        with raise_if_late(deadline, f"the sampling of {self.name} has not ended"):
-            pages = await self._connection.export(request, deadline)
-        return await self._connection.transport.convert(exported_keys, pages)
-
     async def close(
         self,
         timeout: Timeout = None,
@@ -442,83 +305,6 @@ class Round(RoundAttributes):
         request = result_request(self.name, tensors, keys, result_format(key_encoding, value_encoding))
         return await self._read(request, checked_deadline(timeout))
 
-    async def certificate(self, timeout: Timeout = None) -> Certificate:
-        """Waits until the round has ended, and returns its signed certificate; always the same.
-
-        The round must be closed by somebody, as for ``result``. ``sparseagg.certificates.verify`` verifies it.
-
-        Args:
-            timeout: of waiting, in seconds or as a timedelta; None for no limit.
-
-        Raises:
-            FailedPreconditionError: the round's spec asks for no certificate, or the round is cancelled.
-            UnimplementedError: the server is older than this method.
-            TimeoutError: (``DeadlineExceededError``) the round has not ended within ``timeout``.
-        """
-        deadline = checked_deadline(timeout)
-        if not self._info.ended and self._info.spec.certificate:
-            await self._wait(deadline)
-        with naming_round(self.name):
-            request = pb.GetCertificateRequest(name=self.name)
-            return Certificate((await self._connection.call("GetCertificate", request, 0.0, deadline)).envelope)
-
-    async def receipt(self, client_id: ClientId) -> SubmissionReceipt:
-        """Returns what the server has signed about a client's submission that counts.
-
-        From the commit on it has the server's promise; once the round has ended with a certificate, the proof, too,
-        that the submission is in the certificate's tree. Keep the first as soon as you have submitted: only then is
-        there evidence, should the submission be dropped.
-
-        Args:
-            client_id: of the submission; "" for the name of this client's credential.
-
-        Raises:
-            NotFoundError: the client has no submission, or it was withdrawn.
-            FailedPreconditionError: the round's spec asks for no certificate.
-            PermissionDeniedError: the credential is of another client.
-            UnimplementedError: the server is older than this method.
-        """
-        request = pb.GetReceiptRequest(round=self.name, client_id=checked_client_id(client_id))
-        with naming_round(self.name):
-            return SubmissionReceipt.from_proto(await self._connection.call("GetReceipt", request))
-
-    async def export(self, folder: str | os.PathLike[str], timeout: Timeout = None) -> None:
-        """Waits until the round is done, and writes a bundle: certificate, submissions and result.
-
-        ``sparseagg.certificates.verify`` and ``replay`` compute the result of the bundle again, on any machine. The
-        bundle has the clients' updates as they have sent them.
-
-        Args:
-            folder: to write; there must be nothing of this name.
-            timeout: of waiting and reading, in seconds or as a timedelta; None for no limit.
-
-        Raises:
-            FailedPreconditionError: the round's spec does not allow it (``allow_export``).
-            RoundFailedError: the round has ended without a result.
-            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
-            UnimplementedError: the server is older than this method.
-            TimeoutError: (``DeadlineExceededError``) after ``timeout``; the folder then is incomplete.
-            OSError: the folder cannot be written, or exists.
-        """
-        deadline = checked_deadline(timeout)
-        if not self._info.spec.allow_export:
-            raise FailedPreconditionError(f"{self.name}: the spec does not allow an export (allow_export)")
-        certificate = await self.certificate(timeout)
-        result = await self._read(pb.StreamResultRequest(name=self.name), deadline)
-        writer = await self._connection.transport.convert(BundleWriter, folder)
-        try:
-            request = pb.ExportRoundRequest(name=self.name)
-            with raise_if_late(deadline, f"the export of {self.name} has not ended"), naming_round(self.name):
-                while True:
-                    page = await self._connection.call("ExportRound", request, 0.0, deadline)
-                    await self._connection.transport.convert(writer.add, page.chunks)
-                    request.page_token = page.next_page_token
-                    if not request.page_token:
-                        break
-            await self._connection.transport.convert(writer.finish, certificate.envelope, result)
-        finally:
-            writer.close()
-
     async def finish(
         self,
         timeout: Timeout = None,
@@ -572,38 +358,6 @@ class Round(RoundAttributes):
                 f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old"
             )
         return self._info
-
-    async def _wait(self, deadline: float | None) -> RoundInfo:
-        """Returns the round when it has ended. Asks the server to answer then, or after ``poll`` seconds; repeats."""
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
-            if self._info.ended:
-                return self._info
-            if seconds_to(deadline) == 0:
-                raise DeadlineExceededError(f"{self.name} is still {self._info.state}")
-            # The server may have answered early, at its own --max-wait.
-            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
-
-    async def _call(self, method: str, request: Any, deadline: float | None = None, wait_s: float = 0.0) -> RoundInfo:
-        """Calls a method whose answer is the round, keeps the answer in ``info`` and returns it.
-
-        ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
-        seconds beyond the deadline. If none has come by then, the ``DeadlineExceededError`` has the state last known.
-        """
-        with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
-            answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
-        self._info = RoundInfo.from_proto(answer)
-        return self._info
-
-    async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
-        """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none."""
-        if not self._info.ended:
-            await self._wait(deadline)
-        raise_if_failed(self._info)
-        with raise_if_late(deadline, f"the result of {self.name} has not been read"):
-            reader = await self._connection.read(request, self._info, deadline)
-        return reader.result(self._info)
 
 
 def _reconnected(endpoint: Endpoint, transport_class: type[Transport], info: RoundInfo) -> Round:

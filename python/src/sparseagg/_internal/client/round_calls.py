@@ -1,0 +1,75 @@
+"""What all operations of a round use."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.deadlines import poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.requests import wait_request
+from sparseagg._internal.client.round_attributes import RoundAttributes
+from sparseagg._internal.client.round_errors import raise_if_failed
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.result import Result
+from sparseagg.errors import DeadlineExceededError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["RoundCalls"]
+
+
+class RoundCalls(RoundAttributes):
+    """What all operations of a round use: its connection, and the round as the server described it last."""
+
+    def __init__(
+        self, connection: Connection | MemoryConnection, info: RoundInfo, owns_connection: bool = False
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self._owns_connection = owns_connection
+
+    @property
+    def handle(self) -> str:
+        return self._connection.endpoint.handle(self.name)
+
+    @property
+    def info(self) -> RoundInfo:
+        return self._info
+
+    async def refresh(self) -> RoundInfo:
+        """Asks the server for the round, and returns it as it is now."""
+        self._info = await self._connection.get_round(self.name)
+        return self._info
+
+    async def _wait(self, deadline: float | None) -> RoundInfo:
+        """Returns the round when it has ended. Asks the server to answer then, or after ``poll`` seconds; repeats."""
+        while True:
+            begun, poll = time.monotonic(), poll_seconds(deadline)
+            await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
+            if self._info.ended:
+                return self._info
+            if seconds_to(deadline) == 0:
+                raise DeadlineExceededError(f"{self.name} is still {self._info.state}")
+            # The server may have answered early, at its own --max-wait.
+            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+
+    async def _call(self, method: str, request: Any, deadline: float | None = None, wait_s: float = 0.0) -> RoundInfo:
+        """Calls a method whose answer is the round, keeps the answer in ``info`` and returns it.
+
+        ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
+        seconds beyond the deadline. If none has come by then, the ``DeadlineExceededError`` has the state last known.
+        """
+        with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
+            answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
+        self._info = RoundInfo.from_proto(answer)
+        return self._info
+
+    async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
+        """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none."""
+        if not self._info.ended:
+            await self._wait(deadline)
+        raise_if_failed(self._info)
+        with raise_if_late(deadline, f"the result of {self.name} has not been read"):
+            reader = await self._connection.read(request, self._info, deadline)
+        return reader.result(self._info)

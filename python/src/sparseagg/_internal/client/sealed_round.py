@@ -1,0 +1,126 @@
+"""Operations on the submissions of a sealed round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from sparseagg._internal.base.arguments import Timeout, checked_integer
+from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
+from sparseagg._internal.client.exported import ExportedUpdate, exported_keys, exported_updates
+from sparseagg._internal.client.requests import export_request, inspect_request
+from sparseagg._internal.client.round_calls import RoundCalls
+from sparseagg._internal.client.round_errors import naming_round
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.inspection import Inspection
+from sparseagg._internal.updates.arrays import Array
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["SealedRound"]
+
+
+class SealedRound(RoundCalls):
+    """The operation that seals a round, and those on a sealed one."""
+
+    async def seal(self, timeout: Timeout = None) -> RoundInfo:
+        """Freezes the submissions of the open round without merging them. The round is then "sealed".
+
+        No submission is added or withdrawn afterwards; ``submit`` of what counts already still gets its receipt. The
+        round's ``deadline`` has no effect any more: the round stays until ``close``, ``finish``, ``cancel`` or
+        ``delete``. A round that is sealed already stays as it is.
+
+        Args:
+            timeout: in seconds or as a timedelta; None for the client's.
+
+        Returns:
+            The round as it is now.
+
+        Raises:
+            RoundClosedError: the round is closed.
+            UnimplementedError: the server is older than this method.
+        """
+        with naming_round(self.name):
+            return await self._call("SealRound", pb.SealRoundRequest(name=self.name), checked_deadline(timeout))
+
+    async def inspect(self, tensors: Sequence[str] | None = None, timeout: Timeout = None) -> Inspection:
+        """Returns inner products of the submissions of the sealed round. The round stays as it is.
+
+        ``sparseagg.robust`` has rules that make weights of them, for ``close`` and ``finish``. The cost grows with
+        the square of the number of submissions: 60 of 100 000 keys take less than a second.
+
+        Args:
+            tensors: names of tensors of floats; None for all of them. Inner products and shared keys are over all these
+                tensors together.
+            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
+
+        Raises:
+            InvalidArgumentError: a tensor is unknown or not of floats, or the round has more than 4096 submissions.
+            FailedPreconditionError: the round is not sealed; or a tensor has merged submissions when they arrived, as
+                it does with the numerics "fixed_point" and with the ops "min" and "max".
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method.
+            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
+        """
+        request = inspect_request(self.name, tensors)
+        deadline = checked_deadline(timeout)
+        pages: list[pb.InspectRoundResponse] = []
+        with raise_if_late(deadline, f"the inspection of {self.name} has not ended"):
+            while not pages or pages[-1].next_page_token:
+                request.page_token = pages[-1].next_page_token if pages else ""
+                pages.append(await self._connection.call("InspectRound", request, 0.0, deadline))
+        return await self._connection.transport.convert(Inspection.from_pages, pages)
+
+    async def export_submissions(
+        self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None
+    ) -> dict[str, ExportedUpdate]:
+        """Returns the submissions of the sealed round for one tensor and a range of keys, for another merge.
+
+        The round stays as it is. Merged again, as by ``sparseagg.aggregate`` with submissions of other rounds or
+        without, they give the bits of one merge; ``sparseagg.cluster`` does that for rounds of several servers. All of
+        them are held in memory at once: ask for ranges of keys, where that is too much.
+
+        Args:
+            tensor: name of a tensor; None for the only one.
+            keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
+            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
+
+        Returns:
+            The update of each client, also of clients without a key in the range, in ascending order of client ids.
+
+        Raises:
+            InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
+            FailedPreconditionError: the round is not sealed; or submissions of the tensor were merged when they arrived
+                (see ``RoundSpec.keep_submissions``); or the spec has ``privacy``, or a bound l2 that scales updates.
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method; or the round is one of ":memory:".
+            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
+        """
+        request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
+        spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
+        with raise_if_late(deadline, f"the export of {self.name} has not ended"):
+            pages = await self._connection.export(request, deadline)
+        return await self._connection.transport.convert(exported_updates, spec, pages)
+
+    async def sample_keys(
+        self, tensor: str | None = None, *, every: SupportsIndex = 1, timeout: Timeout = None
+    ) -> Array:
+        """Returns every n-th key of the submissions of the sealed round, for example to plan ranges of keys.
+
+        Args:
+            tensor: name of a tensor; None for the only one.
+            every: n, 1 or more.
+            timeout: as in ``export_submissions``.
+
+        Returns:
+            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times. The
+            same for each call.
+
+        Raises:
+            InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
+                of ``export_submissions``.
+        """
+        every = checked_integer("every must be a number of keys, 1 or more", every, 1, (1 << 63) - 1)
+        request, deadline = export_request(self.name, tensor, None, every), checked_deadline(timeout)
+        with raise_if_late(deadline, f"the sampling of {self.name} has not ended"):
+            pages = await self._connection.export(request, deadline)
+        return await self._connection.transport.convert(exported_keys, pages)
