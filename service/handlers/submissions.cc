@@ -70,9 +70,15 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTarget(self.caller(), request.round()));
     v1::WithdrawSubmissionResponse answer;
-    ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    bool withdrawn = false;
+    if (round->config().IsIntake()) {
+      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.round()));
+      ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
+    } else {
+      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    }
     RETURN_IF_ERROR(round->AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());

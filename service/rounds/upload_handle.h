@@ -85,6 +85,8 @@ class UploadHandle {
   bool is_named_ = false;
   bool is_committing_ = false;       // a commit runs, and decides what becomes of the upload
   bool counts_as_refused_ = false;   // of a discarded upload
+  std::optional<StreamPlace> stream_;  // of a commit to a stream, whose client_id is the key in the version
+  std::string client_of_key_;          // of a commit to a stream: the client's id
   std::optional<ContentHash> hash_;  // of the content, from the commit on
   UploadProgress progress_;          // as of the last complete chunk, for callers that do not wait for mu_
   absl::Status discard_status_;      // the reason why the round removed the upload; OK: it has not, or it is committed

@@ -10,6 +10,7 @@
 #include "service/base/limits.h"
 #include "service/base/log.h"
 #include "service/rounds/registry.h"
+#include "service/streams/stream_registry.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
@@ -34,6 +35,7 @@ struct Rounds {
   const std::unique_ptr<Engine> engine = CreateCpuEngine({1});
   ServerContext server;
   Registry registry{server.ForRounds()};
+  StreamRegistry streams{&registry, server.ForRounds()};
 };
 
 }  // namespace sparseagg::service
