@@ -251,7 +251,8 @@ absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& str
   StoredStreams stored_streams;
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
   for (const Store::StoredRound& stored : rounds) {
-    const absl::Status restored = ToStatus([&] { return RestoreRound(store, stored, registry, limits, stored_streams); });
+    const absl::Status restored =
+        ToStatus([&] { return RestoreRound(store, stored, registry, limits, stored_streams); });
     if (restored.ok()) continue;
     return absl::Status(restored.code(),
                         absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,

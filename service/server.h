@@ -24,9 +24,9 @@
 #include "service/net/listener.h"
 #include "service/net/tls.h"
 #include "service/rounds/registry.h"
-#include "service/streams/stream_registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/streams/stream_registry.h"
 #include "service/tasks/task_registry.h"
 
 namespace sparseagg::service {

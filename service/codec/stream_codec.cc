@@ -38,7 +38,13 @@ absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const 
     return absl::InvalidArgumentError(absl::StrCat("staleness_weights has ", spec.staleness_weights_size(),
                                                    " entries; up to ", kMaxStaleness, " are allowed"));
   }
-  ASSIGN_OR_RETURN(config.round, DecodeRoundSpec(spec.round(), limits));
+  if (spec.round().max_submissions() != 0) {
+    return absl::InvalidArgumentError("round.max_submissions: is not of streams, whose field is buffer");
+  }
+  if (spec.buffer() == 0) return absl::InvalidArgumentError("buffer: is 0; a version needs at least one commit");
+  v1::RoundSpec round = spec.round();
+  round.set_max_submissions(spec.buffer());  // of which fixed_point makes its scale
+  ASSIGN_OR_RETURN(config.round, DecodeRoundSpec(round, limits));
   config.buffer = spec.buffer();
   config.staleness_weights.assign(spec.staleness_weights().begin(), spec.staleness_weights().end());
   config.one_per_client = spec.one_per_client();

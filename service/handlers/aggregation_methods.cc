@@ -73,16 +73,13 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Calle
 
 absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTarget(const Caller& caller,
                                                                       absl::string_view name) const {
-  if (absl::StartsWith(name, kStreamPrefix)) {
-    ASSIGN_OR_RETURN(const std::string id, ParseStreamName(name));
-    ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
-    if (round->config().IsIntake()) return round;
-    return absl::NotFoundError(absl::StrCat("no stream '", id, "'"));
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindRound(caller, name));
+  const bool names_stream = absl::StartsWith(name, kStreamPrefix);
+  ASSIGN_OR_RETURN(const std::string id, names_stream ? ParseStreamName(name) : ParseRoundName(name));
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
+  if (names_stream && !round->config().IsIntake()) return absl::NotFoundError(absl::StrCat("no stream '", id, "'"));
   if (!round->config().IsVersion()) return round;
-  return absl::FailedPreconditionError(absl::StrCat(name, " is a version of a stream; submissions go to streams/",
-                                                    round->config().stream->id));
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " is a version of a stream; submissions go to ", StreamName(round->config().stream->id)));
 }
 
 absl::Status AggregationMethods::CheckNotOfStream(const Round& round, absl::string_view verb) {

@@ -53,7 +53,8 @@ class AggregationMethods : public Methods {
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
-  // Finds where a submission goes: a round, or the intake of the stream "streams/{id}".
+  // Finds where a submission goes: a round, or the intake of the stream "streams/{id}", which "rounds/{id}" finds, too:
+  // over HTTP, the paths of submissions have that.
   // Errors: as of FindRound. FAILED_PRECONDITION: the round is a version of a stream.
   absl::StatusOr<std::shared_ptr<Round>> FindTarget(const Caller& caller, absl::string_view name) const;
   // Encodes the spec and the present figures of a round.

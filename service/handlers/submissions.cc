@@ -74,7 +74,8 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     v1::WithdrawSubmissionResponse answer;
     bool withdrawn = false;
     if (round->config().IsIntake()) {
-      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.round()));
+      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream,
+                       streams_.Find(self.caller().identity().tenant, round->config().id));
       ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
     } else {
       ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));

@@ -34,8 +34,8 @@ absl::Status NoRoundError(absl::string_view id) { return absl::NotFoundError(abs
 absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing, const RoundConfig& asked) {
   const StreamPart* const has = existing->config().stream.get();
   const StreamPart* const wants = asked.stream.get();
-  const bool is_of_same = has == nullptr || wants == nullptr ? has == wants
-                                                             : has->id == wants->id && has->version == wants->version;
+  const bool is_of_same =
+      has == nullptr || wants == nullptr ? has == wants : has->id == wants->id && has->version == wants->version;
   if (is_of_same && existing->config().wire_spec == asked.wire_spec) return existing;
   if (has != nullptr && has->version == 0 && wants == nullptr) {
     return absl::AlreadyExistsError(absl::StrCat("'", asked.id, "' is a stream; rounds and streams share their ids"));

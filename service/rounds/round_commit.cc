@@ -188,8 +188,9 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
                                    PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
-  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
-                                                        "", "", prepared.clip, upload.weight(), FactorOf(handle), leaf});
+  records.emplace(handle.client_id,
+                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "",
+                                      prepared.clip, upload.weight(), FactorOf(handle), leaf});
   const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
@@ -198,8 +199,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
-  absl::Status recorded = journal_->Write(
-      &Store::PutSubmission, handle.client_id, stored);
+  absl::Status recorded = journal_->Write(&Store::PutSubmission, handle.client_id, stored);
   if (!recorded.ok()) {
     sum_.UpdateReservation();
     return recorded;

@@ -67,13 +67,19 @@ RoundConfig Stream::VersionConfig(const StreamConfig& stream, uint64_t version,
   RoundConfig config = stream.round;
   config.id = absl::StrCat(stream.round.id, ".v", version);
   config.leaf_salt_key.clear();
+  config.max_submissions = 0;  // the stream cuts it
   config.stream = std::make_shared<StreamPart>();
   config.stream->id = stream.round.id;
   config.stream->version = version;
   config.stream->uploads = std::move(intake);
   config.stream->has_factors = stream.HasFactors();
   if (config.stream->has_factors) {
-    for (TensorSpec& tensor : config.tensors) tensor.aggregation.weighting = Weighting::kByWeight;
+    for (TensorSpec& tensor : config.tensors) {
+      AggregationSpec& aggregation = tensor.aggregation;
+      const bool is_fixed_point = aggregation.numerics == Numerics::kFixedPoint;
+      if (aggregation.weighting == Weighting::kUniform && is_fixed_point) aggregation.weight_bound = 1.0;
+      aggregation.weighting = Weighting::kByWeight;
+    }
   }
   return config;
 }
@@ -132,9 +138,8 @@ std::string Stream::KeyOf(absl::string_view client_id, uint64_t position) const 
 
 absl::StatusOr<double> Stream::WeightOfLocked(uint64_t base_version) const {
   if (base_version >= version_) {
-    return absl::InvalidArgumentError(absl::StrCat("base_version ", base_version,
-                                                   " is in the future: version ", version_, " of stream '",
-                                                   config_.round.id, "' is being filled"));
+    return absl::InvalidArgumentError(absl::StrCat("base_version ", base_version, " is in the future: version ",
+                                                   version_, " of stream '", config_.round.id, "' is being filled"));
   }
   const uint64_t staleness = version_ - 1 - base_version;
   if (staleness < config_.staleness_weights.size()) return config_.staleness_weights[staleness];
@@ -296,36 +301,45 @@ absl::Status Stream::Cut(uint64_t version, CutCause cause) {
 }
 
 absl::Status Stream::CutLocked(CutCause cause) {
+  const absl::Duration begin = services_.clock.Monotonic();
   PruneLocked();
   const uint64_t cut = version_;
-  absl::StatusOr<std::shared_ptr<Round>> next = registry_.Create(VersionConfig(config_, cut + 1, intake_->shared_config()));
+  absl::StatusOr<std::shared_ptr<Round>> next =
+      registry_.Create(VersionConfig(config_, cut + 1, intake_->shared_config()));
   if (!next.ok()) {
     return absl::Status(next.status().code() == absl::StatusCode::kAlreadyExists ? absl::StatusCode::kFailedPrecondition
-                                                                                  : next.status().code(),
+                                                                                 : next.status().code(),
                         absl::StrCat("version ", cut + 1, " of the stream cannot open: ", next.status().message()));
   }
   FailPoint("version_created");
   const absl::Time now = services_.clock.WallTime();
-  const absl::Status recorded = intake_->RecordCut(cut, CutRecord{static_cast<int>(cause), now, next_position_},
-                                                   versions_.begin()->first);
+  const absl::Status recorded =
+      intake_->RecordCut(cut, CutRecord{static_cast<int>(cause), now, next_position_}, versions_.begin()->first);
   if (!recorded.ok()) {
     registry_.Delete(config_.round.tenant, (*next)->config().id).IgnoreError();
     return recorded;
   }
   FailPoint("cut_recorded");
-  services_.metrics.CountCut(cause == CutCause::kFull ? "full" : cause == CutCause::kTimer ? "timer" : "call");
+  const char* const cause_name = cause == CutCause::kFull ? "full" : cause == CutCause::kTimer ? "timer" : "call";
+  services_.metrics.CountCut(cause_name);
   versions_[cut].cause = cause;
   versions_[cut].cut_time = now;
   versions_[cut + 1].round = *next;
   const std::shared_ptr<Round> closed = std::exchange(current_, *std::move(next));
   version_ = cut + 1;
-  num_slots_ = 0;
+  const uint64_t num_commits = std::exchange(num_slots_, 0);
   num_in_flight_ = 0;
   services_.timer.Cancel(timer_);
   closed->CloseVersion();
   intake_->FollowWrites(*closed);
   intake_->FollowWrites(*current_);
   changed_.SignalAll();
+  Log(LogLevel::kInfo, "stream_cut",
+      {{"stream", config_.round.LogName()},
+       {"version", cut},
+       {"cause", cause_name},
+       {"commits", num_commits},
+       {"ms", services_.clock.Monotonic() - begin}});
   return absl::OkStatus();
 }
 

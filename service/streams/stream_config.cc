@@ -27,13 +27,12 @@ absl::Status StreamConfig::Check() const {
   }
   if (buffer == 0) return Invalid("buffer", "is 0; a version needs at least one commit");
   if (round.submission_limit != 0 && buffer > round.submission_limit) {
-    return Invalid("buffer", absl::StrCat("is ", buffer, ", above the server's max_submissions ",
-                                          round.submission_limit));
+    return Invalid("buffer",
+                   absl::StrCat("is ", buffer, ", above the server's max_submissions ", round.submission_limit));
   }
   if (round.min_submissions > buffer) {
     return Invalid("round.min_submissions", absl::StrCat("is ", round.min_submissions, ", above the buffer ", buffer));
   }
-  if (round.max_submissions != 0) return Invalid("round.max_submissions", "is not of streams, whose field is buffer");
   if (round.deadline != absl::InfiniteDuration()) {
     return Invalid("round.deadline", "is not of streams, whose field is max_interval");
   }
@@ -47,17 +46,19 @@ absl::Status StreamConfig::Check() const {
   for (const TensorSpec& tensor : round.tensors) {
     const Op op = tensor.aggregation.op;
     if (tensor.aggregation.min_contributors > 1 && !one_per_client) {
-      return Invalid("round.min_contributors", absl::StrCat(Quoted(tensor), ": needs one_per_client, as a client with "
-                                                                            "two commits would count twice"));
+      return Invalid("round.min_contributors", absl::StrCat(Quoted(tensor),
+                                                            ": needs one_per_client, as a client with "
+                                                            "two commits would count twice"));
     }
     if (!HasFactors()) continue;
     if (op == Op::kUnion || op == Op::kMin || op == Op::kMax) {
-      return Invalid("staleness_weights", absl::StrCat(Quoted(tensor), ": the op ", Name(op),
-                                                       " ignores weights, so that all must be 1"));
+      return Invalid("staleness_weights",
+                     absl::StrCat(Quoted(tensor), ": the op ", Name(op), " ignores weights, so that all must be 1"));
     }
     if (!IsFloat(tensor.dtype)) {
-      return Invalid("staleness_weights", absl::StrCat(Quoted(tensor), ": sums of integers take integer weights, so "
-                                                                       "that all must be 1"));
+      return Invalid("staleness_weights", absl::StrCat(Quoted(tensor),
+                                                       ": sums of integers take integer weights, so "
+                                                       "that all must be 1"));
     }
   }
   return absl::OkStatus();

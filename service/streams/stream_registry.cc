@@ -36,8 +36,7 @@ absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Create(StreamConfig conf
   return stream;
 }
 
-absl::Status StreamRegistry::Restore(StreamConfig config, std::shared_ptr<Round> intake,
-                                     const Stream::Stored& stored) {
+absl::Status StreamRegistry::Restore(StreamConfig config, std::shared_ptr<Round> intake, const Stream::Stored& stored) {
   if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
   Name name(config.round.tenant, config.round.id);
   ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream,

@@ -10,8 +10,8 @@
 #include "service/base/limits.h"
 #include "service/base/log.h"
 #include "service/rounds/registry.h"
-#include "service/streams/stream_registry.h"
 #include "service/server_context.h"
+#include "service/streams/stream_registry.h"
 
 namespace sparseagg::service {
 

@@ -285,6 +285,11 @@ class MemoryConnection:
         if method == "CreateStream":
             spec = request.spec
             _check_round_spec(spec.round)
+            if spec.round.max_submissions:
+                raise InvalidArgumentError("round.max_submissions: is not of streams, whose field is buffer")
+            round_spec = pb.RoundSpec()
+            round_spec.CopyFrom(spec.round)
+            round_spec.max_submissions = spec.buffer  # of which fixed_point makes its scale
             times = {
                 "max_interval": seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
                 "deadline": seconds_of(spec.round.deadline) if spec.round.HasField("deadline") else None,
@@ -292,9 +297,9 @@ class MemoryConnection:
             }
             name = rounds.create_stream(
                 request.stream_id,
-                spec.round.SerializeToString(deterministic=True),
+                round_spec.SerializeToString(deterministic=True),
                 spec.SerializeToString(deterministic=True),
-                **engine_fields(RoundSpec.from_proto(spec.round)),
+                **engine_fields(RoundSpec.from_proto(round_spec)),
                 **times,
                 keep_submissions=spec.round.keep_submissions,
                 buffer=spec.buffer,

@@ -7,8 +7,8 @@ import datetime
 
 from sparseagg._internal.base.durations import seconds_of
 from sparseagg._internal.results.info import Refusal, RoundInfo, StreamPlace
-from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.spec.options import enum_name
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["StreamInfo", "StreamPlace", "StreamVersion"]
