@@ -90,9 +90,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         for number in range(options.cycles):
             rng = random.Random(seed * 1_000_003 + number)
-            kind = {"all": 0 if is_lossy else number % 3, "streams": 2}[options.kinds]
+            kinds = [2] if options.kinds == "streams" else [0] if is_lossy else [0, 1, 2]
+            kind, turn = kinds[number % len(kinds)], number // len(kinds)
             own = points_of[kind]
-            point = own[number // 6 % len(own)] if number // 3 % 2 == 0 else ""
+            point = own[turn // 2 % len(own)] if turn % 2 == 0 else ""
             clients = [make_client(index, seed) for index in range(options.clients)]
             batches = [make_batch(index, seed) for index in range(options.batches)]
             cycle: RoundCycle | TaskCycle | StreamCycle

@@ -48,7 +48,7 @@ def table(staleness: Staleness | None, max_staleness: int | None) -> list[float]
 
     Args:
         staleness: a function of the staleness, or the weights; None: 1 for each.
-        max_staleness: the largest one that is taken. None: 0 for a function, and the length of a given table less 1.
+        max_staleness: the largest one that is taken. None: 20, or the end of a given table.
 
     Raises:
         InvalidArgumentError: a weight is not within 0 and 1, or ``max_staleness`` is not that of the table.
@@ -58,7 +58,7 @@ def table(staleness: Staleness | None, max_staleness: int | None) -> list[float]
     if staleness is None:
         staleness = constant()
     if callable(staleness):
-        weights = [staleness(each) for each in range((max_staleness or 0) + 1)]
+        weights = [staleness(each) for each in range((20 if max_staleness is None else max_staleness) + 1)]
     else:
         weights = list(staleness)
         if max_staleness is not None and max_staleness != len(weights) - 1:

@@ -7,6 +7,8 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import sparseagg as sa
@@ -72,7 +74,7 @@ class StreamCycle(Cycle):
     def _open(self, client: sa.Client) -> sa.Stream:
         return client.stream(SPEC, buffer=BUFFER, staleness=WEIGHTS, stream_id=self._id)
 
-    def _guarded(self, work, argument) -> None:
+    def _guarded(self, work: Callable[[Any], None], argument: Any) -> None:
         try:
             work(argument)
         except Exception as error:
@@ -86,8 +88,10 @@ class StreamCycle(Cycle):
                 self._sent[who.id, name] = who
                 base = max(0, stream.refresh().version - 1 - number)
                 update = {"v": (who.keys, who.rows)}
-                kept = {"base_version": base, "submission_id": name}
+                kept: dict[str, Any] = {"base_version": base, "submission_id": name}
                 done = stream.submit(who.id, update, who.weight, resumable=who.resumable, **kept)
+                if done.stream is None:
+                    raise Failure("a commit has no place")
                 with self._lock:
                     self._places[who.id, name] = done.stream
                 if who.repeats:
@@ -156,8 +160,10 @@ class StreamCycle(Cycle):
         position = 0
         for version in versions:
             listed = stream.round(version.version).submissions()
-            places = {(each.client_id, each.submission_id): each.stream for each in listed}
-            counted.update(places)
+            places = {(each.client_id, each.submission_id): each.stream for each in listed if each.stream is not None}
+            if len(places) != len(listed):
+                raise Failure(f"version {version.version} lists a commit twice, or one without a place")
+            counted.update(places.keys())
             positions = sorted(each.position for each in places.values())
             if positions[0] <= position:
                 raise Failure(f"version {version.version} has a commit from before the cut of an earlier one")

@@ -65,7 +65,7 @@ class StreamCalls:
             buffer: commits of a version, K.
             staleness: the factor of the weight of an update of staleness τ, from 0 to 1: a function such as
                 ``sparseagg.staleness.polynomial(0.5)``, or the numbers for τ = 0, 1, … None: 1 for each.
-            max_staleness: the largest τ that is taken; None: 0, or the end of the given numbers.
+            max_staleness: the largest τ that is taken; None: 20, or the end of the given numbers.
             max_interval: seconds from the first commit of a version to its cut at the latest; None: no limit.
             one_per_client: whether a version takes one commit of each client.
             stream_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,107}; None for a random id. If the server has a stream of this id

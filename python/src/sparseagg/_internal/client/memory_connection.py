@@ -290,7 +290,7 @@ class MemoryConnection:
             round_spec = pb.RoundSpec()
             round_spec.CopyFrom(spec.round)
             round_spec.max_submissions = spec.buffer  # of which fixed_point makes its scale
-            times = {
+            times: dict[str, Any] = {
                 "max_interval": seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
                 "deadline": seconds_of(spec.round.deadline) if spec.round.HasField("deadline") else None,
                 "result_ttl": seconds_of(spec.round.result_ttl) if spec.round.HasField("result_ttl") else None,

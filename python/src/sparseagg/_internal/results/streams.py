@@ -113,4 +113,4 @@ class StreamInfo:
 
 
 def _time(proto: pb.Stream | pb.StreamVersion, field: str) -> datetime.datetime | None:
-    return getattr(proto, field).ToDatetime(datetime.timezone.utc) if proto.HasField(field) else None  # type: ignore[arg-type]
+    return getattr(proto, field).ToDatetime(datetime.timezone.utc) if proto.HasField(field) else None
