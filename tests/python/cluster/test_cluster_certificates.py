@@ -48,13 +48,15 @@ def _submit_all(rnd):
 
 def _on_cluster(key, servers):
     options = ["--certificate-key", str(key)]
-    with Cluster(servers, ranges=2, server_options=options, certificate_key=key) as cluster:
-        with cluster.create_round(SPEC, "r") as rnd:
-            _submit_all(rnd)
-            early = rnd.receipt("client-3")
-            assert early.leaf_index is None
-            rnd.finish()
-            return rnd.certificate(), rnd.receipt("client-3"), early
+    with (
+        Cluster(servers, ranges=2, server_options=options, certificate_key=key) as cluster,
+        cluster.create_round(SPEC, "r") as rnd,
+    ):
+        _submit_all(rnd)
+        early = rnd.receipt("client-3")
+        assert early.leaf_index is None
+        rnd.finish()
+        return rnd.certificate(), rnd.receipt("client-3"), early
 
 
 def _statement(certificate):
@@ -105,11 +107,13 @@ def test_wrong_key_files_are_named(key, tmp_path):
     wrong = tmp_path / "wrong.key"
     for content, text in ((b"no key", "has no private key in PEM"), (_rsa(tmp_path), "is not of Ed25519")):
         wrong.write_bytes(content)
-        with Cluster(1, server_options=options, certificate_key=wrong) as cluster:
-            with cluster.create_round(SPEC) as rnd:
-                _submit_all(rnd)
-                with pytest.raises(sa.InvalidArgumentError, match=f"wrong.key.*{text}"):
-                    rnd.finish()
+        with (
+            Cluster(1, server_options=options, certificate_key=wrong) as cluster,
+            cluster.create_round(SPEC) as rnd,
+        ):
+            _submit_all(rnd)
+            with pytest.raises(sa.InvalidArgumentError, match=f"wrong.key.*{text}"):
+                rnd.finish()
 
 
 def _rsa(folder: pathlib.Path) -> bytes:
