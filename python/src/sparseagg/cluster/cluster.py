@@ -52,6 +52,8 @@ class Cluster:
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         server_options: more flags of the servers that are started.
+        certificate_key: file of an Ed25519 private key in PEM, which signs the certificates of rounds that ask for one.
+            Give the servers the same key: then a certificate states what one server would.
         client: arguments of ``sparseagg.Client``, such as ``token`` and ``tls``, for all servers.
 
     Raises:
@@ -70,6 +72,7 @@ class Cluster:
         range_bytes: SupportsIndex = 256 << 20,
         data_dir: str | os.PathLike[str] | None = None,
         server_options: Sequence[str] = (),
+        certificate_key: str | os.PathLike[str] | None = None,
         **client: Any,
     ) -> None:
         cores = os.cpu_count() or 1
@@ -79,7 +82,7 @@ class Cluster:
         largest = checked_integer("range_bytes must be a number of bytes, 1 or more", range_bytes, 1, (1 << 63) - 1)
         if executor not in _EXECUTORS:
             raise InvalidArgumentError(f'executor must be "local" or "ray", got {shown(executor)}')
-        self._plan = Plan(ranges, count, largest, max(1, cores // count))
+        self._plan = Plan(ranges, count, largest, max(1, cores // count), _path(certificate_key))
         self._owned = contextlib.ExitStack()
         try:
             addresses = self._addresses(servers, data_dir, server_options)
@@ -170,3 +173,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    return None if path is None else pathlib.Path(path)
