@@ -230,6 +230,11 @@ class Round : public std::enable_shared_from_this<Round> {
   }
   // Makes WhenDurable and AwaitDurable wait for what `other` has written until now, too.
   void FollowWrites(const Round& other) { journal_->Follow(other.journal_->latest()); }
+  // Returns: the latest version of the intake's stream that is DONE; nullopt of any other round.
+  std::optional<uint64_t> LatestVersion() const {
+    const std::shared_ptr<StreamCommits> commits = Commits();
+    return commits == nullptr ? std::nullopt : std::optional(commits->LatestDone());
+  }
   // A version: begins a commit, which will be counted even if the version is closed before AddStreamCommit.
   // Errors: FAILED_PRECONDITION: the version is not open.
   absl::Status BeginStreamCommit();

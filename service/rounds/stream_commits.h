@@ -42,6 +42,8 @@ class StreamCommits {
   virtual absl::StatusOr<Receipt> Commit(const StreamUpload& upload) = 0;
   // Returns: the commit of this client and submission id, if its version is kept. Its receipt is no duplicate.
   virtual std::optional<CommittedSubmission> Find(UploadName name) const = 0;
+  // Returns: the latest version that is DONE; 0: there is none, or it has expired.
+  virtual uint64_t LatestDone() const = 0;
 };
 
 }  // namespace sparseagg::service

@@ -161,6 +161,15 @@ std::optional<CommittedSubmission> Stream::Find(UploadName name) const {
   return FindLocked(found->second, name.first);
 }
 
+uint64_t Stream::LatestDone() const {
+  MutexLock lock(&mu_);
+  for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
+    const std::shared_ptr<Round> round = version->second.round.lock();
+    if (round != nullptr && round->state() == RoundState::kDone) return version->first;
+  }
+  return 0;
+}
+
 std::optional<absl::StatusOr<Receipt>> Stream::AnswerAgain(const CommittedSubmission& found,
                                                            const StreamUpload& upload) {
   if (found.hash != upload.hash) {

@@ -102,6 +102,7 @@ class Stream : public StreamCommits, public std::enable_shared_from_this<Stream>
 
   absl::StatusOr<Receipt> Commit(const StreamUpload& upload) override;
   std::optional<CommittedSubmission> Find(UploadName name) const override;
+  uint64_t LatestDone() const override;
   // Takes a commit out of the current version; no other one moves. `submission_id`: empty: the latest of the client.
   // Returns: false if the version has none. Errors: FAILED_PRECONDITION: its version was cut; or as of Round::Withdraw.
   absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
