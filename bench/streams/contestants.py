@@ -97,9 +97,7 @@ class Nvflare:
 class Appfl:
     """APPFL's FedBuffAggregator, fed with dense models, or with base − model if ``gradient_based``."""
 
-    def __init__(
-        self, model: np.ndarray, buffer: int, exponent: float, gradient_based: bool, **settings: Any
-    ) -> None:
+    def __init__(self, model: np.ndarray, buffer: int, exponent: float, gradient_based: bool, **settings: Any) -> None:
         import torch
         from appfl.algorithm.aggregator import FedBuffAggregator
         from omegaconf import OmegaConf

@@ -24,9 +24,9 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "common")]
-import json_lines
-from problem import Problem
-from sparseagg._internal.commands.demo import corpus
+import json_lines  # noqa: E402
+from problem import Problem  # noqa: E402
+from sparseagg._internal.commands.demo import corpus  # noqa: E402
 
 CLIENTS, AT_A_TIME, BUFFER, HORIZON, LOSS_EVERY = 64, 16, 4, 20.0, 0.5
 LEARNING_RATES, SEEDS, TARGET = (8.0, 16.0, 32.0, 64.0), (1, 2, 3), 2.2

@@ -29,10 +29,9 @@ def run(problem: Problem, settings: dict[str, Any]) -> dict[str, Any]:
         rounds = simulation.synchronous(
             clients, contestants.merge_round, model, at_a_time, settings["counted"], seed, horizon
         )
-        versions = 0
         for now, updates, model in rounds:
-            versions += 1
             curve.append([now, updates, problem.loss(model)])
+        versions = len(curve) - 1
     else:
         server = contestants.SERVERS[kind](model, **settings)
         versions = -server.version

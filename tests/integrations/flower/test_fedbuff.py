@@ -70,7 +70,9 @@ def check_versions(trained: list[Trained], models: dict[int, jobs.Arrays], buffe
     return seen
 
 
-def run(app: Any, *, grid: LocalGrid | None = None, versions: int = 6, config: Any = None, timeout: float = 60, **more: Any) -> Any:
+def run(
+    app: Any, *, grid: LocalGrid | None = None, versions: int = 6, config: Any = None, timeout: float = 60, **more: Any
+) -> Any:
     """Runs the strategy; returns Flower's result, and the model of each version."""
     models: dict[int, jobs.Arrays] = {}
 

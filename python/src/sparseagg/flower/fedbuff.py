@@ -57,9 +57,9 @@ class SparseFedBuff:
         strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=32, buffer=8)
         result = strategy.start(grid, arrays, num_versions=200)
 
-    So many clients train at any time. Each is sent the current version, and its update is committed with that version as
-    ``base_version``. When ``buffer`` updates are there, the stream makes the next version of them, in which an update
-    of an older version counts less. A client that is done is followed by one that is drawn from the idle ones.
+    ``concurrency`` clients train at any time. Each is sent the current version, and its update is committed with that
+    version as ``base_version``. When ``buffer`` updates are there, the stream makes the next version of them, in which
+    an update of an older version counts less. A client that is done is followed by one drawn from the idle ones.
 
     A client that fails, or whose update is refused, is asked again after the next version. One that does not reply in
     time is replaced; should its reply come, it counts, unless it is stale beyond ``max_staleness``. Clients use
@@ -195,9 +195,7 @@ class _Run:
 
     def _open_stream(self) -> Any:
         strategy, tables = self._strategy, self._tables(self.model)
-        tensors = [
-            difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()
-        ]
+        tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
         spec = sa.RoundSpec(tensors, **strategy._options)
         self._is_weighted = is_weighted(spec)
         stream = self._client.stream(
