@@ -351,7 +351,8 @@ class _Run:
                 self._apply(version)
 
     def _apply(self, version: Any) -> None:
-        tables, changed = {}, {}
+        tables: dict[str, Table] = {}
+        changed: dict[str, Any] = {}
         try:
             if version.state != "done":
                 raise sa.errors.FailedPreconditionError(f"it is {version.state}: {version.state_reason}")
