@@ -61,6 +61,14 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Calle
   return registry_.Find(caller.identity().tenant, id);
 }
 
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRoundOf(absl::string_view client_id,
+                                                                       const Caller& caller,
+                                                                       absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindRound(caller, name));
+  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
+  return round;
+}
+
 bool AggregationMethods::HidesCounts(const Round& round, const Identity& caller) {
   return round.config().HasPrivacy() && (caller.role == Role::kClient || caller.role == Role::kObserver);
 }

@@ -70,7 +70,8 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindRoundOf(request.client_id(), self.caller(), request.round()));
     v1::WithdrawSubmissionResponse answer;
     ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
     RETURN_IF_ERROR(round->AwaitDurable());

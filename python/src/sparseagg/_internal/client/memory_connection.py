@@ -129,6 +129,10 @@ class MemoryConnection:
         thread.start()
         self._end = weakref.finalize(self, _close, self._rounds, thread, self._pid)  # by the end of Python
 
+    def at_home(self, spec: RoundSpec, client_id: str) -> MemoryConnection:
+        """Returns this connection, which has all clients."""
+        return self
+
     async def close(self) -> None:
         """Discards the rounds. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
@@ -268,6 +272,8 @@ class MemoryConnection:
             raise FailedPreconditionError(
                 'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
             )
+        if spec.HasField("cluster"):
+            raise InvalidArgumentError('rounds of ":memory:" are of this process alone, and have no cluster')
         times: dict[str, Any] = {
             field: seconds_of(getattr(spec, field)) if spec.HasField(field) else None
             for field in ("deadline", "result_ttl")
