@@ -49,6 +49,8 @@ def check_bits(clusters, spec, updates, servers=SERVERS):
             for client_id, (update, weight) in updates.items():
                 opened.submit(client_id, update, weight)
             found = {ranges: outcome(clusters[number, ranges].resume(opened.name).finish) for ranges in RANGES}
+            stored = clusters[number, RANGES[number % len(RANGES)]].resume(opened.name)
+            assert outcome(lambda stored=stored: (stored.close(), stored.result())[1]) == expected, number
         assert found == dict.fromkeys(RANGES, expected), number
 
 

@@ -32,6 +32,7 @@ from sparseagg._internal.client.retry import Retries, RetryPolicy, error_from_ca
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
+from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.encode import encode_batch
@@ -126,7 +127,10 @@ class Connection:
         """Returns the connection to the server that takes the client's submission to a round of this spec."""
         if spec.cluster is None or not client_id:  # the server knows the name of the credential
             return self
-        return self._at(spec.cluster.home_of(client_id).address) or self
+        home = home_of(client_id, len(spec.cluster.servers))
+        if home == spec.cluster.index and len(self._servers) == 1:
+            return self  # at whatever address this client knows the server by
+        return self._at(spec.cluster.servers[home].address) or self
 
     def _at(self, address: str | None) -> Connection | None:
         """Returns the connection to another server of a round, with the arguments of this one; None: there is none."""

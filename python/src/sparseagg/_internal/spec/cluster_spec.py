@@ -53,10 +53,6 @@ class ClusterSpec:
         object.__setattr__(self, "servers", servers)
         object.__setattr__(self, "index", index)
 
-    def home_of(self, client_id: str) -> HomeServer:
-        """Returns the server that takes the client's submission."""
-        return self.servers[home_of(client_id, len(self.servers))]
-
     def to_proto(self) -> pb.ClusterSpec:
         """Returns the message."""
         servers = [pb.HomeServer(address=each.address, http_url=each.http_url or "") for each in self.servers]
