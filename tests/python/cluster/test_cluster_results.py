@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 
@@ -148,3 +149,50 @@ def test_clients_of_the_handle_go_home(cluster):
             assert batch.num_submissions == 3
         left.update({each: {"top": ([i + 1], [i + 1.0])} for i, each in enumerate("xyz")})
         assert digest(opened.finish()) == digest(sa.aggregate(left, SPEC))
+
+
+def test_tables_are_written_in_parts(cluster, tmp_path):
+    expected = sa.aggregate(updates_of(), SPEC)
+    with submitted(cluster) as opened:
+        opened.close()
+        for name in ("sparse", "dense", "keys"):
+            paths = opened.save(tmp_path / name, name)
+            loaded = [dict(np.load(path)) for path in paths]
+            assert [path.name for path in paths] == sorted(path.name for path in (tmp_path / name).iterdir())
+            assert np.array_equal(np.concatenate([each["keys"] for each in loaded]), indices_of(expected[name]))
+        rows = np.concatenate(
+            [each["values"] for each in [dict(np.load(p)) for p in opened.save(tmp_path / "a", "sparse")]]
+        )
+        assert rows.tobytes() == np.asarray(expected["sparse"].values).tobytes()
+        with pytest.raises(sa.errors.InvalidArgumentError, match="5 tensors"):
+            opened.save(tmp_path)
+        with pytest.raises(sa.errors.InvalidArgumentError, match="csv"):
+            opened.save(tmp_path, "sparse", kind="csv")
+
+
+def indices_of(result):
+    """The keys with a submission: all of a sparse result, and those of a dense one that are not filled."""
+    if result.layout == "sparse":
+        return result.keys
+    listed = np.concatenate([update[result.name][0] for update in updates_of().values()])
+    return np.unique(listed)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="PyArrow is not installed")
+def test_tables_in_parquet(cluster, tmp_path):
+    parquet = importlib.import_module("pyarrow.parquet")
+    expected = sa.aggregate(updates_of(), SPEC)["sparse"]
+    with submitted(cluster) as opened:
+        opened.close()
+        tables = [parquet.read_table(path) for path in opened.save(tmp_path, "sparse", kind="parquet")]
+    assert [key for table in tables for key in table["keys"].to_pylist()] == expected.keys.tolist()
+    assert [row for table in tables for row in table["values"].to_pylist()] == np.asarray(expected.values).tolist()
+    assert tables[0].column_names == ["keys", "values", "counts", "weights"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="PyArrow is installed")
+def test_parquet_needs_pyarrow(cluster, tmp_path):
+    with submitted(cluster) as opened:
+        opened.close()
+        with pytest.raises(sa.errors.UnimplementedError, match="pyarrow"):
+            opened.save(tmp_path, "sparse", kind="parquet")

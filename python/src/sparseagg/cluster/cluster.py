@@ -58,6 +58,7 @@ class Cluster:
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         gpus: GPUs of each reducer, also a part of one; above 0 the CUDA engine merges. Only with "ray".
+        reducer_cpus: of each reducer's actor, for Ray's accounts; 0 where others, as Flower's simulation, take all.
         server_cpus, server_gpus: of each server's actor. Only with "ray" and servers that are started.
         server_options: more flags of the servers that are started. On several nodes of Ray the servers listen on their
             nodes' addresses, which needs flags for credentials and TLS, or "--insecure".
@@ -80,6 +81,7 @@ class Cluster:
         ranges: SupportsIndex | None = None,
         range_bytes: SupportsIndex = 256 << 20,
         data_dir: str | os.PathLike[str] | None = None,
+        reducer_cpus: SupportsFloat = 1,
         gpus: SupportsFloat = 0,
         server_cpus: SupportsFloat = 1,
         server_gpus: SupportsFloat = 0,
@@ -94,7 +96,7 @@ class Cluster:
         largest = checked_integer("range_bytes must be a number of bytes, 1 or more", range_bytes, 1, (1 << 63) - 1)
         if executor not in ("local", "ray"):
             raise InvalidArgumentError(f'executor must be "local" or "ray", got {shown(executor)}')
-        shares = {"gpus": gpus, "server_cpus": server_cpus, "server_gpus": server_gpus}
+        shares = {"gpus": gpus, "reducer_cpus": reducer_cpus, "server_cpus": server_cpus, "server_gpus": server_gpus}
         share = {name: checked_number(f"{name} must be 0 or more", value) for name, value in shares.items()}
         if executor == "local" and (share["gpus"] or share["server_gpus"]):
             raise InvalidArgumentError('gpus and server_gpus are resources of Ray: executor="ray"')
@@ -103,7 +105,7 @@ class Cluster:
         self._owned = contextlib.ExitStack()
         self._started: LocalServers | RayServers | None = None
         try:
-            num_cpus = count + number * share["server_cpus"]
+            num_cpus = count * share["reducer_cpus"] + number * share["server_cpus"]
             ray = self._owned.enter_context(ray_session(num_cpus)) if executor == "ray" else None
             if number:
                 if ray is None:
@@ -118,7 +120,7 @@ class Cluster:
             self._executor: Executor = (
                 LocalExecutor(self._clients, count)
                 if ray is None
-                else RayExecutor(ray, self._clients, count, share["gpus"])
+                else RayExecutor(ray, self._clients, count, share["reducer_cpus"], share["gpus"])
             )
             self._owned.callback(self._executor.close)
         except BaseException:

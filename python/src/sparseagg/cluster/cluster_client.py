@@ -28,8 +28,9 @@ class ClusterClient:
     ``close`` leaves the cluster as it is.
     """
 
-    def __init__(self, cluster: Cluster, clients: Sequence[Client]) -> None:
+    def __init__(self, cluster: Cluster, clients: Sequence[Client], owns_cluster: bool = False) -> None:
         self._cluster = cluster
+        self._owns_cluster = owns_cluster
         self._clients = clients
         first = clients[0]
         self.lease_task = first.lease_task
@@ -53,7 +54,9 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """Does nothing: the connections are the cluster's."""
+        """Does nothing where the connections are those of a cluster that is used elsewhere."""
+        if self._owns_cluster:
+            self._cluster.close()
 
     def server_info(self) -> ServerInfo:
         """Returns version, engine and limits of the first server."""

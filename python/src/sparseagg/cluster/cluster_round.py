@@ -6,6 +6,8 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import math
+import os
+import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -31,6 +33,7 @@ from sparseagg.cluster.plan import KeyRange, cuts_of_rows, cuts_of_sample
 from sparseagg.cluster.published import Part, PartStore, read_list, read_part, remove_all, write_list
 from sparseagg.cluster.reduce import RangeTask, range_spec
 from sparseagg.cluster.round_info import cluster_info
+from sparseagg.cluster.tables import dataset_of, write_parts
 from sparseagg.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -277,12 +280,45 @@ class ClusterRound:
             tensor: its name; None: the only one.
             timeout: as of ``result``.
         """
-        found = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
+        for part in self._parts(tensor, timeout)[1]:
+            yield read_part(part, self.spec.tensor(part.tensor), self._clients)
+
+    def save(
+        self, folder: str | os.PathLike[str], tensor: str | None = None, *, kind: str = "npz", timeout: Timeout = None
+    ) -> list[pathlib.Path]:
+        """Writes a tensor's result to files, one for each range, in order of keys: part-00000.npz, ….
+
+        Columns: keys, and those of values, counts, weights and moments that the result has. Holds as many ranges at a
+        time as there are servers.
+
+        Args:
+            folder: made where it is missing. Files of these names are replaced.
+            tensor: its name; None: the only one.
+            kind: "npz", or "parquet", which needs PyArrow.
+            timeout: as of ``result``.
+
+        Raises:
+            UnimplementedError: "parquet" without PyArrow.
+        """
+        if kind not in ("npz", "parquet"):
+            raise InvalidArgumentError(f'kind must be "npz" or "parquet", got {shown(kind)}')
+        found, parts = self._parts(tensor, timeout)
+        return write_parts(folder, kind, found, parts, self._clients)
+
+    def dataset(self, tensor: str | None = None, timeout: Timeout = None) -> Any:
+        """Returns a tensor's result as a Ray Dataset, a block for each range. Tasks of Ray read it from the servers.
+
+        Raises:
+            UnimplementedError: Ray or PyArrow is not installed: ``pip install "ray[data]"``.
+        """
+        found, parts = self._parts(tensor, timeout)
+        return dataset_of(found, parts, self._clients)
+
+    def _parts(self, tensor: str | None, timeout: Timeout) -> tuple[TensorSpec, list[Part]]:
         if tensor is None and len(self.spec.tensors) > 1:
             raise InvalidArgumentError(f"the round has {len(self.spec.tensors)} tensors: name one")
-        for part in self._list(timeout)[0]:
-            if part.tensor == found.name:
-                yield read_part(part, found, self._clients)
+        found = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
+        return found, [part for part in self._list(timeout)[0] if part.tensor == found.name]
 
     def finish(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> Result:
         """Seals the round, merges its submissions by ranges of keys, and returns the result.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +23,15 @@ class RayExecutor:
     Args:
         ray: the module, connected.
         clients: of each server; each actor gets copies, which connect by themselves.
-        reducers: number of actors, each of one CPU. They are spread over the nodes, as far as there are some.
+        reducers: number of actors. They are spread over the nodes, as far as there are some.
+        cpus: of each actor, as Ray counts them.
         gpus: of each actor, also a part of one.
     """
 
-    def __init__(self, ray: Any, clients: Sequence[Client], reducers: int, gpus: float = 0.0) -> None:
+    def __init__(self, ray: Any, clients: Sequence[Client], reducers: int, cpus: float, gpus: float) -> None:
         self._ray = ray
         actor = ray.remote(
-            num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
         )(_Reducer)
         self._actors = [actor.remote(list(clients)) for _ in range(reducers)]
         self._pool = ray.util.ActorPool(self._actors)
@@ -47,7 +49,8 @@ class RayExecutor:
     def close(self) -> None:
         """Ends the actors."""
         for actor in self._actors:
-            self._ray.kill(actor)
+            with contextlib.suppress(Exception):  # whoever owns Ray has ended it
+                self._ray.kill(actor)
 
 
 class _Reducer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Sequence
@@ -47,15 +48,19 @@ class RayServers:
         self._ray = ray
         self.actors: list[Any] = []
         bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
-        self._group = ray.util.placement_group([bundle] * number, strategy="SPREAD")
+        # A bundle of nothing is none: without a share of a node, each actor is placed by itself.
+        has_share = bool(cpus or gpus)
+        self._group = ray.util.placement_group([bundle] * number, strategy="SPREAD") if has_share else None
         try:
-            if not self._group.wait(_READY_S):
+            if self._group is not None and not self._group.wait(_READY_S):
                 raise UnavailableError(f"Ray has no room for {number} servers of {bundle} within {_READY_S:g} s")
             # One machine: its loopback, which needs no credentials. Several: the address of each node.
             nodes = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
             strategies = ray.util.scheduling_strategies
             for index in range(number):
-                place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+                place: Any = "SPREAD"
+                if self._group is not None:
+                    place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
                 made = ray.remote(
                     num_cpus=cpus,
                     num_gpus=gpus,
@@ -79,11 +84,13 @@ class RayServers:
 
     def close(self) -> None:
         """Stops the servers in order, then ends their actors."""
-        stops = [actor.close.remote() for actor in self.actors]
-        self._ray.wait(stops, num_returns=len(stops), timeout=30.0) if stops else None
-        for actor in self.actors:
-            self._ray.kill(actor)
-        self._ray.util.remove_placement_group(self._group)
+        with contextlib.suppress(Exception):  # whoever owns Ray has ended it
+            stops = [actor.close.remote() for actor in self.actors]
+            self._ray.wait(stops, num_returns=max(1, len(stops)), timeout=30.0)
+            for actor in self.actors:
+                self._ray.kill(actor)
+            if self._group is not None:
+                self._ray.util.remove_placement_group(self._group)
 
 
 class _ServerActor:
