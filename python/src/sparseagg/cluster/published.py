@@ -41,6 +41,7 @@ class Part:
         num_rows: of the result in the range.
         name: of the round there.
         head: of ``TensorResult``, without its columns.
+        seconds: that export, merge and write of the range took.
     """
 
     tensor: str
@@ -50,6 +51,7 @@ class Part:
     num_rows: int
     name: str
     head: dict[str, Any]
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

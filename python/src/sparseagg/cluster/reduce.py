@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,8 +49,12 @@ class RangeTask:
 
 def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
     """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
+    begun = time.monotonic()
     result = reduce_range(task, [client.get_round(task.round_name) for client in clients])
-    return result if task.store is None else task.store.write(result, clients)
+    if task.store is None:
+        return result
+    part = task.store.write(result, clients)
+    return dataclasses.replace(part, seconds=time.monotonic() - begun)
 
 
 def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
