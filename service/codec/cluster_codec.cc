@@ -31,7 +31,8 @@ bool IsHostAndPort(absl::string_view text) {
   if (colon == absl::string_view::npos) return false;
   absl::string_view host = text.substr(0, colon);
   const absl::string_view port = text.substr(colon + 1);
-  const bool is_ipv6 = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+  const bool is_ipv6 = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  if (is_ipv6) host = host.substr(1, host.size() - 2);
   const absl::string_view others = is_ipv6 ? absl::string_view(":.") : absl::string_view(".-_");
   if (host.empty() || host.size() > kMaxHostBytes) return false;
   if (!std::all_of(host.begin(), host.end(), [&](unsigned char c) { return IsIn(c, others); })) return false;

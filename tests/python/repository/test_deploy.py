@@ -20,7 +20,13 @@ CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 UNIT = DEPLOY / "systemd" / "sparseagg.service"
 # Every "--flag" in these is one of the server's.
-FILES_OF_FLAGS = [COMPOSE, UNIT, DEPLOY / "statefulset" / "servers.yaml", CHART / "values.yaml", CHART / "templates" / "deployment.yaml"]
+FILES_OF_FLAGS = [
+    COMPOSE,
+    UNIT,
+    DEPLOY / "statefulset" / "servers.yaml",
+    CHART / "values.yaml",
+    CHART / "templates" / "deployment.yaml",
+]
 DEFAULT_SHUTDOWN_S = 10
 
 

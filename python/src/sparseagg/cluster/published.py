@@ -138,7 +138,9 @@ def read_list(round_id: str, client: Client) -> tuple[list[Part], dict[str, Any]
         return None
     words = np.asarray(opened.result()["list"].values)
     about: dict[str, Any] = json.loads(words.astype("<u4").tobytes().decode())
-    return [Part(**part) for part in about.pop("parts")], about
+    known = {field.name for field in dataclasses.fields(Part)}  # another version may have written more
+    parts = [{name: value for name, value in part.items() if name in known} for part in about.pop("parts")]
+    return [Part(**part) for part in parts], about
 
 
 def remove_all(round_id: str, clients: Sequence[Client]) -> None:
