@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex
@@ -64,6 +65,8 @@ class Cluster:
             nodes' addresses, which needs flags for credentials and TLS, or "--insecure".
         http_urls: "http://host:port" of the HTTP gateway of each server that runs already, where curl and browsers are
             sent; None: servers send them nowhere. Of servers that are started it is known.
+        certificate_key: file of an Ed25519 private key in PEM, which signs the certificates of rounds that ask for one.
+            Give the servers the same key: then a certificate states what one server would.
         client: arguments of ``sparseagg.Client``, such as ``token`` and ``tls``, for all servers.
 
     Raises:
@@ -87,6 +90,7 @@ class Cluster:
         server_gpus: SupportsFloat = 0,
         server_options: Sequence[str] = (),
         http_urls: Sequence[str] | None = None,
+        certificate_key: str | os.PathLike[str] | None = None,
         **client: Any,
     ) -> None:
         cores = os.cpu_count() or 1
@@ -101,7 +105,8 @@ class Cluster:
         if executor == "local" and (share["gpus"] or share["server_gpus"]):
             raise InvalidArgumentError('gpus and server_gpus are resources of Ray: executor="ray"')
         number, given = _checked_servers(servers, http_urls, data_dir, server_options)
-        self._plan = Plan(ranges, count, largest, max(1, cores // count), "cuda" if share["gpus"] else None)
+        key = None if certificate_key is None else pathlib.Path(certificate_key)
+        self._plan = Plan(ranges, count, largest, max(1, cores // count), "cuda" if share["gpus"] else None, key)
         self._owned = contextlib.ExitStack()
         self._started: LocalServers | RayServers | None = None
         try:

@@ -21,12 +21,14 @@ from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.requests import checked_keys
 from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer, home_of
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import concatenated, dense, is_cut, is_dense, join_ranges, rows_between
 from sparseagg.cluster.plan import KeyRange, cuts_of_rows, cuts_of_sample
@@ -57,6 +59,7 @@ class Plan:
     """How many ranges of keys there are.
 
     Attributes:
+        certificate_key: file of the key that signs certificates; None: there is none.
         ranges: of each tensor, whatever its size; None: as many as the next two ask for.
         reducers: that work at once.
         range_bytes: the most bytes of submissions that a range should have.
@@ -69,6 +72,7 @@ class Plan:
     range_bytes: int
     threads: int
     device: str | None = None
+    certificate_key: pathlib.Path | None = None
 
 
 def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 0) -> RoundSpec:
@@ -86,6 +90,8 @@ def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 
         raise InvalidArgumentError(
             f"deadline {spec.deadline}: a cluster's round is ended by finish(), not by a deadline"
         )
+    if spec.allow_export:
+        raise InvalidArgumentError("allow_export: a cluster writes no bundles of its rounds; use one server")
     if spec.privacy is not None:
         raise InvalidArgumentError("privacy: servers export no submissions of such rounds; use one server")
     for tensor in spec.tensors:
@@ -129,6 +135,7 @@ class ClusterRound:
         self.name = rounds[0].name
         self.spec = cluster_spec(rounds[0].spec)
         self.times: dict[str, float] = {}
+        self._certificate: RoundCertificate | None = None
 
     def __enter__(self) -> ClusterRound:
         return self
@@ -351,7 +358,36 @@ class ClusterRound:
             tensors[tensor.name], cut[tensor.name] = join_ranges(self.spec, tensor, own)
         self.times["join"] = time.monotonic() - begun
         info = self._info(infos, None, tensors, cut)
-        return Result(tensors, info if counted is None else dataclasses.replace(info, num_submissions=len(counted)))
+        if counted is not None:
+            return Result(tensors, dataclasses.replace(info, num_submissions=len(counted)))
+        result = Result(tensors, info)
+        if self.spec.certificate and self._plan.certificate_key is not None:
+            self._certificate = certify(
+                self.name, self.spec, result, self._rounds, self._on_all, self._plan.certificate_key
+            )
+        return result
+
+    def certificate(self) -> Certificate:
+        """Returns the certificate of the latest ``finish``, signed with the cluster's ``certificate_key``.
+
+        It states what one server with all submissions would, if that has the same key; other are only times, "engine",
+        and "homes", which names the rounds on the servers, so that their promises are accepted.
+
+        Raises:
+            FailedPreconditionError: ``finish`` was not called, the round's spec asks for no certificate, or the cluster
+                has no ``certificate_key``.
+        """
+        if self._certificate is None:
+            raise FailedPreconditionError(
+                f"{self.name} has no certificate: finish() makes it, if the spec asks for one and the cluster has a "
+                "certificate_key"
+            )
+        return self._certificate.certificate
+
+    def receipt(self, client_id: ClientId) -> SubmissionReceipt:
+        """Returns the receipt of a client's submission, as ``Round.receipt``; after ``finish`` with its proof."""
+        receipt = self._rounds[self._home_of(client_id)].receipt(client_id)
+        return receipt if self._certificate is None else self._certificate.complete(receipt)
 
     def cancel(self, reason: str = "") -> None:
         """Ends the round on all servers without a result, and discards its submissions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,12 +36,14 @@ class RayExecutor:
         )(_Reducer)
         self._actors = [actor.remote(list(clients)) for _ in range(reducers)]
         self._pool = ray.util.ActorPool(self._actors)
+        self._lock = threading.Lock()  # a pool is for one thread at a time
 
     def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]:
         """Merges ranges; returns the results in their order, or raises the error of the first one that failed."""
-        found: list[TensorResult | Part | Exception] = list(
-            self._pool.map(lambda actor, task: actor.reduce.remote(task), tasks)
-        )
+        with self._lock:
+            found: list[TensorResult | Part | Exception] = list(
+                self._pool.map(lambda actor, task: actor.reduce.remote(task), tasks)
+            )
         for each in found:
             if isinstance(each, Exception):
                 raise each
