@@ -2,9 +2,9 @@
 
     close_times.py [--out FILE] [--plot FILE] [--servers 4] [--quick]
 
-64 clients submit float32 tuples with random keys of 2^24 to a round on several servers of this machine. `finish`,
-which returns the result, and `close`, which leaves it on the servers, run with each number of ranges; the median of three runs
-counts. All results of one size have one hash.
+64 clients submit float32 tuples with random keys of 2^24 to a round on several servers of this machine. `finish` returns
+the result, `close` leaves it on the servers. Both run with each number of ranges; the median of three runs counts. All
+results of one size have one hash.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ def main() -> None:
     report = {
         "date": datetime.date.today().isoformat(),
         "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[1],  # far above the cores: others had the machine, too
         "servers": options.servers,
         "clients": CLIENTS,
         "rounds": [
