@@ -1,10 +1,10 @@
 """Seconds of a cluster's close against bytes and ranges, as JSON and as a plot.
 
-    close_times.py [--out FILE] [--plot FILE] [--servers 4] [--quick]
+    close_times.py [--out FILE] [--plot FILE] [--servers 4] [--megabytes N …] [--quick]
 
-64 clients submit float32 tuples with random keys of 2^24 to a round on several servers of this machine. `finish` returns
-the result, `close` leaves it on the servers. Both run with each number of ranges; the median of three runs counts. All
-results of one size have one hash.
+64 clients submit float32 tuples with random keys of 2^24 to a round on several servers of this machine. `finish`
+returns the result, `close` leaves it on the servers. Both run with each number of ranges; the median of three runs
+counts. All results of one size have one hash.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/bench/cluster_close.json"))
     parser.add_argument("--plot", type=pathlib.Path, help="default: beside the JSON, as .png")
     parser.add_argument("--servers", type=int, default=4)
+    parser.add_argument("--megabytes", type=int, nargs="+", default=MEGABYTES, help="sizes of the rounds")
     parser.add_argument("--quick", action="store_true", help="the two smaller sizes, one run")
     options = parser.parse_args()
-    sizes, repetitions = (MEGABYTES[:2], 1) if options.quick else (MEGABYTES, 3)
+    sizes, repetitions = (MEGABYTES[:2], 1) if options.quick else (options.megabytes, 3)
     with Cluster(options.servers) as servers:
         rounds = [row for megabytes in sizes for row in measure(servers, megabytes, repetitions)]
     report = {
