@@ -77,6 +77,14 @@ def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
     assert set(install[-1].replace("\\", " ").split()) - {"busybox"} == needed
 
 
+def test_flags_of_a_cluster_are_those_of_the_server() -> None:
+    manifests = yaml.safe_load_all(text(DEPLOY / "statefulset" / "servers.yaml"))
+    (servers,) = [each for each in manifests if each["kind"] == "StatefulSet"]
+    flags = {word.split("=")[0] for word in servers["spec"]["template"]["spec"]["containers"][0]["args"]}
+    assert flags
+    assert flags <= flags_of_server()
+
+
 @pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)
 def test_flags_are_those_of_the_server(path) -> None:
     flags = set(re.findall(r"(--[a-z-]+)", text(path)))
