@@ -186,23 +186,84 @@ export class Client {
     return this._json("DELETE", roundPath(round), options);
   }
 
+  // ---- streams ----
+
+  /**
+   * Opens a stream: its versions are the rounds "{stream}.v1", "{stream}.v2", … of the next `buffer` submissions each.
+   * @param {object} spec StreamSpec: round, buffer, stalenessWeights, maxInterval, onePerClient
+   * @param {CallOptions & {streamId?: string}} [options] streamId: [A-Za-z0-9_][A-Za-z0-9._-]{0,107}; default: a random
+   *   one
+   * @returns {Promise<object>} Stream
+   */
+  createStream(spec, { streamId = randomId(), ...options } = {}) {
+    return this._json("POST", "/v1/streams", options, { streamId, spec });
+  }
+
+  /** @param {string} stream @param {CallOptions} [options] @returns {Promise<object>} Stream */
+  getStream(stream, options) {
+    return this._json("GET", streamPath(stream), options);
+  }
+
+  /** Yields the streams, by id. @param {CallOptions} [options] @returns {AsyncGenerator<object>} */
+  async *listStreams(options) {
+    yield* this._list("/v1/streams", "streams", options);
+  }
+
+  /**
+   * Ends the version that is being filled, if it has a submission.
+   * @param {string} stream
+   * @param {CallOptions & {version?: number | string}} [options] version: only if this one is being filled, so that the
+   *   call is safe to repeat
+   * @returns {Promise<object>} Stream
+   */
+  cutStream(stream, { version = 0, ...options } = {}) {
+    return this._json("POST", `${streamPath(stream)}:cut`, options, { version: `${version}` });
+  }
+
+  /** Deletes a stream with its versions. @param {string} stream @param {CallOptions} [options] @returns {Promise<object>} */
+  deleteStream(stream, options) {
+    return this._json("DELETE", streamPath(stream), options);
+  }
+
+  /**
+   * Yields the versions after `after`, in order, as they end; without end, unless timeoutMs passes without one.
+   * @param {string} stream
+   * @param {CallOptions & {after?: number | string, timeoutMs?: number}} [options] timeoutMs: default: without end
+   * @returns {AsyncGenerator<object>} StreamVersion; its result is that of the round `version.round`
+   */
+  async *watchVersions(stream, { after = 0, timeoutMs = Infinity, ...options } = {}) {
+    let last = `${after}`;
+    for (let end = Date.now() + timeoutMs; ; ) {
+      const left = Math.max(0, Math.min(end - Date.now(), 20_000)) / 1000;
+      const query = new URLSearchParams({ after_version: last, timeout: `${left.toFixed(3)}s` });
+      const { versions = [] } = await this._json("GET", `${streamPath(stream)}:watch?${query}`, options);
+      for (const version of versions) {
+        yield version;
+        last = version.version;
+      }
+      if (versions.length > 0) end = Date.now() + timeoutMs;
+      else if (Date.now() >= end) return;
+    }
+  }
+
   // ---- submissions ----
 
   /**
    * Sends an update in chunks and commits it: it counts completely or not at all. An upload that was cut goes on where
    * it stopped if the same update is sent again under the same submission id.
    *
-   * @param {string} round
+   * @param {string} round or a stream, as "streams/{id}" or its id, with baseVersion
    * @param {string} clientId 1 to 256 bytes of UTF-8 without control characters; "" for the name of the token
    * @param {Record<string, TensorUpdate>} update by tensor
    * @param {object} [options]
    * @param {number} [options.weight] required if the round weights submissions; else without effect
+   * @param {number | string} [options.baseVersion] of a stream: the version that the update was computed from
    * @param {string} [options.submissionId] names this content; default: a random one
    * @param {boolean} [options.pack] pack ascending keys; default true. The result is the same
    * @param {number} [options.chunkBytes] about the size of a request; default 1 MiB
    * @param {(sentBytes: number, allBytes: number) => void} [options.onProgress]
    * @param {AbortSignal} [options.signal]
-   * @returns {Promise<object>} Submission
+   * @returns {Promise<object>} Submission; of a stream with its place, streamCommit
    */
   async submit(round, clientId, update, options = {}) {
     const named = { ...options, submissionId: options.submissionId ?? randomId() };
@@ -210,7 +271,7 @@ export class Client {
   }
 
   async _submit(round, clientId, update, options) {
-    const { weight, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
+    const { weight, baseVersion, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
     const tensors = Object.entries(update).map(([name, tensor]) => checkedTensor(name, tensor));
     const pieces = tensors.flatMap((tensor) => cut(tensor, chunkBytes));
     const allBytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
@@ -219,6 +280,7 @@ export class Client {
       const piece = pieces[sequence];
       const query = new URLSearchParams({ client_id: clientId, submission_id: submissionId, sequence: `${sequence}` });
       if (sequence === 0 && weight !== undefined) query.set("weight", `${weight}`);
+      if (sequence === 0 && baseVersion !== undefined) query.set("base_version", `${baseVersion}`);
       if (sequence >= pieces.length - 1) query.set("last", "true");
       let body = new Uint8Array();
       if (piece) {
@@ -876,7 +938,11 @@ function withBytes(task) {
 // ---- requests ----
 
 function roundPath(round) {
-  return `/v1/rounds/${encodeURIComponent(round.replace(/^rounds\//, ""))}`;
+  return `/v1/rounds/${encodeURIComponent(round.replace(/^(rounds|streams)\//, ""))}`;
+}
+
+function streamPath(stream) {
+  return `/v1/streams/${encodeURIComponent(stream.replace(/^streams\//, ""))}`;
 }
 
 async function errorOf(response) {

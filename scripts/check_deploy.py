@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks deploy/ as far as that goes without a server, a cluster or a container engine.
 
-The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool runs,
-must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of values, to
-what the schemas of Kubernetes allow; other sets it must refuse. So must the manifests of clusters. Whether flags, ports, paths and metrics are those of
-the server is for tests/python/repository/test_deploy.py, which has one.
+The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool
+runs, must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of
+values, to what the schemas of Kubernetes allow; other sets it must refuse. So must the manifests of clusters. Whether
+flags, ports, paths and metrics are those of the server is for tests/python/repository/test_deploy.py, which has one.
 
 Prints one line a finding and exits 1 if there are any. Needs the packages of scripts/requirements-lint.txt.
 """

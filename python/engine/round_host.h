@@ -17,6 +17,8 @@
 #include "host/cpu/cpu_engine.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
+#include "service/rounds/round_services.h"
+#include "service/streams/stream_registry.h"
 
 namespace sparseagg::python {
 
@@ -29,9 +31,7 @@ class RoundHost {
   // `merges`: how many rounds merge at once; each merge uses all cores. 0: none ever does, for tests. `noise_key`: of
   // private rounds.
   RoundHost(int merges, std::string noise_key)
-      : noise_key_(std::move(noise_key)),
-        pool_(merges),
-        registry_({*engine_, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_}) {}
+      : noise_key_(std::move(noise_key)), pool_(merges), registry_(services()), streams_(&registry_, services()) {}
   RoundHost(const RoundHost&) = delete;
   RoundHost& operator=(const RoundHost&) = delete;
   ~RoundHost() {
@@ -40,6 +40,7 @@ class RoundHost {
   }
 
   service::Registry& registry() { return registry_; }
+  service::StreamRegistry& streams() { return streams_; }
   absl::string_view engine_name() const { return engine_->name(); }
   uint64_t memory_bytes() const { return budget_.reserved(); }
   // A forked child has the memory of its parent's rounds but none of their threads, and leaves both alone.
@@ -66,6 +67,10 @@ class RoundHost {
   }
 
  private:
+  service::RoundServices services() {
+    return {*engine_, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_};
+  }
+
   const pid_t pid_ = getpid();
   const service::Clock& clock_ = service::SystemClock();
   const service::Limits limits_;  // of which rounds read only upload_timeout, for uploads of several calls
@@ -83,6 +88,7 @@ class RoundHost {
   service::Timer timer_{&clock_};
   service::WorkerPool pool_;
   service::Registry registry_;
+  service::StreamRegistry streams_;
 };
 
 }  // namespace sparseagg::python

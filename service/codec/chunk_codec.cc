@@ -81,6 +81,7 @@ absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const 
   chunk.sequence = wire.sequence();
   chunk.last = wire.last();
   if (wire.has_weight()) chunk.weight = wire.weight();
+  if (wire.has_base_version()) chunk.base_version = wire.base_version();
   chunk.slices.reserve(static_cast<size_t>(wire.slices_size()));
   for (size_t i = 0; i < static_cast<size_t>(wire.slices_size()); ++i) {
     const v1::TensorSlice& slice = wire.slices(static_cast<int>(i));

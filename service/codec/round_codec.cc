@@ -59,6 +59,14 @@ void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
   wire->set_longest(std::string(Name(LongestStage(timeline.stages))));
 }
 
+void EncodePlace(const StreamPlace& place, v1::StreamCommit* wire) {
+  wire->set_version(place.version);
+  wire->set_position(place.position);
+  wire->set_base_version(place.base_version);
+  wire->set_staleness(place.staleness());
+  wire->set_staleness_weight(place.weight);
+}
+
 }  // namespace
 
 std::string RoundName(const RoundConfig& config) { return config.id.empty() ? "" : RoundName(config.id); }
@@ -112,6 +120,7 @@ void EncodeSubmission(const ListedSubmission& submission, bool with_leaf, v1::Su
   wire->set_content_hash(HashBytes(submission.hash));
   if (submission.weight.has_value()) wire->set_weight(*submission.weight);
   if (submission.client_weight.has_value()) wire->set_client_weight(*submission.client_weight);
+  if (submission.stream.has_value()) EncodePlace(*submission.stream, wire->mutable_stream_commit());
   if (with_leaf) wire->set_leaf(submission.leaf);
 }
 
@@ -180,6 +189,7 @@ void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::Comm
   wire->set_duplicate(receipt.duplicate);
   wire->set_num_tuples(receipt.num_tuples);
   wire->set_num_bytes(receipt.num_bytes);
+  if (receipt.stream.has_value()) EncodePlace(*receipt.stream, wire->mutable_stream_commit());
 }
 
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire) {

@@ -19,6 +19,7 @@
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/server_context.h"
+#include "service/streams/stream_registry.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
@@ -27,7 +28,8 @@ namespace sparseagg::service {
 // outlives all calls. Borrows the server context and the registry. Thread-safe.
 class AggregationMethods : public Methods {
  public:
-  AggregationMethods(ServerContext* server, Registry* registry) : Methods(server), registry_(*registry) {}
+  AggregationMethods(ServerContext* server, Registry* registry, StreamRegistry* streams)
+      : Methods(server), registry_(*registry), streams_(*streams) {}
 
   // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();
@@ -55,6 +57,13 @@ class AggregationMethods : public Methods {
   // Errors: also FAILED_PRECONDITION (HomeElsewhere): another server of the round's cluster is the client's home.
   absl::StatusOr<std::shared_ptr<Round>> FindRoundOf(absl::string_view client_id, const Caller& caller,
                                                      absl::string_view name) const;
+  // Finds where a submission goes: a round, or the intake of the stream "streams/{id}", which "rounds/{id}" finds, too:
+  // over HTTP, the paths of submissions have that.
+  // Errors: as of FindRound. FAILED_PRECONDITION: the round is a version of a stream.
+  absl::StatusOr<std::shared_ptr<Round>> FindTarget(const Caller& caller, absl::string_view name) const;
+  // FindTarget, and the check of FindRoundOf.
+  absl::StatusOr<std::shared_ptr<Round>> FindTargetOf(absl::string_view client_id, const Caller& caller,
+                                                      absl::string_view name) const;
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
@@ -87,6 +96,21 @@ class AggregationMethods : public Methods {
   void GetReceipt(const Call& call);
   void ExportRound(const Call& call);
 
+  // streams.cc
+  void CreateStream(const Call& call);
+  void GetStream(const Call& call);
+  void ListStreams(const Call& call);
+  void CutStream(const Call& call);
+  void DeleteStream(const Call& call);
+  void WatchVersions(const Call& call);
+
+  // Errors: INVALID_ARGUMENT for another form of name than "streams/{id}", NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Stream>> FindStream(const Caller& caller, absl::string_view name) const;
+  // Encodes the spec and the present figures of a stream.
+  static void Encode(const Stream& stream, const Identity& caller, v1::Stream* wire);
+  // Errors: FAILED_PRECONDITION: the round is a version of a stream, which alone may do `verb` ("closed").
+  static absl::Status CheckNotOfStream(const Round& round, absl::string_view verb);
+
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
   // `changes`: `act` changes the round, and waits for the disk if there is a store.
   template <typename Request>
@@ -102,6 +126,7 @@ class AggregationMethods : public Methods {
   static uint64_t MostBytesOf(const Round& round);
 
   Registry& registry_;
+  StreamRegistry& streams_;
 };
 
 }  // namespace sparseagg::service

@@ -86,9 +86,16 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindRoundOf(request.client_id(), self.caller(), request.round()));
+                     FindTargetOf(request.client_id(), self.caller(), request.round()));
     v1::WithdrawSubmissionResponse answer;
-    ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    bool withdrawn = false;
+    if (round->config().IsIntake()) {
+      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream,
+                       streams_.Find(self.caller().identity().tenant, round->config().id));
+      ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
+    } else {
+      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    }
     RETURN_IF_ERROR(round->AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());

@@ -53,7 +53,7 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
   RETURN_IF_ERROR(caller.ResolveClientOf(&answer));
   const std::string& client_id = answer.client_id();
   RETURN_IF_ERROR(CheckIds(client_id, head));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRoundOf(client_id, caller, head.round()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTargetOf(client_id, caller, head.round()));
   absl::StatusOr<Chunk> decoded = message.Decode();
   const absl::Status fits = CheckMessageSize(size);
   if (!fits.ok()) decoded = fits;
@@ -77,7 +77,7 @@ void AggregationMethods::CommitSubmission(const Call& call) {
     RETURN_IF_ERROR(call->caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindRoundOf(request.client_id(), call->caller(), request.round()));
+                     FindTargetOf(request.client_id(), call->caller(), request.round()));
     const auto encode = [name = request.round(), call](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
       RETURN_IF_ERROR(receipt.status());
       v1::CommitSubmissionResponse submission;
@@ -108,7 +108,7 @@ void AggregationMethods::GetUploadStatus(const Call& call) {
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindRoundOf(request.client_id(), self.caller(), request.round()));
+                     FindTargetOf(request.client_id(), self.caller(), request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
     if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());

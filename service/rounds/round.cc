@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
 absl::Status Round::Start(Permit permit) {
   {
     MutexLock merge(&merge_mu_);
-    RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
+    if (!config_->IsIntake()) RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
   }
   MutexLock lock(&mu_);
   open_permit_ = std::move(permit);
@@ -110,8 +110,11 @@ void Round::OnDeadline() {
   MutexLock lock(&mu_);
   if (!life_.is_open()) return;  // sealed or closed in the meantime
   const absl::Status closed = CloseLocked();
-  if (closed.ok()) return;
-  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
+  if (!closed.ok()) RetryCloseLocked(closed);
+}
+
+void Round::RetryCloseLocked(const absl::Status& status) {
+  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", status.message()}});
   deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->OnDeadline();
   });

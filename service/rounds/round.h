@@ -34,6 +34,7 @@
 #include "service/rounds/round_sum.h"
 #include "service/rounds/round_waits.h"
 #include "service/rounds/row_export.h"
+#include "service/rounds/stream_commits.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
 #include "service/rounds/upload_handle.h"
@@ -104,6 +105,7 @@ class Round : public std::enable_shared_from_this<Round> {
   void StartDeadline();
 
   const RoundConfig& config() const { return *config_; }
+  std::shared_ptr<const RoundConfig> shared_config() const { return config_; }
   const Clock& clock() const { return services_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
@@ -213,6 +215,40 @@ class Round : public std::enable_shared_from_this<Round> {
   // not: zero, since nothing of this one is here. Errors: NOT_FOUND: no upload.
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
+
+  // ---- streams: docs/streams.md ----
+
+  // A stream has an intake, which is a round that has uploads and no sum, and gives complete uploads to its
+  // StreamCommits; and versions, which are rounds that take no uploads but the commits that their stream gives them.
+
+  // The intake: submits in one chunk. Errors: as of OpenStreamUpload, Append and Commit.
+  absl::StatusOr<Receipt> SubmitToStream(const std::string& client_id, const std::string& submission_id,
+                                         const Chunk& chunk);
+  // The intake: writes a cut to the store. Errors: of Store.
+  absl::Status RecordCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
+    return journal_->PutCut(version, record, oldest);
+  }
+  // Makes WhenDurable and AwaitDurable wait for what `other` has written until now, too.
+  void FollowWrites(const Round& other) { journal_->Follow(other.journal_->latest()); }
+  // Returns: the latest version of the intake's stream that is DONE; nullopt of any other round.
+  std::optional<uint64_t> LatestVersion() const {
+    const std::shared_ptr<StreamCommits> commits = Commits();
+    return commits == nullptr ? std::nullopt : std::optional(commits->LatestDone());
+  }
+  // A version: begins a commit, which will be counted even if the version is closed before AddStreamCommit.
+  // Errors: FAILED_PRECONDITION: the version is not open.
+  absl::Status BeginStreamCommit();
+  // A version: counts a submission. Call it once after each BeginStreamCommit. `upload`: complete. `hash`: of it.
+  // Errors: as of Commit, but for those of a closed round.
+  absl::StatusOr<Receipt> AddStreamCommit(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
+  // A version: closes it, now or, if the store does not take that, as soon as it does.
+  void CloseVersion();
+  // A version: calls `take` for each committed submission, by key.
+  // Returns: the submission with this key, or nothing.
+  std::optional<CommittedSubmission> FindCommitted(const std::string& key) const;
+  void ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const;
+  // The intake: as a refused upload. Counts it.
+  void CountStreamRefusal(absl::string_view client_id, const absl::Status& status);
 
   // ---- committed submissions ----
 
@@ -416,6 +452,10 @@ class Round : public std::enable_shared_from_this<Round> {
   // CommitComplete and PrepareAndAdd: `upload` is that in `handle`, whose mutex is held.
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
+  // Hands a complete upload of the intake of a stream on.
+  absl::StatusOr<Receipt> CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash);
+  // Returns: the factor of the weight of a commit to a stream; nullopt: there is none.
+  std::optional<double> FactorOf(const UploadHandle& handle) const;
   // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -435,6 +475,22 @@ class Round : public std::enable_shared_from_this<Round> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds one operation of a stage to the round's timeline and to the metrics.
   void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
+
+  // round_stream.cc
+  // Returns: who takes the commits of an intake; null of any other round. Errors: NOT_FOUND: the stream is gone.
+  std::shared_ptr<StreamCommits> Commits() const;
+  absl::StatusOr<Receipt> AddFromStream(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
+  // The config of the uploads of this round.
+  const std::shared_ptr<const RoundConfig>& UploadConfig() const {
+    return config_->IsVersion() ? config_->stream->uploads : config_;
+  }
+  // Returns: the submission of this name that counts, or nothing. Of a round: that of the client.
+  std::optional<CommittedSubmission> FindCommittedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // SubmissionTable::HasUpload.
+  bool HasUploadLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Requires: the round is a version.
+  StreamPlace StreamPlaceOf(const SubmissionRecord& record) const;
 
   // round_submissions.cc: the committed submissions, listed and taken out
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
@@ -534,6 +590,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: what the store is to keep of the round's state. Requires: the round is not open.
   StateRecord RecordState() const;
   void OnDeadline();
+  // Closes the round as soon as the store takes it, which has just refused with `status`.
+  void RetryCloseLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<const RoundConfig> config_;
   const RoundServices services_;

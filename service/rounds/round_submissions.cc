@@ -33,13 +33,14 @@ absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, a
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();
-    page.next_page_token = MakePageToken(create_time_, page.submissions.back().client_id);
+    page.next_page_token = MakePageToken(create_time_, page.submissions.back().key);
   }
   return page;
 }
 
 bool Round::HasSubmission(absl::string_view client_id, absl::string_view submission_id) const {
   MutexLock lock(&mu_);
+  if (config_->IsIntake()) return FindCommittedLocked({client_id, submission_id}).has_value();
   return committed_.Find(client_id, submission_id) != nullptr;
 }
 

@@ -115,6 +115,7 @@ Chunk& SubmissionBatch::Next() {
 
 absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
                                     const Chunk& chunk) {
+  if (round.config().IsIntake()) return round.SubmitToStream(client_id, submission_id, chunk);
   ASSIGN_OR_RETURN(const auto upload, round.OpenStreamUpload(client_id, submission_id, /*on_discard=*/nullptr));
   absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
     RETURN_IF_ERROR(round.Append(*upload, chunk));

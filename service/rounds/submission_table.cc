@@ -30,7 +30,7 @@ std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* cli
   for (; it != submissions_.end() && listed.size() < max_size; ++it) {
     const CommittedSubmission& submission = it->second;
     listed.push_back(
-        {submission.receipt, submission.hash, submission.weight, submission.client_weight, submission.leaf});
+        {submission.receipt, it->first, submission.hash, submission.weight, submission.client_weight, submission.leaf});
   }
   return listed;
 }

@@ -36,8 +36,13 @@ struct CommittedSubmission {
 
   // Returns: what the store keeps of it.
   SubmissionRecord Record() const {
-    return {receipt.submission_id, tag,  upload, num_chunks,    receipt.num_tuples,
-            receipt.num_bytes,     hash, weight, client_weight, leaf};
+    SubmissionRecord record{receipt.submission_id, tag,  upload, num_chunks,    receipt.num_tuples,
+                            receipt.num_bytes,     hash, weight, client_weight, leaf};
+    if (!receipt.stream.has_value()) return record;
+    record.position = receipt.stream->position;
+    record.base_version = receipt.stream->base_version;
+    record.client_id = receipt.client_id;
+    return record;
   }
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };

@@ -30,9 +30,11 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
   if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();
   RETURN_IF_ERROR(CheckSequence(chunk));
   RETURN_IF_ERROR(CheckWeight(chunk));
+  RETURN_IF_ERROR(CheckBaseVersion(chunk));
   if (chunk.sequence == 0) {
     RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
     weight_ = chunk.weight;
+    base_version_ = chunk.base_version.value_or(0);
   }
   for (const ChunkSlice& slice : chunk.slices) {
     RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice, /*more_chunks=*/!chunk.last));
@@ -65,6 +67,22 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Upload::CheckBaseVersion(const Chunk& chunk) const {
+  if (config_->stream == nullptr) {
+    if (!chunk.base_version.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.sequence, ": base_version is of submissions to streams, and this is a round"));
+  }
+  if (chunk.sequence == 0) {
+    if (chunk.base_version.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "chunk 0: base_version is missing; a submission to a stream says which version it was computed from");
+  }
+  if (!chunk.base_version.has_value() || chunk.base_version == base_version_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.sequence, ": base_version ", *chunk.base_version,
+                                                 " differs from that of chunk 0, ", base_version_));
 }
 
 absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const {
@@ -160,7 +178,7 @@ std::vector<uint64_t> Upload::CountTuples() const {
   return tuples;
 }
 
-absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
+absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates(std::optional<double> factor) {
   std::vector<ValidatedUpdate> updates;
   updates.reserve(config_->tensors.size());
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
@@ -169,7 +187,7 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
     RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "the search for repeated keys"));
     ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight_.value_or(1.0)));
     reservation_.SetTo(held_bytes);
-    updates.push_back(std::move(update));
+    updates.push_back(factor.has_value() ? update.WithWeight(update.weight() * *factor) : std::move(update));
   }
   builders_.clear();
   return updates;

@@ -42,6 +42,7 @@ struct Chunk {
   // Of the submission, in chunk 0. Later chunks repeat it or leave it out. Left out of chunk 0: each submission counts
   // alike, which tensors weighted by_weight refuse.
   std::optional<double> weight;
+  std::optional<uint64_t> base_version = std::nullopt;  // in chunk 0, of a submission to a stream
   std::vector<ChunkSlice> slices;
   absl::Span<const absl::string_view> message;  // as received, for service/store; borrowed; Upload does not read it
 };
@@ -90,6 +91,7 @@ class Upload {
   uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
   uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
   double weight() const { return weight_.value_or(1.0); }    // of the submission; 1 if none was sent
+  uint64_t base_version() const { return base_version_; }    // 0 unless the config is of a stream
   uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
 
   // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,
@@ -104,7 +106,9 @@ class Upload {
   // Returns: one update per tensor, in the order of the spec; an empty one for a sparse tensor without slices.
   // Requires: complete(). Errors: INVALID_ARGUMENT: keys are not as declared, or a dense tensor lacks rows.
   // RESOURCE_EXHAUSTED: the memory budget has no room for the check of keys_unique.
-  absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
+  // `factor`: of a stream whose table is not all ones: each update gets the weight of its tensor times this; 1 is the
+  // weight of a tensor weighted kUniform.
+  absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates(std::optional<double> factor = std::nullopt);
   // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
   // longer than the upload must move the reservation to its own (Reservation::Absorb).
   Reservation& reservation() { return reservation_; }
@@ -114,6 +118,7 @@ class Upload {
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
+  absl::Status CheckBaseVersion(const Chunk& chunk) const;
   // `chunk`: the number of the chunk. `more_chunks`: it is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
@@ -127,6 +132,7 @@ class Upload {
   std::map<size_t, UpdateBuilder> builders_;  // by tensor; only tensors that a chunk has named
   TuplesPerTensor expected_;                  // null: unknown
   std::optional<double> weight_;
+  uint64_t base_version_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;

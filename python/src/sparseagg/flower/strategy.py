@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -23,10 +22,11 @@ from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.connect import ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
+from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.overrides import check_goes_on
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, tied_names, update_of
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
 from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
 from sparseagg.flower.streaming_grid import Replies, StreamingGrid
 from sparseagg.optimizers import RowOptimizer
@@ -355,24 +355,7 @@ class SparseMixin:
 
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
         """Returns the sparse tensors with the widths of their rows, and what clients need to know."""
-        shapes = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
-        shapes = {name: array for name, array in shapes.items() if array.size}
-        sparse, elements = self._names
-        spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
-        widths = {tensor.name: tensor.row_width for tensor in spec.tensors if tensor.layout == "sparse"}
-        by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
-        for name, first in tied_names(arrays, widths).items():
-            widths[name] = widths[first]
-            if first not in by_element:
-                by_element.discard(name)
-        lists = {
-            "names": list(arrays),
-            "rows": [name for name in widths if name not in by_element],
-            "elements": [name for name in widths if name in by_element],
-        }
-        # Without empty lists, of which Flower's ConfigRecord cannot count the bytes (1.42).
-        settings = {name: value for name, value in lists.items() if value}
-        return widths, {**settings, "arrays": self.arrayrecord_key, "weight": self.weighted_by_key}
+        return sparse_layout(arrays, *self._names, self.arrayrecord_key, self.weighted_by_key)
 
     def _advance(self, tables: Mapping[str, Table], changed: Mapping[str, Any]) -> None:
         model, downlink = self._known()

@@ -16,6 +16,10 @@ BOUND_POLICY_UNSPECIFIED: BoundPolicy
 CLIP_POLICY_CLIP: ClipPolicy
 CLIP_POLICY_REJECT: ClipPolicy
 CLIP_POLICY_UNSPECIFIED: ClipPolicy
+CUT_CAUSE_CALL: CutCause
+CUT_CAUSE_FULL: CutCause
+CUT_CAUSE_TIMER: CutCause
+CUT_CAUSE_UNSPECIFIED: CutCause
 DESCRIPTOR: _descriptor.FileDescriptor
 DTYPE_BFLOAT16: DType
 DTYPE_FLOAT16: DType
@@ -248,20 +252,22 @@ class CommitSubmissionRequest(_message.Message):
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class CommitSubmissionResponse(_message.Message):
-    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]
+    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "stream_commit", "submission_id"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    STREAM_COMMIT_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     duplicate: bool
     num_bytes: int
     num_tuples: int
     round: str
+    stream_commit: StreamCommit
     submission_id: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., stream_commit: _Optional[_Union[StreamCommit, _Mapping]] = ...) -> None: ...
 
 class CreateRoundRequest(_message.Message):
     __slots__ = ["round_id", "spec"]
@@ -271,7 +277,29 @@ class CreateRoundRequest(_message.Message):
     spec: RoundSpec
     def __init__(self, round_id: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ...) -> None: ...
 
+class CreateStreamRequest(_message.Message):
+    __slots__ = ["spec", "stream_id"]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    spec: StreamSpec
+    stream_id: str
+    def __init__(self, stream_id: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ...) -> None: ...
+
+class CutStreamRequest(_message.Message):
+    __slots__ = ["name", "version"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
 class DeleteRoundRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteStreamRequest(_message.Message):
     __slots__ = ["name"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -381,6 +409,12 @@ class GetServerInfoRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class GetStreamRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class GetUploadStatusRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +486,22 @@ class ListRoundsResponse(_message.Message):
     next_page_token: str
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListStreamsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListStreamsResponse(_message.Message):
+    __slots__ = ["next_page_token", "streams"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListSubmissionsRequest(_message.Message):
     __slots__ = ["page_size", "page_token", "parent", "with_leaves"]
@@ -715,6 +765,46 @@ class StageTime(_message.Message):
     wait: _duration_pb2.Duration
     def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class Stream(_message.Message):
+    __slots__ = ["create_time", "name", "num_buffered", "num_commits", "num_refused", "num_uploads", "oldest_version", "recent_refusals", "spec", "staleness_counts", "version"]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECENT_REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    create_time: _timestamp_pb2.Timestamp
+    name: str
+    num_buffered: int
+    num_commits: int
+    num_refused: int
+    num_uploads: int
+    oldest_version: int
+    recent_refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    spec: StreamSpec
+    staleness_counts: _containers.RepeatedScalarFieldContainer[int]
+    version: int
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ..., version: _Optional[int] = ..., num_buffered: _Optional[int] = ..., num_commits: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., oldest_version: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class StreamCommit(_message.Message):
+    __slots__ = ["base_version", "position", "staleness", "staleness_weight", "version"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
+    position: int
+    staleness: int
+    staleness_weight: float
+    version: int
+    def __init__(self, version: _Optional[int] = ..., position: _Optional[int] = ..., base_version: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_weight: _Optional[float] = ...) -> None: ...
+
 class StreamResultRequest(_message.Message):
     __slots__ = ["format", "max_page_bytes", "name", "range", "tensors"]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -729,14 +819,47 @@ class StreamResultRequest(_message.Message):
     tensors: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
+class StreamSpec(_message.Message):
+    __slots__ = ["buffer", "max_interval", "one_per_client", "round", "staleness_weights"]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    MAX_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    ONE_PER_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    max_interval: _duration_pb2.Duration
+    one_per_client: bool
+    round: RoundSpec
+    staleness_weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, round: _Optional[_Union[RoundSpec, _Mapping]] = ..., buffer: _Optional[int] = ..., staleness_weights: _Optional[_Iterable[float]] = ..., max_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., one_per_client: bool = ...) -> None: ...
+
+class StreamVersion(_message.Message):
+    __slots__ = ["cause", "cut_time", "num_submissions", "round", "state", "state_reason", "version"]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CUT_TIME_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    cause: CutCause
+    cut_time: _timestamp_pb2.Timestamp
+    num_submissions: int
+    round: str
+    state: RoundState
+    state_reason: str
+    version: int
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[str] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., cause: _Optional[_Union[CutCause, str]] = ..., cut_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class Submission(_message.Message):
-    __slots__ = ["client_id", "client_weight", "content_hash", "leaf", "num_bytes", "num_tuples", "submission_id", "weight"]
+    __slots__ = ["client_id", "client_weight", "content_hash", "leaf", "num_bytes", "num_tuples", "stream_commit", "submission_id", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
     LEAF_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    STREAM_COMMIT_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
@@ -745,9 +868,10 @@ class Submission(_message.Message):
     leaf: bytes
     num_bytes: int
     num_tuples: int
+    stream_commit: StreamCommit
     submission_id: str
     weight: float
-    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ..., stream_commit: _Optional[_Union[StreamCommit, _Mapping]] = ..., leaf: _Optional[bytes] = ...) -> None: ...
 
 class SubmissionReceipt(_message.Message):
     __slots__ = ["client_id", "leaf", "leaf_index", "path", "promise", "round", "tree_size"]
@@ -768,20 +892,22 @@ class SubmissionReceipt(_message.Message):
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., leaf: _Optional[bytes] = ..., promise: _Optional[bytes] = ..., leaf_index: _Optional[int] = ..., tree_size: _Optional[int] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SubmitBatchRequest(_message.Message):
-    __slots__ = ["client_ids", "num_keys", "round", "slices", "submission_id", "weights"]
+    __slots__ = ["base_version", "client_ids", "num_keys", "round", "slices", "submission_id", "weights"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
     client_ids: str
     num_keys: bytes
     round: str
     slices: _containers.RepeatedCompositeFieldContainer[TensorSlice]
     submission_id: str
     weights: bytes
-    def __init__(self, round: _Optional[str] = ..., client_ids: _Optional[str] = ..., submission_id: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_ids: _Optional[str] = ..., submission_id: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class SubmitBatchResponse(_message.Message):
     __slots__ = ["codes", "num_bytes", "num_duplicates", "num_tuples", "refusals"]
@@ -872,7 +998,8 @@ class TensorSummary(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., row_width: _Optional[int] = ..., num_rows: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ..., num_cut_keys: _Optional[int] = ..., has_moments: bool = ...) -> None: ...
 
 class UpdateChunk(_message.Message):
-    __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]
+    __slots__ = ["base_version", "client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -881,6 +1008,7 @@ class UpdateChunk(_message.Message):
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_TAG_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
     client_id: str
     last: bool
     round: str
@@ -889,7 +1017,7 @@ class UpdateChunk(_message.Message):
     submission_id: str
     upload_tag: bytes
     weight: float
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., upload_tag: _Optional[bytes] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class UploadStatus(_message.Message):
     __slots__ = ["client_id", "committed", "complete", "next_sequence", "received_tuples", "round", "submission_id"]
@@ -916,6 +1044,22 @@ class WaitRoundRequest(_message.Message):
     name: str
     timeout: _duration_pb2.Duration
     def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchVersionsRequest(_message.Message):
+    __slots__ = ["after_version", "name", "timeout"]
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    after_version: int
+    name: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., after_version: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchVersionsResponse(_message.Message):
+    __slots__ = ["versions"]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[StreamVersion]
+    def __init__(self, versions: _Optional[_Iterable[_Union[StreamVersion, _Mapping]]] = ...) -> None: ...
 
 class WithdrawSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id"]
@@ -979,4 +1123,7 @@ class ValueEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class CutCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

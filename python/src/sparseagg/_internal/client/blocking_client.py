@@ -14,6 +14,7 @@ from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_client
 from sparseagg._internal.client.blocking import blocking, blocking_iterator
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_stream import Stream
 from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import BlockingTransport, run
@@ -130,6 +131,9 @@ class Client:
     create_round = blocking(_Operations.create_round, Round)
     get_round = blocking(_Operations.get_round, Round)
     list_rounds = blocking_iterator(_Operations.list_rounds, Round)
+    stream = blocking(_Operations.stream, Stream)
+    get_stream = blocking(_Operations.get_stream, Stream)
+    list_streams = blocking_iterator(_Operations.list_streams, Stream)
 
     def model(
         self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None

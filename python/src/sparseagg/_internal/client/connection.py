@@ -336,10 +336,15 @@ class Connection:
         return await self._retried(attempt, deadline, resumption)
 
     async def submit_batch(
-        self, batch: Batch, round_name: str, submission_id: str, deadline: float | None = None
+        self,
+        batch: Batch,
+        round_name: str,
+        submission_id: str,
+        deadline: float | None = None,
+        base_version: int | None = None,
     ) -> pb.SubmitBatchResponse:
         """Submits for many clients in one call; those that are refused are in the answer."""
-        message = await self.transport.convert(encode_batch, batch, round_name, submission_id)
+        message = await self.transport.convert(encode_batch, batch, round_name, submission_id, base_version)
         answer: pb.SubmitBatchResponse = await self.call("SubmitBatch", message, deadline=deadline)
         return answer
 
