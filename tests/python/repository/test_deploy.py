@@ -23,7 +23,6 @@ UNIT = DEPLOY / "systemd" / "sparseagg.service"
 FILES_OF_FLAGS = [
     COMPOSE,
     UNIT,
-    DEPLOY / "statefulset" / "servers.yaml",
     CHART / "values.yaml",
     CHART / "templates" / "deployment.yaml",
 ]
