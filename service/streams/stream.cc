@@ -242,7 +242,7 @@ absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
     ++staleness_counts_[place.staleness()];
     services_.metrics.ObserveStaleness(place.staleness());
     if (is_current && num_slots_ - num_in_flight_ == 1) StartTimerLocked(config_.max_interval);
-    if (is_current && num_slots_ == config_.buffer && num_in_flight_ == 0) {
+    if (is_current && num_slots_ == config_.buffer && num_in_flight_ == 0 && !is_deleted_) {
       const absl::Status cut = CutLocked(CutCause::kFull);
       if (!cut.ok()) {  // the next commit tries again
         Log(LogLevel::kWarning, "stream_not_cut", {{"stream", config_.round.LogName()}, {"reason", cut.message()}});
