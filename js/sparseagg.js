@@ -88,6 +88,31 @@ export class Client {
     this.tenant = tenant;
     this.retries = retries;
     this._fetch = fetch.bind(globalThis);
+    this._homes = new Map(); // of clients whose home is another server of a cluster's round, by URL
+  }
+
+  /**
+   * Calls about a client's submission go to the client's home server, in a cluster's round. A page must not follow a
+   * redirection to another origin by itself: the browser would send "Origin: null", and no token. So the first call
+   * that is redirected asks the server for the round's list of homes, and goes there.
+   * @param {string} round @param {string} clientId @param {(client: Client) => Promise<T>} call @template T
+   * @returns {Promise<T>}
+   */
+  async _atHome(round, clientId, call) {
+    try {
+      return await call(this);
+    } catch (error) {
+      if (error.code !== "HOME_ELSEWHERE") throw error;
+      const { spec } = await this.getRound(round);
+      const servers = spec.cluster?.servers ?? [];
+      const url = servers.length > 0 && servers[homeOf(clientId, servers.length)].httpUrl;
+      if (!url || clientId === "") throw error;
+      if (!this._homes.has(url)) {
+        const home = new Client(url, { token: this.token, tenant: this.tenant, retries: this.retries, fetch: this._fetch });
+        this._homes.set(url, home);
+      }
+      return call(this._homes.get(url));
+    }
   }
 
   // ---- the server and its rounds ----
@@ -241,8 +266,12 @@ export class Client {
    * @returns {Promise<object>} Submission; of a stream with its place, streamCommit
    */
   async submit(round, clientId, update, options = {}) {
-    const { weight, baseVersion, submissionId = randomId(), pack = true, onProgress, signal } = options;
-    const { chunkBytes = DEFAULT_CHUNK_BYTES } = options;
+    const named = { ...options, submissionId: options.submissionId ?? randomId() };
+    return this._atHome(round, clientId, (home) => home._submit(round, clientId, update, named));
+  }
+
+  async _submit(round, clientId, update, options) {
+    const { weight, baseVersion, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
     const tensors = Object.entries(update).map(([name, tensor]) => checkedTensor(name, tensor));
     const pieces = tensors.flatMap((tensor) => cut(tensor, chunkBytes));
     const allBytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
@@ -274,8 +303,8 @@ export class Client {
   /** @param {string} round @param {string} clientId @param {CallOptions} [options] @returns {Promise<boolean>} */
   async withdraw(round, clientId, options) {
     const query = new URLSearchParams({ client_id: clientId });
-    const answer = await this._json("DELETE", `${roundPath(round)}/submissions?${query}`, options);
-    return answer.withdrawn;
+    const path = `${roundPath(round)}/submissions?${query}`;
+    return (await this._atHome(round, clientId, (home) => home._json("DELETE", path, options))).withdrawn;
   }
 
   // ---- results ----
@@ -333,7 +362,7 @@ export class Client {
    */
   async receipt(round, clientId, options) {
     const query = new URLSearchParams({ client_id: clientId });
-    return this._json("GET", `${roundPath(round)}/receipt?${query}`, options);
+    return this._atHome(round, clientId, (home) => home._json("GET", `${roundPath(round)}/receipt?${query}`, options));
   }
 
   // ---- tasks ----
@@ -486,12 +515,18 @@ export class Client {
     if (body !== undefined) headers["content-type"] = type;
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     if (this.tenant) headers["sparseagg-tenant"] = this.tenant;
+    const redirect = /\/(chunks|submissions|receipt)(\?|$)/.test(path) ? "manual" : "follow"; // see _atHome
     for (let attempt = 0; ; ++attempt) {
       let error;
       try {
-        const response = await this._fetch(this.url + path, { method, headers, body, signal });
+        const response = await this._fetch(this.url + path, { method, headers, body, signal, redirect });
         if (response.ok) return response;
-        error = await errorOf(response);
+        if (redirect === "manual" && (response.type === "opaqueredirect" || response.status === 307)) {
+          const text = "another server of the round's cluster is the client's home";
+          error = new SparseaggError("HOME_ELSEWHERE", text, 307);
+        } else {
+          error = await errorOf(response);
+        }
       } catch (cause) {
         if (signal?.aborted) throw cause;
         error = new SparseaggError("UNREACHABLE", `${this.url || "the server"} does not answer: ${cause.message}`, 0);
@@ -500,6 +535,27 @@ export class Client {
       await delay(Math.max(error.retryDelayMs ?? 0, Math.min(FIRST_DELAY_MS * 2 ** attempt, MAX_DELAY_MS)), signal);
     }
   }
+}
+
+const BITS = (1n << 64n) - 1n;
+
+/**
+ * Returns the index of a client's home server: the same as in service/rounds/home_servers.cc.
+ * @param {string} clientId @param {number} numServers @returns {number}
+ */
+export function homeOf(clientId, numServers) {
+  let hash = 0xcbf29ce484222325n; // FNV-1a
+  for (const byte of new TextEncoder().encode(clientId)) hash = ((hash ^ BigInt(byte)) * 0x100000001b3n) & BITS;
+  let home = 0;
+  let most = -1n;
+  for (let index = 0; index < numServers; ++index) {
+    let score = hash ^ ((BigInt(index + 1) * 0x9e3779b97f4a7c15n) & BITS);
+    score = ((score ^ (score >> 33n)) * 0xff51afd7ed558ccdn) & BITS; // the finalizer of MurmurHash3
+    score = ((score ^ (score >> 33n)) * 0xc4ceb9fe1a85ec53n) & BITS;
+    score ^= score >> 33n;
+    if (score > most) [home, most] = [index, score];
+  }
+  return home;
 }
 
 /** @param {object} round Round @returns {boolean} */

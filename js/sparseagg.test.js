@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
-import { Client, SparseaggError, hasEnded, packKeys, unpackKeys, verifyReceipt } from "./sparseagg.js";
+import { Client, SparseaggError, hasEnded, homeOf, packKeys, unpackKeys, verifyReceipt } from "./sparseagg.js";
 
 const SPEC = {
   tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 100_000, rowWidth: 2 }],
@@ -280,4 +280,8 @@ test("a worker completes tasks and gives failed ones back", async () => {
   const listed = [];
   for await (const task of client.listTasks({ round: round.name })) listed.push(task.name);
   assert.deepEqual(listed, ["tasks/good"]);
+});
+
+test("homes are those of the servers and of Python", () => {
+  assert.deepEqual(["", "a", "client-7", "ü"].map((id) => homeOf(id, 4)), [1, 3, 0, 1]);
 });

@@ -14,6 +14,7 @@
 #include "host/base/status_macros.h"
 #include "host/spec/privacy.h"
 #include "host/spec/resolve_clips.h"
+#include "service/codec/cluster_codec.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -388,6 +389,9 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
       DecodeLimit(spec.max_bytes_per_submission(), limits.max_bytes_per_submission, "max_bytes_per_submission"));
   RETURN_IF_ERROR(DecodeTimes(spec, limits, config));
   config.keep_submissions = spec.keep_submissions();
+  if (spec.has_cluster()) {
+    ASSIGN_OR_RETURN(config.homes, DecodeCluster(spec.cluster()));
+  }
   config.wire_spec = SerializeDeterministic(spec);
   return config;
 }

@@ -88,6 +88,22 @@ absl::Status AggregationMethods::CheckNotOfStream(const Round& round, absl::stri
       absl::StrCat("a version of the stream '", round.config().stream->id, "' cannot be ", verb));
 }
 
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRoundOf(absl::string_view client_id,
+                                                                       const Caller& caller,
+                                                                       absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindRound(caller, name));
+  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
+  return round;
+}
+
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTargetOf(absl::string_view client_id,
+                                                                        const Caller& caller,
+                                                                        absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindTarget(caller, name));
+  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
+  return round;
+}
+
 bool AggregationMethods::HidesCounts(const Round& round, const Identity& caller) {
   return round.config().HasPrivacy() && (caller.role == Role::kClient || caller.role == Role::kObserver);
 }

@@ -53,10 +53,17 @@ class AggregationMethods : public Methods {
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
+  // The same for a call about one client's submission. `client_id`: as of Caller::ResolveClientId.
+  // Errors: also FAILED_PRECONDITION (HomeElsewhere): another server of the round's cluster is the client's home.
+  absl::StatusOr<std::shared_ptr<Round>> FindRoundOf(absl::string_view client_id, const Caller& caller,
+                                                     absl::string_view name) const;
   // Finds where a submission goes: a round, or the intake of the stream "streams/{id}", which "rounds/{id}" finds, too:
   // over HTTP, the paths of submissions have that.
   // Errors: as of FindRound. FAILED_PRECONDITION: the round is a version of a stream.
   absl::StatusOr<std::shared_ptr<Round>> FindTarget(const Caller& caller, absl::string_view name) const;
+  // FindTarget, and the check of FindRoundOf.
+  absl::StatusOr<std::shared_ptr<Round>> FindTargetOf(absl::string_view client_id, const Caller& caller,
+                                                      absl::string_view name) const;
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;

@@ -32,7 +32,8 @@ void AggregationMethods::GetReceipt(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindRoundOf(request.client_id(), self.caller(), request.round()));
     return PlannedAnswer{MostReceiptBytes(round->config()), [&self, round, request]() -> absl::Status {
                            ASSIGN_OR_RETURN(Round::SubmissionReceipt receipt, round->GetReceipt(request.client_id()));
                            // A promise is worth something only if a restart keeps the submission.

@@ -40,6 +40,7 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "RoundSpec.privacy",
                                            "RoundSpec.certificate",
                                            "ExportSubmissions",
+                                           "RoundSpec.cluster",
                                            "Streams"};
 
 // The longest reason of a cancelled round, which the round keeps.

@@ -85,7 +85,8 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTarget(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindTargetOf(request.client_id(), self.caller(), request.round()));
     v1::WithdrawSubmissionResponse answer;
     bool withdrawn = false;
     if (round->config().IsIntake()) {

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "host/spec/spec.h"
 #include "service/auth/identity.h"
+#include "service/rounds/home_servers.h"
 
 namespace sparseagg::service {
 
@@ -49,6 +50,7 @@ struct RoundConfig {
   bool has_certificate = false;                        // the round gets a signed certificate
   bool allows_export = false;  // coordinators may read the submissions of the round once it is DONE
   std::string leaf_salt_key;   // with has_certificate: secret of the salts; empty: Round::Open chooses one
+  HomeServers homes;           // the servers of the round; none: this one alone
   std::string wire_spec;       // serialised spec; equal for two requests of the same round
   std::shared_ptr<StreamPart> stream = nullptr;  // null: of no stream
 

@@ -131,7 +131,10 @@ BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids,
   outcome.codes.reserve(client_ids.size());
   for (const std::string& client_id : client_ids) {
     const Chunk& chunk = next();
-    const auto receipt = ToStatus([&] { return SubmitWhole(round, client_id, submission_id, chunk); });
+    const auto receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
+      RETURN_IF_ERROR(round.config().homes.CheckHome(client_id));
+      return SubmitWhole(round, client_id, submission_id, chunk);
+    });
     if (receipt.ok()) {
       outcome.num_duplicates += receipt->duplicate ? 1 : 0;
       outcome.num_tuples += receipt->num_tuples;

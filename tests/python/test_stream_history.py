@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg.history import RowHistory
 
 ROWS, WIDTH, VERSIONS, BUFFER, SEED = 500, 3, 12, 4, 40
 
@@ -12,9 +13,11 @@ ROWS, WIDTH, VERSIONS, BUFFER, SEED = 500, 3, 12, 4, 40
 @pytest.mark.parametrize("empty_version", [None, 5])
 def test_rows_since_a_version_make_the_newest_model(empty_version):
     rng = np.random.default_rng(SEED)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=ROWS, row_width=WIDTH)], mean_divisor="submissions")
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=ROWS, row_width=WIDTH)], op="mean", mean_divisor="submissions"
+    )
     models = [rng.standard_normal((ROWS, WIDTH)).astype(np.float32)]
-    history = sa.RowHistory({"v": ROWS})
+    history = RowHistory({"v": ROWS})
     with sa.Client(":memory:") as client:
         stream = client.stream(spec, buffer=BUFFER, staleness=sa.staleness.polynomial(0.5), max_staleness=VERSIONS)
         for version in range(1, VERSIONS + 1):

@@ -93,6 +93,8 @@ function roundCard(round) {
     bytesText(Number(round.numBytes)),
     round.spec.tensors.map(({ name }) => name).join(", "),
   ];
+  const { servers = [], index = 0 } = round.spec.cluster ?? {};
+  if (servers.length > 0) facts.push(`server ${index + 1} of ${servers.length} of a cluster`);
   if (Number(round.numUploads) > 0) facts.push(`${plural(Number(round.numUploads), "upload")} under way`);
   const open = secondsOf(round.timeline?.open);
   const when = ended

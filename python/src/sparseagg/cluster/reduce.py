@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.local.engine import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS
 from sparseagg.cluster.plan import KeyRange
+from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
-__all__ = ["RangeTask", "range_spec", "reduce_range"]
+__all__ = ["RangeTask", "range_spec", "reduce_range", "run_task"]
 
 _SUMS = ("sum", "mean", "coordinate_mean")
 
@@ -29,6 +32,9 @@ class RangeTask:
         keys: the range.
         num_submissions: of each server's round.
         threads: of the engine.
+        only: the clients that count; None: all.
+        device: of the engine, "cpu" or "cuda"; None: as ``sparseagg.aggregate`` chooses.
+        store: where the result goes; None: to the caller.
     """
 
     round_name: str
@@ -36,6 +42,19 @@ class RangeTask:
     keys: KeyRange
     num_submissions: tuple[int, ...]
     threads: int
+    only: frozenset[str] | None = None
+    device: str | None = None
+    store: RangeStore | None = None
+
+
+def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
+    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
+    begun = time.monotonic()
+    result = reduce_range(task, [client.get_round(task.round_name) for client in clients])
+    if task.store is None:
+        return result
+    part = task.store.write(result, clients)
+    return dataclasses.replace(part, seconds=time.monotonic() - begun)
 
 
 def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
@@ -68,10 +87,12 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
                     f"{server}: clients submit to their home server alone"
                 )
             homes[client_id] = server
+            if task.only is not None and client_id not in task.only:
+                continue
             named = {tensor.name: (update.keys, update.values)}
             updates[client_id] = (named, update.weight) if is_weighted else named
     try:
-        return aggregate(updates, task.spec, threads=task.threads)[tensor.name]
+        return aggregate(updates, task.spec, threads=task.threads, device=task.device)[tensor.name]
     except (FailedPreconditionError, OutOfRangeError) as error:
         raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
 

@@ -16,6 +16,8 @@ from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
+from sparseagg.cluster import ClusterClient, ClusterRound
+from sparseagg.cluster.connect import check_rule
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer
@@ -38,7 +40,7 @@ class Merge:
         sparse: names of the tensors whose updates are differences of rows (or elements); the others are whole arrays,
             as FedAvg has them.
         op: of the sparse tensors.
-        client: of the server that merges; None: this process does.
+        client: of the server, or of the cluster, that merges; None: this process does.
         of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
         rule: chooses among the updates of all tensors when they are there (``sparseagg.robust``); None: all count.
         noise_key: for options with ``privacy``. Then whole arrays become differences before they are merged, since the
@@ -60,13 +62,14 @@ class Merge:
         tables: Mapping[str, Table],
         sparse: Iterable[str],
         op: str,
-        client: sa.Client | None,
+        client: sa.Client | ClusterClient | None,
         options: Any,
         of_all: bool = False,
         rule: Rule | None = None,
         noise_key: bytes | None = None,
         ledger: sa.PrivacyLedger | None = None,
     ) -> None:
+        check_rule(client, rule)
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
@@ -182,6 +185,8 @@ class Merge:
             result = self._aggregator.finish()
         else:
             result, missing = self._close(set(counted))
+            if isinstance(self._round, ClusterRound):  # which would keep the submissions
+                self._round.delete()
         tables, changed = {}, {}
         for name, table in self._tables.items():
             if name in self._sparse:
@@ -200,6 +205,7 @@ class Merge:
         """Closes the round; returns its result, and the ids that have no submission there."""
         assert self._round is not None
         if self._rule is not None:
+            assert isinstance(self._round, sa.Round)
             result, self.choice = finish_by_rule(self._round, self._rule, counted)
             return result, counted.difference(self.choice.clients)
         try:

@@ -19,6 +19,8 @@ from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
+from sparseagg.cluster import ClusterClient
+from sparseagg.cluster.connect import ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import Merge, changed_rows
@@ -54,7 +56,9 @@ class SparseMixin:
         op: of these tensors. "mean": a row that a client did not change counts as no change, as in FedAvg.
             "coordinate_mean": only clients that changed the row count. Or "sum".
         server: "host:port" of a sparseagg server to which clients upload; ":local:" starts one, for clients of this
-            machine; or a ``sparseagg.Client``. None: arrays come with Flower's replies, and are merged here.
+            machine; or a ``sparseagg.Client``. A ``sparseagg.cluster.Cluster``, or "host:port,host:port":
+            each client uploads to its home among several servers. None: arrays come with Flower's replies, and are
+            merged here.
         tls, token: of this process's connection to the server, as of ``sparseagg.Client``, with a coordinator's token.
             By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
@@ -91,7 +95,7 @@ class SparseMixin:
         sparse: Names = None,
         elements: Names = None,
         op: str = "mean",
-        server: str | sa.Client | None = None,
+        server: ServerArgument | None = None,
         tls: TLSArgument = None,
         token: TokenArgument = None,
         optimizer: RowOptimizer | None = None,
@@ -127,7 +131,7 @@ class SparseMixin:
             self._options = {**_PRIVATE, **self._options, "privacy": dp}
         self._ledger = ledger
         self._noise_key = secrets.token_bytes(32) if dp is not None and noise_key is None else noise_key
-        self._client: sa.Client | None = None
+        self._client: sa.Client | ClusterClient | None = None
         self._model: Model | None = None
         self._downlink: Downlink | None = None
         self._sparse: list[str] = []
@@ -366,8 +370,8 @@ class SparseMixin:
     def _opened(self) -> Merge:
         if self._merge is None:
             if self._server is not None and self._client is None:
-                given = self._server
-                self._client = given if isinstance(given, sa.Client) else sa.Client(given, **self._credentials)
+                own = self._credentials if isinstance(self._server, str) else {}
+                self._client = server_client(self._server, **own)
             self._merge = Merge(
                 self._known()[0].tables,
                 self._sparse,

@@ -231,6 +231,14 @@ class CloseRoundRequest(_message.Message):
     only_client_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., only_client_ids: _Optional[_Iterable[str]] = ..., client_weights: _Optional[_Iterable[_Union[ClientWeight, _Mapping]]] = ...) -> None: ...
 
+class ClusterSpec(_message.Message):
+    __slots__ = ["index", "servers"]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    servers: _containers.RepeatedCompositeFieldContainer[HomeServer]
+    def __init__(self, servers: _Optional[_Iterable[_Union[HomeServer, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
+
 class CommitSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +426,14 @@ class GetUploadStatusRequest(_message.Message):
     submission_id: str
     upload_tag: bytes
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
+
+class HomeServer(_message.Message):
+    __slots__ = ["address", "http_url"]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_URL_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    http_url: str
+    def __init__(self, address: _Optional[str] = ..., http_url: _Optional[str] = ...) -> None: ...
 
 class InspectRoundRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token", "tensors"]
@@ -612,10 +628,11 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "certificate", "clip", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
+    __slots__ = ["aggregation", "certificate", "clip", "cluster", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     KEEP_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
@@ -628,6 +645,7 @@ class RoundSpec(_message.Message):
     aggregation: AggregationSpec
     certificate: CertificateSpec
     clip: ClipSpec
+    cluster: ClusterSpec
     deadline: _duration_pb2.Duration
     keep_submissions: bool
     max_bytes_per_submission: int
@@ -637,7 +655,7 @@ class RoundSpec(_message.Message):
     privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ..., cluster: _Optional[_Union[ClusterSpec, _Mapping]] = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]

@@ -130,6 +130,10 @@ class MemoryConnection:
         thread.start()
         self._end = weakref.finalize(self, _close, self._rounds, thread, self._pid)  # by the end of Python
 
+    def at_home(self, spec: RoundSpec, client_id: str) -> MemoryConnection:
+        """Returns this connection, which has all clients."""
+        return self
+
     async def close(self) -> None:
         """Discards the rounds. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
@@ -367,6 +371,8 @@ def _check_round_spec(spec: pb.RoundSpec) -> None:
         raise FailedPreconditionError(
             'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
         )
+    if spec.HasField("cluster"):
+        raise InvalidArgumentError('rounds of ":memory:" are of this process alone, and have no cluster')
 
 
 def _described_stream(rounds: MemoryRounds, name: str) -> pb.Stream:

@@ -18,6 +18,7 @@ from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
+    "checked_keys",
     "close_request",
     "create_request",
     "export_request",
@@ -190,6 +191,16 @@ def result_request(
     request = pb.StreamResultRequest(name=name, tensors=_checked_names(tensors), format=result_format)
     _set_range(request.range, keys)
     return request
+
+
+def checked_keys(keys: tuple[int, int | None] | None) -> tuple[int, int | None]:
+    """Returns a range of keys (begin, end), of which an end of None is behind the last key; None: all keys.
+
+    Raises:
+        InvalidArgumentError: ``keys`` is no range.
+    """
+    begin, end = (0, _END_OF_KEYS) if keys is None else _key_range(keys)
+    return begin, None if end == _END_OF_KEYS else end
 
 
 def _set_range(message: pb.KeyRange, keys: tuple[int, int | None] | None) -> None:

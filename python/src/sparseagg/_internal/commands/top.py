@@ -15,14 +15,19 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.channel import addresses_of
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands import credentials_flags
+from sparseagg._internal.commands.top_cluster import TopCluster
 from sparseagg._internal.commands.top_look import Look, check_metrics_url, look_at
 from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = ["DESCRIPTION", "add_arguments", "main"]
 
-DESCRIPTION = "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it."
+DESCRIPTION = (
+    "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it. With the "
+    "addresses of a cluster's servers, with commas: rounds over all of them, bytes on each, and seconds of each step."
+)
 
 _CALL_TIMEOUT_S = 5.0
 _KEY_WAIT_S = 0.1  # between two questions whether a look has ended
@@ -64,16 +69,21 @@ def main(arguments: argparse.Namespace) -> int:
     from sparseagg._internal.commands import top_view as view  # rich takes a tenth of a second
 
     options = credentials_flags.client_options(arguments)
-    with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
+    options.update(timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1))
+    servers = addresses_of(arguments.address)
+    if len(servers) > 1 and arguments.metrics is not None:
+        raise InvalidArgumentError("--metrics is of one server, and the address has several")
+    with Client(arguments.address, **options) if len(servers) == 1 else TopCluster(servers, **options) as client:
+        look = client.look if isinstance(client, TopCluster) else functools.partial(look_at, client, arguments.metrics)
         if arguments.once:
-            view.print_once(client.address, look_at(client, arguments.metrics))
+            view.print_once(client.address, look())
             return 0
         with contextlib.suppress(KeyboardInterrupt):
-            _watch(client, arguments.metrics, arguments.interval, view)
+            _watch(client, look, arguments.interval, view)
     return 0
 
 
-def _watch(client: Client, metrics_url: str | None, interval_s: float, view: ModuleType) -> None:
+def _watch(client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, view: ModuleType) -> None:
     """Looks and draws until the key q, and restores the terminal in any case.
 
     Looks run in another thread, so that a server that does not answer delays no key.
@@ -85,7 +95,7 @@ def _watch(client: Client, metrics_url: str | None, interval_s: float, view: Mod
         try:
             while True:
                 due = time.monotonic() + interval_s
-                look = looks.submit(look_at, client, metrics_url)
+                look = looks.submit(look_now)
                 if _ends(next_key, look.done):
                     return
                 try:

@@ -12,6 +12,7 @@ from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.types import DTypeLike
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
+from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
@@ -235,6 +236,8 @@ class RoundSpec(Options):
         keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
             that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
             merge these early.
+        cluster: the servers that take the round's submissions together; ``sparseagg.cluster.Cluster`` sets it. None:
+            the one server that has the round.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -249,6 +252,7 @@ class RoundSpec(Options):
     certificate: bool = False
     allow_export: bool = False
     keep_submissions: bool = False
+    cluster: ClusterSpec | None = None
 
     def __init__(
         self,
@@ -265,6 +269,7 @@ class RoundSpec(Options):
         certificate: bool = False,
         allow_export: bool = False,
         keep_submissions: bool = False,
+        cluster: ClusterSpec | None = None,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -290,6 +295,7 @@ class RoundSpec(Options):
             certificate=certificate,
             allow_export=allow_export,
             keep_submissions=bool(keep_submissions),
+            cluster=checked_cluster(cluster),
         )
 
     def __repr__(self) -> str:
@@ -390,6 +396,7 @@ class RoundSpec(Options):
             privacy=None if self.privacy is None else self.privacy.to_proto(),
             certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
             keep_submissions=self.keep_submissions,
+            cluster=None if self.cluster is None else self.cluster.to_proto(),
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -410,6 +417,7 @@ class RoundSpec(Options):
             certificate=proto.HasField("certificate"),
             allow_export=proto.certificate.allow_export,
             keep_submissions=proto.keep_submissions,
+            cluster=ClusterSpec.from_proto(proto.cluster) if proto.HasField("cluster") else None,
             **options_from_proto(proto.aggregation),
         )
 
