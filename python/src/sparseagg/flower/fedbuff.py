@@ -351,7 +351,7 @@ class _Run:
                 self._apply(version)
 
     def _apply(self, version: Any) -> None:
-        tables: dict[str, Any] = {}
+        tables: dict[str, Table] = {}
         changed: dict[str, Any] = {}
         try:
             if version.state != "done":
