@@ -39,7 +39,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "CloseRoundRequest.client_weights",
                                            "RoundSpec.privacy",
                                            "RoundSpec.certificate",
-                                           "ExportSubmissions"};
+                                           "ExportSubmissions",
+                                           "ExportPartial"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

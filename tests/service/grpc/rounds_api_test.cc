@@ -38,7 +38,7 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                                            "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
                                            "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound",
                                            "InspectRound", "CloseRoundRequest.client_weights", "RoundSpec.privacy",
-                                           "RoundSpec.certificate", "ExportSubmissions"));
+                                           "RoundSpec.certificate", "ExportSubmissions", "ExportPartial"));
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
   v1::RoundSpec spec = SumSpec();

@@ -49,6 +49,9 @@ class Cluster:
         ranges: ranges of keys of each tensor; None: as many as ``reducers`` and ``range_bytes`` ask for. It leaves no
             trace in the result.
         range_bytes: the most bytes of submissions that a range should have. A reducer holds one range in memory.
+        memory_limit: bytes that a reducer may take for submissions and sums; the result of its range comes on top. A
+            range may then be larger: submissions are folded in ascending order of client ids, before others are read.
+            The largest submission and its range's result must fit into half of it. None: no limit.
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         server_options: more flags of the servers that are started.
@@ -68,6 +71,7 @@ class Cluster:
         reducers: SupportsIndex | None = None,
         ranges: SupportsIndex | None = None,
         range_bytes: SupportsIndex = 256 << 20,
+        memory_limit: SupportsIndex | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         server_options: Sequence[str] = (),
         **client: Any,
@@ -79,7 +83,10 @@ class Cluster:
         largest = checked_integer("range_bytes must be a number of bytes, 1 or more", range_bytes, 1, (1 << 63) - 1)
         if executor not in _EXECUTORS:
             raise InvalidArgumentError(f'executor must be "local" or "ray", got {shown(executor)}')
-        self._plan = Plan(ranges, count, largest, max(1, cores // count))
+        if memory_limit is not None:
+            what = "memory_limit must be a number of bytes, 1 or more, or None"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        self._plan = Plan(ranges, count, largest, max(1, cores // count), memory_limit)
         self._owned = contextlib.ExitStack()
         try:
             addresses = self._addresses(servers, data_dir, server_options)
@@ -150,7 +157,7 @@ class Cluster:
             except NotFoundError as error:
                 raise NotFoundError(f"server {client.address}: {error}") from None
         for opened in rounds:
-            if not opened.spec.keep_submissions or opened.spec != rounds[0].spec:
+            if not opened.spec.stay_open or opened.spec != rounds[0].spec:
                 raise FailedPreconditionError(
                     f"{opened.name} on server {opened.handle} is not the round of a cluster, or not that of "
                     f"{self._clients[0].address}"

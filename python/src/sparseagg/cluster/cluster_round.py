@@ -24,7 +24,7 @@ from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges
 from sparseagg.cluster.plan import KeyRange, cuts_of_rows, cuts_of_sample, home_of
-from sparseagg.cluster.reduce import RangeTask, range_spec
+from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, RoundFailedError
 
 __all__ = ["ClusterRound", "cluster_spec", "server_spec"]
@@ -43,16 +43,19 @@ class Plan:
         ranges: of each tensor, whatever its size; None: as many as the next two ask for.
         reducers: that work at once.
         range_bytes: the most bytes of submissions that a range should have.
+        threads: of the engine, for each range.
+        memory_limit: of each reducer, as of ``RangeTask``.
     """
 
     ranges: int | None
     reducers: int
     range_bytes: int
-    threads: int  # of the engine, for each range
+    threads: int
+    memory_limit: int | None = None
 
 
 def server_spec(spec: RoundSpec) -> RoundSpec:
-    """Returns the spec of the servers' rounds: they keep their submissions, and do not close themselves.
+    """Returns the spec of the servers' rounds, which do not close themselves.
 
     Raises:
         InvalidArgumentError: a field of the spec is not for clusters; the message says which one, and why.
@@ -65,20 +68,19 @@ def server_spec(spec: RoundSpec) -> RoundSpec:
         raise InvalidArgumentError("privacy: servers export no submissions of such rounds; use one server")
     for tensor in spec.tensors:
         clip = spec.clip if tensor.clip is None or tensor.clip.l2 is None else tensor.clip
+        if merges_on_arrival(spec, tensor):
+            continue
         if spec.clips(tensor) and clip is not None and clip.l2 not in (None, np.inf) and clip.on_clip != "reject":
             raise InvalidArgumentError(
                 f"tensor {tensor.name!r}: clip.l2 {clip.l2} scales updates to values that no server exports; "
                 'on_clip="reject" refuses them instead'
             )
-    # One more, so that a server does not close its round when it has all submissions that the cluster may have.
-    most = None if spec.max_submissions is None else spec.max_submissions + 1
-    return dataclasses.replace(spec, max_submissions=most, keep_submissions=True)
+    return dataclasses.replace(spec, stay_open=True)
 
 
 def cluster_spec(spec: RoundSpec) -> RoundSpec:
     """Returns the spec whose ``server_spec`` this is."""
-    most = None if spec.max_submissions is None else spec.max_submissions - 1
-    return dataclasses.replace(spec, max_submissions=most, keep_submissions=False)
+    return dataclasses.replace(spec, stay_open=False)
 
 
 class ClusterRound:
@@ -167,11 +169,20 @@ class ClusterRound:
             except FailedPreconditionError as error:
                 raise RoundFailedError(f"{self.name} failed: {error.code.name}: {error}", "failed") from None
             return Result(dict(empty.items()), self._info(infos, dict(empty.items()), {}))
+        if all(merges_on_arrival(self.spec, tensor) for tensor in self.spec.tensors):
+            self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
         plans = {tensor.name: self._ranges(tensor, infos) for tensor in self.spec.tensors}
         planned = time.monotonic()
         tasks = [
-            RangeTask(self.name, range_spec(self.spec, tensor), keys, counts, self._plan.threads)
+            RangeTask(
+                self.name,
+                range_spec(self.spec, tensor),
+                keys,
+                counts,
+                self._plan.threads,
+                self._plan.memory_limit,
+            )
             for tensor in self.spec.tensors
             for keys in plans[tensor.name]
         ]
@@ -206,6 +217,13 @@ class ClusterRound:
         with concurrent.futures.ThreadPoolExecutor(len(self._rounds)) as pool:
             futures = [pool.submit(call, opened) for opened in self._rounds]
         return [future.result() for future in futures]
+
+    def _check_homes(self) -> None:
+        homes: dict[str, int] = {}
+        for server, part in enumerate(self._on_all(Round.submissions)):
+            for each in part:
+                if homes.setdefault(each.client_id, server) != server:
+                    raise two_homes(self.name, each.client_id, homes[each.client_id], server)
 
     def _check_number(self, total: int) -> None:
         least, most = self.spec.min_submissions, self.spec.max_submissions
