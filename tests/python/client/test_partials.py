@@ -133,9 +133,7 @@ def test_canonical_sums_have_no_partial(client):
     opened = client.create_round(spec)
     opened.submit("a", ([1], [1.0]))
     opened.seal()
-    with pytest.raises(
-        sa.errors.FailedPreconditionError, match=r"'v' sums floats.*export its submissions"
-    ):
+    with pytest.raises(sa.errors.FailedPreconditionError, match=r"'v' sums floats.*export its submissions"):
         opened.export_partial()
     with pytest.raises(sa.errors.FailedPreconditionError, match="export its submissions, or sum in fixed point"):
         list(sa.Aggregator(spec).export_partial())

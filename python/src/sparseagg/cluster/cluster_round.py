@@ -244,13 +244,19 @@ class ClusterRound:
         if self._plan.ranges == 1:
             return [(0, None)]
         sample = np.concatenate(self._on_all(lambda opened: opened.sample_keys(tensor.name, every=every)))
-        return cuts_of_sample(sample, self._number_of_ranges(len(sample) * every * row_bytes))
+        num_keys = len(sample) * every
+        if merges_on_arrival(self.spec, tensor):
+            # A partial has sums of 8 or 16 bytes, counts and weights. It is held as it came, as rows, and combined.
+            num_bytes, limit = num_keys * (20 + 16 * tensor.row_width), self._plan.memory_limit
+            return cuts_of_sample(sample, self._number_of_ranges(num_bytes, None if limit is None else limit // 6))
+        return cuts_of_sample(sample, self._number_of_ranges(num_keys * row_bytes))
 
-    def _number_of_ranges(self, num_bytes: int) -> int:
+    def _number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
         plan = self._plan
+        largest = plan.range_bytes if most_bytes is None else max(1, min(plan.range_bytes, most_bytes))
         if plan.ranges is not None:
             return plan.ranges
-        return max(1, -(-num_bytes // plan.range_bytes), min(plan.reducers, num_bytes // _LEAST_BYTES))
+        return max(1, -(-num_bytes // largest), min(plan.reducers, num_bytes // _LEAST_BYTES))
 
     def _info(self, infos: Sequence[RoundInfo], tensors: dict[str, TensorResult], cut: dict[str, int]) -> RoundInfo:
         clips = [info.clip for info in infos if info.clip is not None]

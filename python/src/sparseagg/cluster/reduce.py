@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.local.engine import Aggregator
+from sparseagg._internal.local.engine import Aggregator, release_memory
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS
@@ -65,6 +65,9 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
         return _reduce_submissions(task, rounds)
     except OutOfRangeError as error:
         raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
+    finally:
+        if task.memory_limit is not None:
+            release_memory()  # which the engine keeps for its next merges
 
 
 def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
@@ -77,6 +80,7 @@ def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
             raise _other_number(server, task, found, expected)
         if found > 0:
             merged.add_partial(str(server), partial, keys=task.keys)
+        del partial
     return _finished(task, merged)
 
 

@@ -42,7 +42,7 @@ __all__ = ["Aggregator", "aggregate", "release_memory"]
 _BATCH = 256
 
 # Of a block of a partial.
-_PARTIAL_BYTES = 4 << 20
+_PARTIAL_BYTES = 1 << 20
 
 # As many as a server takes; the memory of some millions could not be had.
 _MOST_THREADS = 1024
@@ -289,7 +289,7 @@ class Aggregator:
             keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
 
         Returns:
-            Blocks of up to 4 MiB, each made when it is asked for.
+            Blocks of up to 1 MiB, each made when it is asked for.
 
         Raises:
             InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
