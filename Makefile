@@ -182,6 +182,23 @@ $(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
 	SPARSEAGG_EXTENSION=off $(BIN)/pip wheel -q --no-deps -w build/wheel ./python
 	@test -s $@ || { echo '$@ was not made: is its version that of python/pyproject.toml?' >&2; exit 1; }
 
+## Documentation
+
+DOCS_VENV := build/docs-venv
+
+$(DOCS_VENV)/.done: scripts/requirements-docs.txt | deps-python
+	test -d $(DOCS_VENV) || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install -q -r scripts/requirements-docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build -q
+
+.PHONY: docs-serve
+docs-serve: $(DOCS_VENV)/.done deps-build ## the site in a browser, made again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve
+
 ## Measure
 
 PEERS_VENV := .venv-peers

@@ -462,9 +462,9 @@ export async function verifyReceipt(receipt, envelope, publicKeys) {
   }
   const promise = new TextDecoder().decode(decodeBase64(receipt.promise));
   const promised = await openEnvelope(promise, "application/vnd.sparseagg.promise+json", keys, "receipt");
-  for (const name of ["round", "tenant", "specSha256", "createTime"]) {
-    if (promised[name] !== predicate[name]) throw unverified(`receipt: it is of another round: ${name} differs`);
-  }
+  const rounds = [predicate, ...(predicate.homes ?? []).map((home) => ({ ...predicate, ...home }))];
+  const differs = (round) => ["round", "tenant", "specSha256", "createTime"].find((name) => promised[name] !== round[name]);
+  if (rounds.every(differs)) throw unverified(`receipt: it is of another round: ${differs(predicate)} differs`);
   let node = await sha256([0], decodeBase64(receipt.leaf));
   if (promised.leafSha256 !== hexOf(node)) throw unverified("receipt: the promise is for another leaf");
   if (receipt.leafIndex === undefined || receipt.leafIndex === null) {

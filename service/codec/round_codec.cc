@@ -104,7 +104,7 @@ uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals) {
   return bytes;
 }
 
-void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) {
+void EncodeSubmission(const ListedSubmission& submission, bool with_leaf, v1::Submission* wire) {
   wire->set_client_id(submission.client_id);
   wire->set_submission_id(submission.submission_id);
   wire->set_num_tuples(submission.num_tuples);
@@ -112,7 +112,16 @@ void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) 
   wire->set_content_hash(HashBytes(submission.hash));
   if (submission.weight.has_value()) wire->set_weight(*submission.weight);
   if (submission.client_weight.has_value()) wire->set_client_weight(*submission.client_weight);
+  if (with_leaf) wire->set_leaf(submission.leaf);
 }
+
+uint64_t MostLeafBytes(const RoundConfig& config) {
+  uint64_t bytes = 2 * kMaxSubmissionBytes;
+  for (const TensorSpec& spec : config.tensors) bytes += 2 * (64 + spec.name.size());
+  return bytes;
+}
+
+uint64_t MostReceiptBytes(const RoundConfig& config) { return 16384 + MostLeafBytes(config); }
 
 void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire) {

@@ -22,14 +22,29 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     if (HidesCounts(*round, self.caller().identity())) {
       return absl::PermissionDeniedError("privacy: the submissions of this round are shown to coordinators alone");
     }
-    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMaxSubmissionBytes, 1));
-    const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
-    return PlannedAnswer{most * kMaxSubmissionBytes,
-                         [&self, round, most, token = request.page_token()]() -> absl::Status {
+    const bool with_leaves = request.with_leaves();
+    if (with_leaves) {
+      if (self.caller().identity().role == Role::kObserver) {
+        return absl::PermissionDeniedError("with_leaves: leaves have secret salts, which observers may not read");
+      }
+      if (!round->config().has_certificate) {
+        return absl::FailedPreconditionError("with_leaves: the round has no leaves: its spec asks for no certificate");
+      }
+    }
+    const uint64_t bytes_each = with_leaves ? MostLeafBytes(round->config()) : kMaxSubmissionBytes;
+    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / bytes_each, 1));
+    const RoundSnapshot snapshot = round->Snapshot();
+    const uint64_t most = std::min(size, snapshot.num_submissions + 1);  // one may come before the answer
+    const uint64_t withdrawn = with_leaves ? snapshot.num_withdrawn : 0;
+    return PlannedAnswer{(most + withdrawn) * bytes_each,
+                         [&self, round, most, with_leaves, token = request.page_token()]() -> absl::Status {
                            ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
                            v1::ListSubmissionsResponse list;
                            for (const ListedSubmission& submission : page.submissions) {
-                             EncodeSubmission(submission, list.add_submissions());
+                             EncodeSubmission(submission, with_leaves, list.add_submissions());
+                           }
+                           for (std::string& leaf : page.withdrawn_leaves) {
+                             if (with_leaves) list.add_withdrawn_leaves(std::move(leaf));
                            }
                            list.set_next_page_token(std::move(page.next_page_token));
                            return Serialize(list, self.response());

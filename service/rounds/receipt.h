@@ -24,6 +24,7 @@ struct ListedSubmission : Receipt {
   ContentHash hash;
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 };
 
 }  // namespace sparseagg::service

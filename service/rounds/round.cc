@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
   Permit permit(&tenant.open_rounds);
   RETURN_IF_ERROR(CheckCertifies(config, services));
   if (config.has_certificate && config.leaf_salt_key.empty()) {
-    config.leaf_salt_key = services.certifier->NewSaltKey();
+    ASSIGN_OR_RETURN(config.leaf_salt_key, services.certifier->MakeSaltKey(config.tenant, config.id));
   }
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));

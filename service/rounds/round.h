@@ -219,6 +219,7 @@ class Round : public std::enable_shared_from_this<Round> {
   struct SubmissionPage {
     std::vector<ListedSubmission> submissions;  // in ascending order of client ids
     std::string next_page_token;                // empty on the last page
+    std::vector<std::string> withdrawn_leaves;  // on the last page: of the submissions that were withdrawn
   };
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.

@@ -29,6 +29,7 @@ absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, a
   {
     MutexLock lock(&mu_);
     page.submissions = committed_.List(page_token.empty() ? nullptr : &last_client, page_size + 1);
+    if (page.submissions.size() <= page_size) page.withdrawn_leaves = withdrawn_leaves_;
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();

@@ -29,7 +29,8 @@ std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* cli
   auto it = client_id == nullptr ? submissions_.begin() : submissions_.upper_bound(*client_id);
   for (; it != submissions_.end() && listed.size() < max_size; ++it) {
     const CommittedSubmission& submission = it->second;
-    listed.push_back({submission.receipt, submission.hash, submission.weight, submission.client_weight});
+    listed.push_back(
+        {submission.receipt, submission.hash, submission.weight, submission.client_weight, submission.leaf});
   }
   return listed;
 }

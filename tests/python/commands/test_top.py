@@ -249,15 +249,6 @@ def test_top_once_without_a_server_fails(in_process):
     assert "refused" in errors
 
 
-def test_top_without_rich_says_how_to_install_it(in_process, monkeypatch, server):
-    monkeypatch.delitem(sys.modules, "sparseagg._internal.commands.top_view")
-    monkeypatch.delattr("sparseagg._internal.commands.top_view")
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    status, _, errors = in_process("--once", "--address", server.address)
-    assert status == 1
-    assert "pip install 'sparseagg[top]'" in errors
-
-
 def test_commands_other_than_top_import_no_rich():
     code = (
         "import sys, sparseagg._internal.commands.cli; print([name for name in sys.modules if name.startswith('rich')])"

@@ -55,6 +55,8 @@ class Cluster:
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         server_options: more flags of the servers that are started.
+        certificate_key: file of an Ed25519 private key in PEM, which signs the certificates of rounds that ask for one.
+            Give the servers the same key: then a certificate states what one server would.
         client: arguments of ``sparseagg.Client``, such as ``token`` and ``tls``, for all servers.
 
     Raises:
@@ -74,6 +76,7 @@ class Cluster:
         memory_limit: SupportsIndex | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         server_options: Sequence[str] = (),
+        certificate_key: str | os.PathLike[str] | None = None,
         **client: Any,
     ) -> None:
         cores = os.cpu_count() or 1
@@ -86,7 +89,7 @@ class Cluster:
         if memory_limit is not None:
             what = "memory_limit must be a number of bytes, 1 or more, or None"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
-        self._plan = Plan(ranges, count, largest, max(1, cores // count), memory_limit)
+        self._plan = Plan(ranges, count, largest, max(1, cores // count), _path(certificate_key), memory_limit)
         self._owned = contextlib.ExitStack()
         try:
             addresses = self._addresses(servers, data_dir, server_options)
@@ -177,3 +180,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    return None if path is None else pathlib.Path(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -16,11 +17,13 @@ from sparseagg._internal.base.types import Update
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, Submission, TensorSummary, Timeline
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges
 from sparseagg.cluster.plan import KeyRange, cuts_of_rows, cuts_of_sample, home_of
@@ -40,6 +43,7 @@ class Plan:
     """How many ranges of keys there are.
 
     Attributes:
+        certificate_key: file of the key that signs certificates; None: there is none.
         ranges: of each tensor, whatever its size; None: as many as the next two ask for.
         reducers: that work at once.
         range_bytes: the most bytes of submissions that a range should have.
@@ -51,6 +55,7 @@ class Plan:
     reducers: int
     range_bytes: int
     threads: int
+    certificate_key: pathlib.Path | None = None
     memory_limit: int | None = None
 
 
@@ -64,6 +69,8 @@ def server_spec(spec: RoundSpec) -> RoundSpec:
         raise InvalidArgumentError(
             f"deadline {spec.deadline}: a cluster's round is ended by finish(), not by a deadline"
         )
+    if spec.allow_export:
+        raise InvalidArgumentError("allow_export: a cluster writes no bundles of its rounds; use one server")
     if spec.privacy is not None:
         raise InvalidArgumentError("privacy: servers export no submissions of such rounds; use one server")
     for tensor in spec.tensors:
@@ -103,6 +110,7 @@ class ClusterRound:
         self.name = rounds[0].name
         self.spec = cluster_spec(rounds[0].spec)
         self.times: dict[str, float] = {}
+        self._certificate: RoundCertificate | None = None
 
     def __enter__(self) -> ClusterRound:
         return self
@@ -194,7 +202,34 @@ class ClusterRound:
             own = [next(parts) for _ in plans[tensor.name]]
             tensors[tensor.name], cut[tensor.name] = join_ranges(self.spec, tensor, own)
         self.times.update(plan=planned - sealed, reduce=reduced - planned, join=time.monotonic() - reduced)
-        return Result(tensors, self._info(infos, tensors, cut))
+        result = Result(tensors, self._info(infos, tensors, cut))
+        if self.spec.certificate and self._plan.certificate_key is not None:
+            self._certificate = certify(
+                self.name, self.spec, result, self._rounds, self._on_all, self._plan.certificate_key
+            )
+        return result
+
+    def certificate(self) -> Certificate:
+        """Returns the certificate of the latest ``finish``, signed with the cluster's ``certificate_key``.
+
+        It states what one server with all submissions would, if that has the same key; other are only times, "engine",
+        and "homes", which names the rounds on the servers, so that their promises are accepted.
+
+        Raises:
+            FailedPreconditionError: ``finish`` was not called, the round's spec asks for no certificate, or the cluster
+                has no ``certificate_key``.
+        """
+        if self._certificate is None:
+            raise FailedPreconditionError(
+                f"{self.name} has no certificate: finish() makes it, if the spec asks for one and the cluster has a "
+                "certificate_key"
+            )
+        return self._certificate.certificate
+
+    def receipt(self, client_id: ClientId) -> SubmissionReceipt:
+        """Returns the receipt of a client's submission, as ``Round.receipt``; after ``finish`` with its proof."""
+        receipt = self._rounds[self._home_of(client_id)].receipt(client_id)
+        return receipt if self._certificate is None else self._certificate.complete(receipt)
 
     def cancel(self, reason: str = "") -> None:
         """Ends the round on all servers without a result, and discards its submissions."""

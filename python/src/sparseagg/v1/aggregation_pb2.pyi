@@ -465,22 +465,26 @@ class ListRoundsResponse(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListSubmissionsRequest(_message.Message):
-    __slots__ = ["page_size", "page_token", "parent"]
+    __slots__ = ["page_size", "page_token", "parent", "with_leaves"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    WITH_LEAVES_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     parent: str
-    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    with_leaves: bool
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., with_leaves: bool = ...) -> None: ...
 
 class ListSubmissionsResponse(_message.Message):
-    __slots__ = ["next_page_token", "submissions"]
+    __slots__ = ["next_page_token", "submissions", "withdrawn_leaves"]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_LEAVES_FIELD_NUMBER: _ClassVar[int]
     next_page_token: str
     submissions: _containers.RepeatedCompositeFieldContainer[Submission]
-    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    withdrawn_leaves: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., withdrawn_leaves: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PrivacySpec(_message.Message):
     __slots__ = ["delta", "key_epsilon", "key_noise_multiplier", "keys", "noise_multiplier", "public_keys"]
@@ -739,10 +743,11 @@ class StreamResultRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ["client_id", "client_weight", "content_hash", "num_bytes", "num_tuples", "submission_id", "weight"]
+    __slots__ = ["client_id", "client_weight", "content_hash", "leaf", "num_bytes", "num_tuples", "submission_id", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -750,11 +755,12 @@ class Submission(_message.Message):
     client_id: str
     client_weight: float
     content_hash: bytes
+    leaf: bytes
     num_bytes: int
     num_tuples: int
     submission_id: str
     weight: float
-    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
 
 class SubmissionReceipt(_message.Message):
     __slots__ = ["client_id", "leaf", "leaf_index", "path", "promise", "round", "tree_size"]

@@ -62,6 +62,7 @@ class Round(RoundAttributes):
     finish = blocking(async_round.Round.finish)
     certificate = blocking(async_round.Round.certificate)
     receipt = blocking(async_round.Round.receipt)
+    leaves = blocking(async_round.Round.leaves)
     export = blocking(async_round.Round.export)
     cancel = blocking(async_round.Round.cancel)
     delete = blocking(async_round.Round.delete)

@@ -18,7 +18,7 @@ from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands import credentials_flags
 from sparseagg._internal.commands.top_look import Look, check_metrics_url, look_at
-from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, SparseaggError
+from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = ["DESCRIPTION", "add_arguments", "main"]
 
@@ -51,7 +51,6 @@ def main(arguments: argparse.Namespace) -> int:
 
     Raises:
         InvalidArgumentError: a flag has a wrong value, or standard output is no terminal.
-        FailedPreconditionError: the package rich is not installed.
         SparseaggError: with ``--once``, the server does not answer.
     """
     if not (math.isfinite(arguments.interval) and arguments.interval >= _MIN_INTERVAL_S):
@@ -62,7 +61,8 @@ def main(arguments: argparse.Namespace) -> int:
         check_metrics_url(arguments.metrics)
     if not (arguments.once or sys.stdout.isatty()):
         raise InvalidArgumentError("top draws on a terminal, and standard output is none; --once prints a single view")
-    view = _view()
+    from sparseagg._internal.commands import top_view as view  # rich takes a tenth of a second
+
     options = credentials_flags.client_options(arguments)
     with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
         if arguments.once:
@@ -71,17 +71,6 @@ def main(arguments: argparse.Namespace) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             _watch(client, arguments.metrics, arguments.interval, view)
     return 0
-
-
-def _view() -> ModuleType:
-    """Returns the module that draws; ``FailedPreconditionError`` if rich, which it needs, is not installed."""
-    try:
-        from sparseagg._internal.commands import top_view
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"top draws with the package rich, which is not installed ({error}): pip install 'sparseagg[top]'"
-        ) from error
-    return top_view
 
 
 def _watch(client: Client, metrics_url: str | None, interval_s: float, view: ModuleType) -> None:
