@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/cpu/rows/folded_rows.h"
 #include "host/spec/fixed_point.h"
 
 namespace sparseagg {
@@ -55,11 +54,29 @@ PartialFold FoldOf(const TensorSpec& spec) {
   return spec.modular ? PartialFold::kModular : PartialFold::kInteger;
 }
 
-bool HasKeyWeights(const TensorSpec& spec) { return cpu::KeyWeightsOf(spec) != cpu::KeyWeights::kNone; }
+// The columns of engines, as RowShape of the CPU engine and TensorShape of the CUDA engine have them.
+uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
+
+bool HasCounts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool weights_are_counts = a.weighting == Weighting::kUniform;
+  return ReturnsCounts(spec) || a.min_contributors > 1 ||
+         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
+}
+
+bool HasKeyWeights(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+}
+
+// Returns: the largest weight, in multiples of 2^-t.
+uint64_t MostWeight(const AggregationSpec& a) {
+  return static_cast<uint64_t>(std::llrint(a.weight_bound * std::ldexp(1.0, WeightShift(a))));
+}
 
 size_t AccBytes(const TensorSpec& spec) { return FoldOf(spec) == PartialFold::kInteger ? 16 : 8; }
 
-size_t AccRowBytes(const TensorSpec& spec) { return cpu::NumColumns(spec) * AccBytes(spec); }
+size_t AccRowBytes(const TensorSpec& spec) { return NumColumns(spec) * AccBytes(spec); }
 
 bool HasFixedWeights(const TensorSpec& spec) {
   return spec.aggregation.numerics == Numerics::kFixedPoint && (HasKeyWeights(spec) || NeedsWeightSum(spec));
@@ -73,9 +90,9 @@ Head HeadOf(const TensorSpec& spec) {
   head.name_bytes = static_cast<uint16_t>(spec.name.size());
   head.fold = static_cast<uint8_t>(FoldOf(spec));
   head.key_bytes = static_cast<uint8_t>(KeyBytes(spec));
-  head.flags = (cpu::NeedsCounts(spec) ? kHasCounts : 0) | (HasKeyWeights(spec) ? kHasWeights : 0);
+  head.flags = (HasCounts(spec) ? kHasCounts : 0) | (HasKeyWeights(spec) ? kHasWeights : 0);
   head.dtype = static_cast<uint8_t>(spec.dtype);
-  head.columns = static_cast<uint32_t>(cpu::NumColumns(spec));
+  head.columns = static_cast<uint32_t>(NumColumns(spec));
   if (UsesFixedPoint(spec)) head.value_shift = static_cast<int16_t>(ValueShift(spec.aggregation));
   if (HasFixedWeights(spec)) head.weight_shift = static_cast<int16_t>(WeightShift(spec.aggregation));
   head.tensor_rows = spec.num_rows;
@@ -89,7 +106,7 @@ struct Widths {
   size_t keys, accs, counts, weights;
 };
 Widths WidthsOf(const TensorSpec& spec) {
-  return {KeyBytes(spec), AccRowBytes(spec), cpu::NeedsCounts(spec) ? sizeof(uint32_t) : 0,
+  return {KeyBytes(spec), AccRowBytes(spec), HasCounts(spec) ? sizeof(uint32_t) : 0,
           HasKeyWeights(spec) ? sizeof(int64_t) : 0};
 }
 
@@ -187,7 +204,7 @@ absl::Status CheckContributors(const BlockPlace& place, const TensorSpec& spec, 
   }
   if (block.rows.weights.empty()) return absl::OkStatus();
   const AggregationSpec& a = spec.aggregation;
-  const auto most = static_cast<uint64_t>(cpu::FixedWeight(a.weight_bound, std::ldexp(1.0, WeightShift(a))));
+  const auto most = MostWeight(a);
   const auto* weights = reinterpret_cast<const int64_t*>(block.rows.weights.data());
   for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
     if (weights[row] >= 0 && static_cast<unsigned __int128>(weights[row]) <= static_cast<unsigned __int128>(most) * n) {
@@ -214,7 +231,7 @@ absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const 
   if (a.numerics != Numerics::kFixedPoint) {
     return totals.weight_sum <= kMaxIntegerWeights ? absl::OkStatus() : invalid_sum();
   }
-  const auto bound = static_cast<uint64_t>(cpu::FixedWeight(a.weight_bound, std::ldexp(1.0, WeightShift(a))));
+  const auto bound = MostWeight(a);
   const auto limit = static_cast<unsigned __int128>(bound) * n;
   return static_cast<unsigned __int128>(totals.weight_sum) <= limit ? absl::OkStatus() : invalid_sum();
 }
