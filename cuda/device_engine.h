@@ -89,8 +89,8 @@ class DeviceEngine : public Engine {
   // it succeeds it must change nothing outside the session.
   using Operation = std::function<absl::Status(Session& session, int shrink)>;
   absl::Status RunOnDevice(const Operation& operation);
-  // Runs the operation with the kernels on the host: same bits, slower.
-  absl::Status RunOnHost(const Operation& operation) const;
+  // Returns: an empty accumulator of the CPU engine.
+  std::unique_ptr<Accumulator> CreateOnCpu(const TensorSpec& spec) { return *cpu_engine_->CreateAccumulator(spec); }
   // Sends copies of the arrays of an update to the device as soon as it arrives, as far as there is room (Tuning).
   // Thread-safe. Blocks: while another
   // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits

@@ -40,6 +40,7 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"ListSubmissions", {kYes, kYes, kNo, kYes}},
     {"InspectRound", {kYes, kYes, kNo, kNo}},
     {"ExportSubmissions", {kYes, kYes, kNo, kNo}},
+    {"ExportPartial", {kYes, kYes, kNo, kNo}},
     {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}},
     {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
     {"SubmitBatch", {kYes, kYes, kOwn, kNo}},

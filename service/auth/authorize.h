@@ -28,6 +28,7 @@ enum class Method {
   kListSubmissions,
   kInspectRound,
   kExportSubmissions,
+  kExportPartial,
   kWithdrawSubmission,
   kSubmitUpdate,
   kSubmitBatch,

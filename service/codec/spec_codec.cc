@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "host/base/status_macros.h"
+#include "host/partial.h"
 #include "host/spec/privacy.h"
 #include "host/spec/resolve_clips.h"
 #include "service/codec/cluster_codec.h"
@@ -335,6 +336,24 @@ std::string SerializeDeterministic(const v1::RoundSpec& spec) {
   return bytes;
 }
 
+// Errors: INVALID_ARGUMENT: the round cannot take partials, and shall.
+absl::Status CheckAcceptsPartials(const RoundConfig& config) {
+  if (!config.accepts_partials) return absl::OkStatus();
+  const auto refuse = [](absl::string_view other, absl::string_view reason) {
+    return absl::InvalidArgumentError(absl::StrCat("accept_partials and ", other, " exclude each other: ", reason));
+  };
+  if (config.HasPrivacy()) return refuse("privacy", "a partial's submissions have no noise");
+  if (config.has_certificate) return refuse("certificate", "nobody can tell which submissions a partial has");
+  if (config.keep_submissions) return refuse("keep_submissions", "a partial has none of its submissions");
+  if (config.HasClip()) return refuse("clip", "the bounds are for single submissions, which a partial does not have");
+  for (const TensorSpec& spec : config.tensors) {
+    if (OrderMatters(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat("accept_partials: ", CheckHasPartials(spec).message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::optional<DType> DecodeDType(int dtype) {
@@ -392,6 +411,9 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   if (spec.has_cluster()) {
     ASSIGN_OR_RETURN(config.homes, DecodeCluster(spec.cluster()));
   }
+  config.stays_open = spec.stay_open();
+  config.accepts_partials = spec.accept_partials();
+  RETURN_IF_ERROR(CheckAcceptsPartials(config));
   config.wire_spec = SerializeDeterministic(spec);
   return config;
 }

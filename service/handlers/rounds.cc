@@ -41,7 +41,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "RoundSpec.certificate",
                                            "ExportSubmissions",
                                            "RoundSpec.cluster",
-                                           "Streams"};
+                                           "Streams",
+                                           "ExportPartial"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {

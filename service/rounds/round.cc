@@ -122,7 +122,7 @@ void Round::RetryCloseLocked(const absl::Status& status) {
 
 absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reason) const {
   const bool has_result = state != RoundState::kFailed && state != RoundState::kCancelled;
-  if (has_result && config_->max_submissions != 0 && committed_.num_submissions() == config_->max_submissions) {
+  if (has_result && config_->max_submissions != 0 && committed_.num_submissions() >= config_->max_submissions) {
     const std::string full =
         absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
     // The caller of a one-shot call knows of no round.

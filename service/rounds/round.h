@@ -371,6 +371,25 @@ class Round : public std::enable_shared_from_this<Round> {
   // AppendRows. RESOURCE_EXHAUSTED: no memory. Blocks: the first time, while it sorts the submissions of the tensor;
   // other calls to the round wait, too. Cost: besides the page, O(n log n) in the number n of submissions.
   absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
+  // Which rows to export of a partial.
+  struct PartialQuery {
+    size_t tensor = 0;
+    KeyInterval keys;
+    uint64_t max_bytes = 0;  // of a page
+  };
+  struct PartialPage {
+    std::string blocks;           // one block of host/partial.h
+    std::string next_page_token;  // empty on the last page
+  };
+  // Returns: a page of what the submissions add up to, in ascending order of keys, from the token on. A page has one
+  // row at least, or the end of the range. Errors: INVALID_ARGUMENT: not a token of this round, or a range that ends
+  // before it begins. FAILED_PRECONDITION: the round is not sealed, or not any more; or as of
+  // Aggregation::CheckExportsPartial; or the round keeps its submissions. OUT_OF_RANGE: as of
+  // Aggregation::ExportPartial. Blocks: the first time, while it merges what is pending; other calls wait, too.
+  absl::StatusOr<PartialPage> ExportPartial(const PartialQuery& query, absl::string_view page_token);
+  // Returns: an upper bound of the bytes of a page.
+  uint64_t PartialPageBytes(const PartialQuery& query) const;
+
   // Returns: an upper bound of the bytes of a page.
   uint64_t ExportPageBytes(const ExportQuery& query) const;
 
@@ -451,6 +470,10 @@ class Round : public std::enable_shared_from_this<Round> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // CommitComplete and PrepareAndAdd: `upload` is that in `handle`, whose mutex is held.
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
+  // Makes of a complete upload what Add takes. Errors: of Commit.
+  absl::StatusOr<PreparedSubmission> Prepare(const UploadHandle& handle, Upload& upload) const;
+  // RESOURCE_EXHAUSTED: with so many submissions more there would be more than max_submissions.
+  absl::Status CheckRoomLocked(uint64_t num_submissions) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
   // Hands a complete upload of the intake of a stream on.
   absl::StatusOr<Receipt> CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash);
@@ -551,6 +574,12 @@ class Round : public std::enable_shared_from_this<Round> {
   };
   // Errors: of Export, but for the token and for what only the submissions tell.
   absl::Status CheckExported(const ExportQuery& query) const;
+  // Whether submissions of a tensor are merged as they arrive, and so exported as a partial.
+  bool IsMergedOnArrival(size_t tensor) const {
+    return !config_->keep_submissions && !OrderMatters(config_->tensors[tensor]);
+  }
+  // Returns: a page of every n-th key of the unfinished rows of a tensor.
+  absl::StatusOr<ExportPage> SampleMerged(const ExportQuery& query, absl::string_view page_token);
   // Errors: INVALID_ARGUMENT: not a token of this round.
   absl::StatusOr<ExportPosition> ResumeExport(absl::string_view page_token) const;
   // Reads the rows of all submissions, and up to `max_clients` clients from the `first` one on. `working`: gets the

@@ -165,10 +165,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   }
   auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.CountTuples());
   std::string leaf = MakeLeaf(handle, upload);
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(handle)));
-  const Aggregation& aggregation = AggregationForPrepare();
-  RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
-  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, Prepare(handle, upload));
   upload.reservation().SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = services_.clock.Monotonic();
   const uint64_t bytes = receipt.num_bytes;
@@ -184,17 +181,41 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   return added;
 }
 
+absl::StatusOr<PreparedSubmission> Round::Prepare(const UploadHandle& handle, Upload& upload) const {
+  const Aggregation& aggregation = AggregationForPrepare();
+  if (upload.is_partial()) {
+    ASSIGN_OR_RETURN(std::vector<PartialBlock> blocks, upload.TakePartial());
+    return aggregation.PreparePartial(std::move(blocks));
+  }
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(handle)));
+  RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
+  return aggregation.Prepare(std::move(updates));
+}
+
+absl::Status Round::CheckRoomLocked(uint64_t num_submissions) const {
+  const uint64_t most = config_->max_submissions;
+  if (most == 0 || committed_.num_submissions() + num_submissions <= most) return absl::OkStatus();
+  const std::string already =
+      absl::StrCat("there are ", committed_.num_submissions(), " of max_submissions ", most, " submissions already");
+  if (num_submissions == 1) return absl::ResourceExhaustedError(already);
+  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_submissions));
+}
+
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
                                    PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
+  const bool is_sum = prepared.updates.front()->is_partial();
+  const uint64_t num_submissions = prepared.num_submissions;
+  const std::optional<double> weight = is_sum ? std::nullopt : std::optional(upload.weight());
   records.emplace(handle.client_id,
                   CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "",
-                                      prepared.clip, upload.weight(), FactorOf(handle), leaf});
+                                      prepared.clip, weight, FactorOf(handle), num_submissions, leaf});
   const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
+    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoomLocked(num_submissions));
   }
   const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
@@ -217,7 +238,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
     return FailAfterPartialAdd(added);
   }
   MutexLock lock(&mu_);
-  latest_tuples_.swap(tuples);
+  if (!is_sum) latest_tuples_.swap(tuples);
   handle.is_submission_ = true;
   return RecordLocked(records.extract(records.begin()), std::move(receipt));
 }
@@ -241,7 +262,8 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
   committed_.Insert(std::move(record));
-  if (life_.is_open() && committed_.num_submissions() == config_->max_submissions) {
+  const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;
+  if (most != 0 && life_.is_open() && committed_.num_submissions() >= most) {
     FinalizeLocked(PrepareToFinalizeLocked(), services_.clock.Now());
   }
   return receipt;

@@ -45,6 +45,8 @@ struct RoundConfig {
   uint64_t max_tuples_per_submission = 0;              // 0: none
   uint64_t max_bytes_per_submission = 0;               // decoded keys and values; 0: none
   bool keep_submissions = false;                       // as asked for; see KeepsSubmissions
+  bool stays_open = false;                             // it does not close itself
+  bool accepts_partials = false;                       // submissions may be partials
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
   bool has_certificate = false;                        // the round gets a signed certificate

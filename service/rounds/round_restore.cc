@@ -82,6 +82,7 @@ void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord&
                                                  {},
                                                  record.weight,
                                                  record.client_weight,
+                                                 record.num_submissions,
                                                  record.leaf});
   MutexLock lock(&mu_);
   committed_.Insert(records.extract(records.begin()));

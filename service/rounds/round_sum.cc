@@ -109,6 +109,12 @@ absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl:
   return read;
 }
 
+absl::StatusOr<PartialBlock> RoundSum::ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows) {
+  auto block = ToStatus([&] { return aggregation_->ExportPartial(tensor, first, last, max_rows); });
+  UpdateReservation();
+  return block;
+}
+
 absl::StatusOr<Results> RoundSum::Finish() {
   absl::StatusOr<Results> results = ToStatus([&]() -> absl::StatusOr<Results> {
     ASSIGN_OR_RETURN(std::vector<Result> finished, std::move(*aggregation_).Finish());

@@ -76,6 +76,7 @@ absl::Status SubmissionBatch::CheckLengths(Tuples& tuples) const {
     default:
       return Invalid(slice, "keys must be U32, U64 or IMPLICIT");
   }
+  if (slice.slice.is_partial) return Invalid(slice, "partials are sent one by one");
   if (slice.slice.view.value_packing == wire::ValuePacking::kInt8Scaled) {
     return Invalid(slice, "values must not be INT8_SCALED");
   }

@@ -37,7 +37,7 @@ std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* cli
 
 void SubmissionTable::Insert(Map::node_type submission) {
   const Receipt& receipt = submission.mapped().receipt;
-  ++num_submissions_;
+  num_submissions_ += submission.mapped().num_submissions;
   num_tuples_ += receipt.num_tuples;
   num_bytes_ += receipt.num_bytes;
   clip_.Add(submission.mapped().clip);
@@ -47,7 +47,7 @@ void SubmissionTable::Insert(Map::node_type submission) {
 void SubmissionTable::Withdraw(absl::string_view client_id, Map& withdrawn) {
   Map::node_type submission = submissions_.extract(submissions_.find(client_id));
   const Receipt& receipt = submission.mapped().receipt;
-  --num_submissions_;
+  num_submissions_ -= submission.mapped().num_submissions;
   num_tuples_ -= receipt.num_tuples;
   num_bytes_ -= receipt.num_bytes;
   clip_.Add(submission.mapped().clip, -1);

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/content_hash.h"
+#include "host/partial.h"
 #include "host/spec/dtype.h"
 #include "host/updates/slice.h"
 #include "host/updates/update.h"
@@ -31,6 +32,7 @@ struct ChunkSlice {
   std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
   // Declarations about the keys of all slices of the tensor, in their order. One slice that declares is enough.
   // TakeUpdates checks them.
+  bool is_partial = false;   // `view.values` are blocks of a partial; there are no keys
   bool keys_sorted = false;  // no key is less than the one before it; keys may repeat
   bool keys_unique = false;  // no key repeats
 };
@@ -109,6 +111,10 @@ class Upload {
   // `factor`: of a stream whose table is not all ones: each update gets the weight of its tensor times this; 1 is the
   // weight of a tensor weighted kUniform.
   absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates(std::optional<double> factor = std::nullopt);
+  // Whether the submission is a partial.
+  bool is_partial() const { return partial_.has_value(); }
+  // Returns: the rows of a partial, as TakeUpdates does those of updates. Errors: as of PartialBuilder::Finish.
+  absl::StatusOr<std::vector<PartialBlock>> TakePartial();
   // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
   // longer than the upload must move the reservation to its own (Reservation::Absorb).
   Reservation& reservation() { return reservation_; }
@@ -121,6 +127,7 @@ class Upload {
   absl::Status CheckBaseVersion(const Chunk& chunk) const;
   // `chunk`: the number of the chunk. `more_chunks`: it is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
+  absl::Status AppendPartial(uint64_t chunk, const ChunkSlice& slice);
   // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
   void ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
@@ -130,7 +137,13 @@ class Upload {
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
   std::map<size_t, UpdateBuilder> builders_;  // by tensor; only tensors that a chunk has named
-  TuplesPerTensor expected_;                  // null: unknown
+  struct Partial {
+    explicit Partial(absl::Span<const TensorSpec> tensors) : blocks(tensors) {}
+    PartialBuilder blocks;
+    ContentHasher hash;
+  };
+  std::optional<Partial> partial_;
+  TuplesPerTensor expected_;  // null: unknown
   std::optional<double> weight_;
   uint64_t base_version_ = 0;
   uint64_t next_sequence_ = 0;

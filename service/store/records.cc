@@ -43,6 +43,7 @@ std::string EncodeRecord(const SubmissionRecord& record) {
   message.set_hash_low(record.hash.second);
   if (record.weight.has_value()) message.set_weight(*record.weight);
   if (record.client_weight.has_value()) message.set_client_weight(*record.client_weight);
+  if (record.num_submissions != 1) message.set_num_submissions(record.num_submissions);
   message.set_leaf(record.leaf);
   if (record.position.has_value()) {
     message.set_position(*record.position);
@@ -116,6 +117,7 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
                           {message.hash_high(), message.hash_low()}};
   if (message.has_weight()) record.weight = message.weight();
   if (message.has_client_weight()) record.client_weight = message.client_weight();
+  if (message.num_submissions() != 0) record.num_submissions = message.num_submissions();
   record.leaf = message.leaf();
   if (message.has_position()) record.position = message.position();
   record.base_version = message.base_version();

@@ -58,6 +58,7 @@ struct SubmissionRecord {
   ContentHash hash;
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt in older records
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
   // Of a commit to a stream: its place; client_weight is its staleness weight.
   std::optional<uint64_t> position = std::nullopt;

@@ -37,6 +37,8 @@ absl::Status StreamConfig::Check() const {
     return Invalid("round.deadline", "is not of streams, whose field is max_interval");
   }
   if (round.HasPrivacy()) return Invalid("round.privacy", "is not supported in streams");
+  if (round.accepts_partials) return Invalid("round.accept_partials", "is not supported in streams");
+  if (round.stays_open) return Invalid("round.stay_open", "is not of streams");
   if (!round.homes.servers.empty()) return Invalid("round.cluster", "is not of streams, which one server has");
   if (max_interval <= absl::ZeroDuration()) return Invalid("max_interval", "is not positive");
   for (size_t i = 0; i < staleness_weights.size(); ++i) {

@@ -182,6 +182,7 @@ def test_server_info_describes_engine_and_encodings(any_client, client):
         "RoundSpec.certificate",
         "ExportSubmissions",
         "RoundSpec.cluster",
+        "ExportPartial",
     }
     assert set(mine.features) <= set(theirs.features)
     assert mine.version

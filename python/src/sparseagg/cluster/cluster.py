@@ -56,6 +56,9 @@ class Cluster:
         ranges: ranges of keys of each tensor; None: as many as ``reducers`` and ``range_bytes`` ask for. It leaves no
             trace in the result.
         range_bytes: the most bytes of submissions that a range should have. A reducer holds one range in memory.
+        memory_limit: bytes that a reducer may take for submissions and sums; the result of its range comes on top. A
+            range may then be larger: submissions are folded in ascending order of client ids, before others are read.
+            The largest submission and its range's result must fit into half of it. None: no limit.
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         gpus: GPUs of each reducer, also a part of one; above 0 the CUDA engine merges. Only with "ray".
@@ -83,6 +86,7 @@ class Cluster:
         reducers: SupportsIndex | None = None,
         ranges: SupportsIndex | None = None,
         range_bytes: SupportsIndex = 256 << 20,
+        memory_limit: SupportsIndex | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         reducer_cpus: SupportsFloat = 1,
         gpus: SupportsFloat = 0,
@@ -106,7 +110,12 @@ class Cluster:
             raise InvalidArgumentError('gpus and server_gpus are resources of Ray: executor="ray"')
         number, given = _checked_servers(servers, http_urls, data_dir, server_options)
         key = None if certificate_key is None else pathlib.Path(certificate_key)
-        self._plan = Plan(ranges, count, largest, max(1, cores // count), "cuda" if share["gpus"] else None, key)
+        if memory_limit is not None:
+            what = "memory_limit must be a number of bytes, 1 or more, or None"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        self._plan = Plan(
+            ranges, count, largest, max(1, cores // count), "cuda" if share["gpus"] else None, key, memory_limit
+        )
         self._owned = contextlib.ExitStack()
         self._started: LocalServers | RayServers | None = None
         try:

@@ -33,7 +33,7 @@ from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import concatenated, dense, is_cut, is_dense, join_ranges, rows_between
 from sparseagg.cluster.plan import KeyRange, cuts_of_rows, cuts_of_sample
 from sparseagg.cluster.published import Part, PartStore, read_list, read_part, remove_all, write_list
-from sparseagg.cluster.reduce import RangeTask, range_spec
+from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.cluster.round_info import cluster_info
 from sparseagg.cluster.tables import dataset_of, write_parts
 from sparseagg.errors import (
@@ -65,6 +65,7 @@ class Plan:
         range_bytes: the most bytes of submissions that a range should have.
         threads: of the engine, for each range.
         device: of the engine; None: as ``sparseagg.aggregate`` chooses.
+        memory_limit: of each reducer, as of ``RangeTask``.
     """
 
     ranges: int | None
@@ -73,10 +74,11 @@ class Plan:
     threads: int
     device: str | None = None
     certificate_key: pathlib.Path | None = None
+    memory_limit: int | None = None
 
 
 def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 0) -> RoundSpec:
-    """Returns the spec of a server's round: it keeps its submissions, does not close itself, and knows all servers.
+    """Returns the spec of a server's round: it does not close itself, and knows all servers.
 
     Args:
         spec: of the cluster's round.
@@ -96,21 +98,20 @@ def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 
         raise InvalidArgumentError("privacy: servers export no submissions of such rounds; use one server")
     for tensor in spec.tensors:
         clip = spec.clip if tensor.clip is None or tensor.clip.l2 is None else tensor.clip
+        if merges_on_arrival(spec, tensor):
+            continue
         if spec.clips(tensor) and clip is not None and clip.l2 not in (None, np.inf) and clip.on_clip != "reject":
             raise InvalidArgumentError(
                 f"tensor {tensor.name!r}: clip.l2 {clip.l2} scales updates to values that no server exports; "
                 'on_clip="reject" refuses them instead'
             )
-    # One more, so that a server does not close its round when it has all submissions that the cluster may have.
-    most = None if spec.max_submissions is None else spec.max_submissions + 1
     cluster = ClusterSpec(tuple(homes), index) if homes else None
-    return dataclasses.replace(spec, max_submissions=most, keep_submissions=True, cluster=cluster)
+    return dataclasses.replace(spec, stay_open=True, cluster=cluster)
 
 
 def cluster_spec(spec: RoundSpec) -> RoundSpec:
     """Returns the spec whose ``server_spec`` this is."""
-    most = None if spec.max_submissions is None else spec.max_submissions - 1
-    return dataclasses.replace(spec, max_submissions=most, keep_submissions=False, cluster=None)
+    return dataclasses.replace(spec, stay_open=False, cluster=None)
 
 
 class ClusterRound:
@@ -426,6 +427,8 @@ class ClusterRound:
         if total == 0:
             self._of_nothing()
             return infos, {} if store is None else {tensor.name: [] for tensor in self.spec.tensors}
+        if only is None and all(merges_on_arrival(self.spec, tensor) for tensor in self.spec.tensors):
+            self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
         plans = {tensor.name: self._ranges(tensor, infos) for tensor in self.spec.tensors}
         planned = time.monotonic()
@@ -443,6 +446,7 @@ class ClusterRound:
                     only,
                     self._plan.device,
                     store.of(index, keys, number) if is_written and store is not None else None,
+                    self._plan.memory_limit,
                 )
                 for number, keys in enumerate(plans[tensor.name])
             ]
@@ -519,6 +523,13 @@ class ClusterRound:
             futures = [pool.submit(call, opened) for opened in self._rounds]
         return [future.result() for future in futures]
 
+    def _check_homes(self) -> None:
+        homes: dict[str, int] = {}
+        for server, part in enumerate(self._on_all(Round.submissions)):
+            for each in part:
+                if homes.setdefault(each.client_id, server) != server:
+                    raise two_homes(self.name, each.client_id, homes[each.client_id], server)
+
     def _check_number(self, total: int) -> None:
         least, most = self.spec.min_submissions, self.spec.max_submissions
         if total < least:
@@ -538,13 +549,19 @@ class ClusterRound:
         if self._plan.ranges == 1:
             return [(0, None)]
         sample = np.concatenate(self._on_all(lambda opened: opened.sample_keys(tensor.name, every=every)))
-        return cuts_of_sample(sample, self._number_of_ranges(len(sample) * every * row_bytes))
+        num_keys = len(sample) * every
+        if merges_on_arrival(self.spec, tensor):
+            # A partial has sums of 8 or 16 bytes, counts and weights. It is held as it came, as rows, and combined.
+            num_bytes, limit = num_keys * (20 + 16 * tensor.row_width), self._plan.memory_limit
+            return cuts_of_sample(sample, self._number_of_ranges(num_bytes, None if limit is None else limit // 6))
+        return cuts_of_sample(sample, self._number_of_ranges(num_keys * row_bytes))
 
-    def _number_of_ranges(self, num_bytes: int) -> int:
+    def _number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
         plan = self._plan
+        largest = plan.range_bytes if most_bytes is None else max(1, min(plan.range_bytes, most_bytes))
         if plan.ranges is not None:
             return plan.ranges
-        return max(1, -(-num_bytes // plan.range_bytes), min(plan.reducers, num_bytes // _LEAST_BYTES))
+        return max(1, -(-num_bytes // largest), min(plan.reducers, num_bytes // _LEAST_BYTES))
 
 
 def _checked_only(only: Iterable[ClientId] | None) -> frozenset[str] | None:

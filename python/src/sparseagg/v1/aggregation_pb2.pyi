@@ -86,6 +86,7 @@ VALUE_ENCODING_INT32: ValueEncoding
 VALUE_ENCODING_INT64: ValueEncoding
 VALUE_ENCODING_INT8_SCALED: ValueEncoding
 VALUE_ENCODING_NONE: ValueEncoding
+VALUE_ENCODING_PARTIAL: ValueEncoding
 VALUE_ENCODING_UINT32: ValueEncoding
 VALUE_ENCODING_UINT64: ValueEncoding
 VALUE_ENCODING_UNSPECIFIED: ValueEncoding
@@ -305,6 +306,22 @@ class DeleteStreamRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class ExportPartialRequest(_message.Message):
+    __slots__ = ["max_page_bytes", "max_pages", "name", "page_token", "range", "tensor"]
+    MAX_PAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    max_page_bytes: int
+    max_pages: int
+    name: str
+    page_token: str
+    range: KeyRange
+    tensor: str
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., max_pages: _Optional[int] = ...) -> None: ...
+
 class ExportRoundRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token"]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -324,7 +341,8 @@ class ExportRoundResponse(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportSubmissionsRequest(_message.Message):
-    __slots__ = ["max_page_bytes", "name", "page_token", "range", "sample_every", "tensor"]
+    __slots__ = ["max_page_bytes", "max_pages", "name", "page_token", "range", "sample_every", "tensor"]
+    MAX_PAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -332,12 +350,13 @@ class ExportSubmissionsRequest(_message.Message):
     SAMPLE_EVERY_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     max_page_bytes: int
+    max_pages: int
     name: str
     page_token: str
     range: KeyRange
     sample_every: int
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     __slots__ = ["chunk", "client_id", "client_weight", "last", "leaf", "submission_id"]
@@ -354,6 +373,14 @@ class ExportedChunk(_message.Message):
     leaf: bytes
     submission_id: str
     def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., chunk: _Optional[bytes] = ..., last: bool = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
+
+class ExportedPartial(_message.Message):
+    __slots__ = ["blocks", "next_page_token"]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    blocks: bytes
+    next_page_token: str
+    def __init__(self, blocks: _Optional[bytes] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportedSubmissions(_message.Message):
     __slots__ = ["client_ids", "next_page_token", "num_keys", "slice", "weights"]
@@ -628,7 +655,8 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "certificate", "clip", "cluster", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
+    __slots__ = ["accept_partials", "aggregation", "certificate", "clip", "cluster", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "stay_open", "tensors"]
+    ACCEPT_PARTIALS_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
@@ -641,7 +669,9 @@ class RoundSpec(_message.Message):
     MIN_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
+    STAY_OPEN_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    accept_partials: bool
     aggregation: AggregationSpec
     certificate: CertificateSpec
     clip: ClipSpec
@@ -654,8 +684,9 @@ class RoundSpec(_message.Message):
     min_submissions: int
     privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
+    stay_open: bool
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ..., cluster: _Optional[_Union[ClusterSpec, _Mapping]] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ..., cluster: _Optional[_Union[ClusterSpec, _Mapping]] = ..., accept_partials: bool = ..., stay_open: bool = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]

@@ -21,6 +21,7 @@ from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
 from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.partial_upload import partial_upload
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import close_request, result_format, result_request
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
@@ -33,6 +34,7 @@ from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.updates.batch import Batch, batches, columns_of, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
+from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -155,6 +157,48 @@ class Round(SealedRound, CertifiedRound):
                     return await home.submit(upload, resumable, None, deadline)
                 with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
                     return await home.submit(upload, resumable, bar, deadline)
+
+    async def add_partial(
+        self,
+        client_id: ClientId,
+        partial: Bulk | Iterable[Bulk],
+        *,
+        submission_id: str | None = None,
+        resumable: bool = False,
+        timeout: Timeout = None,
+    ) -> Submission:
+        """Sends what submissions elsewhere add up to, as the one submission of this client.
+
+        When this method returns, all submissions in the partial count, completely and once: in the result, which has
+        the bits of a round to which they were sent one by one; in ``info.num_submissions``, ``min_submissions`` and
+        ``max_submissions``. An edge server aggregates its own clients like this, in a round of the same spec.
+
+        Args:
+            client_id: of the sender; as in ``submit``.
+            partial: of ``export_partial``, for all tensors, in one piece or in pieces of whole blocks.
+            submission_id, resumable, timeout: as in ``submit``.
+
+        Raises:
+            InvalidArgumentError: the partial is cut off, malformed, of another version or of another spec; the message
+                names tensor, chunk, the byte at which the block begins, and the field.
+            FailedPreconditionError: the spec has no ``accept_partials``.
+            ResourceExhaustedError: there would be more than ``max_submissions``; or as of ``submit``.
+            UnimplementedError: the round is one of ":memory:": an ``Aggregator`` takes partials.
+            RoundClosedError, NotFoundError, AlreadyExistsError, UnavailableError, TimeoutError: as of ``submit``.
+        """
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, f"the partial for {self.name} has not been added"), naming_round(self.name):
+            server = await self._connection.server_wire(deadline)
+            upload = await self._connection.transport.convert(
+                partial_upload,
+                partial,
+                client_id=client_id,
+                chunk_bytes=server.chunk_bytes,
+                round_name=self.name,
+                submission_id=submission_id,
+            )
+            with naming_client(upload.client_id):
+                return await self._connection.submit(upload, resumable, None, deadline)
 
     async def submit_batch(
         self,

@@ -37,6 +37,7 @@ from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.encode import encode_batch
 from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
+from sparseagg._internal.wire.page import ExportedColumns
 from sparseagg.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -242,25 +243,35 @@ class Connection:
 
     async def export(
         self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[pb.ExportedSubmissions]:
+    ) -> list[ExportedColumns]:
         """Reads submissions of a sealed round in one stream. If the stream breaks, another goes on where it ended.
 
         Args:
             request: of the stream.
             deadline: of all attempts.
         """
-        pages: list[pb.ExportedSubmissions] = []
+        return await self._export_pages(request, "ExportSubmissions", deadline)
+
+    async def export_partial(
+        self, request: pb.ExportPartialRequest, deadline: float | None = None
+    ) -> list[pb.ExportedPartial]:
+        """Reads what submissions of a sealed round add up to, as ``export`` does the submissions."""
+        return await self._export_pages(request, "ExportPartial", deadline)
+
+    async def _export_pages(self, request: Any, method: str, deadline: float | None) -> list[Any]:
+        pages: list[Any] = []
         deadline = self.deadline if deadline is None else deadline
 
         async def attempt() -> None:
-            rest = pb.ExportSubmissionsRequest()
+            rest = type(request)()
             rest.CopyFrom(request)
             if pages:
                 rest.page_token = pages[-1].next_page_token
                 if not rest.page_token:
                     return
             with self._server.channels.least_busy() as stub:
-                stream = stub.ExportSubmissions(rest, timeout=call_seconds(deadline), metadata=self._server.headers())
+                call = getattr(stub, method)
+                stream = call(rest, timeout=call_seconds(deadline), metadata=self._server.headers())
                 await self.transport.read(stream, pages.append)
 
         await self._retried(attempt, deadline, Retries(self.retry, lambda: len(pages)))

@@ -17,6 +17,7 @@ from sparseagg._internal.base.ids import quoted_id
 from sparseagg._internal.client.channel import checked_connections
 from sparseagg._internal.client.deadlines import call_seconds
 from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.client.partial_upload import PartialUpload
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
@@ -31,6 +32,7 @@ from sparseagg._internal.updates.arrays import TensorData
 from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
 from sparseagg._internal.wire.message import bulk_of
+from sparseagg._internal.wire.page import ExportedColumns
 from sparseagg.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -196,6 +198,8 @@ class MemoryConnection:
         self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None = None
     ) -> Submission:
         """Adds an upload to its round. ``bar`` shows the progress; None: nothing does."""
+        if isinstance(upload, PartialUpload):
+            raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
         with self._open():
             message = await self.transport.convert(_submit, self._rounds.find_target(upload.round_name), upload)
             if bar is not None:
@@ -225,9 +229,15 @@ class MemoryConnection:
 
     async def export(
         self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[pb.ExportedSubmissions]:
+    ) -> list[ExportedColumns]:
         """Raises ``UnimplementedError``: the caller has the submissions already."""
         raise UnimplementedError('rounds of ":memory:" export no submissions; those of a server do')
+
+    async def export_partial(
+        self, request: pb.ExportPartialRequest, deadline: float | None = None
+    ) -> list[pb.ExportedPartial]:
+        """Raises ``UnimplementedError``: an ``Aggregator`` does this."""
+        raise UnimplementedError('rounds of ":memory:" export no partials; an Aggregator and those of a server do')
 
     async def aggregate(
         self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
@@ -371,6 +381,10 @@ def _check_round_spec(spec: pb.RoundSpec) -> None:
         raise FailedPreconditionError(
             'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
         )
+    if spec.stay_open:
+        raise UnimplementedError('stay_open is for rounds of a server, not of ":memory:"')
+    if spec.accept_partials:
+        raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
     if spec.HasField("cluster"):
         raise InvalidArgumentError('rounds of ":memory:" are of this process alone, and have no cluster')
 

@@ -238,6 +238,11 @@ class RoundSpec(Options):
             merge these early.
         cluster: the servers that take the round's submissions together; ``sparseagg.cluster.Cluster`` sets it. None:
             the one server that has the round.
+        accept_partials: clients may send partials (``Round.add_partial``), which count as all submissions in them; only
+            their senders vouch for these. For tensors whose result does not depend on the order of submissions; without
+            ``clip``, ``privacy``, ``certificate`` and ``keep_submissions``.
+        stay_open: the round does not close itself at ``max_submissions``; further submissions are refused. For rounds
+            that are parts of a larger one, as in ``sparseagg.cluster``.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -253,6 +258,8 @@ class RoundSpec(Options):
     allow_export: bool = False
     keep_submissions: bool = False
     cluster: ClusterSpec | None = None
+    accept_partials: bool = False
+    stay_open: bool = False
 
     def __init__(
         self,
@@ -270,6 +277,8 @@ class RoundSpec(Options):
         allow_export: bool = False,
         keep_submissions: bool = False,
         cluster: ClusterSpec | None = None,
+        accept_partials: bool = False,
+        stay_open: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -296,6 +305,8 @@ class RoundSpec(Options):
             allow_export=allow_export,
             keep_submissions=bool(keep_submissions),
             cluster=checked_cluster(cluster),
+            accept_partials=bool(accept_partials),
+            stay_open=bool(stay_open),
         )
 
     def __repr__(self) -> str:
@@ -397,6 +408,8 @@ class RoundSpec(Options):
             certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
             keep_submissions=self.keep_submissions,
             cluster=None if self.cluster is None else self.cluster.to_proto(),
+            accept_partials=self.accept_partials,
+            stay_open=self.stay_open,
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -418,6 +431,8 @@ class RoundSpec(Options):
             allow_export=proto.certificate.allow_export,
             keep_submissions=proto.keep_submissions,
             cluster=ClusterSpec.from_proto(proto.cluster) if proto.HasField("cluster") else None,
+            accept_partials=proto.accept_partials,
+            stay_open=proto.stay_open,
             **options_from_proto(proto.aggregation),
         )
 
