@@ -37,8 +37,17 @@ struct CommittedSubmission {
 
   // Returns: what the store keeps of it.
   SubmissionRecord Record() const {
-    SubmissionRecord record{receipt.submission_id, tag,  upload, num_chunks,    receipt.num_tuples,
-                            receipt.num_bytes,     hash, weight, client_weight, num_submissions, leaf};
+    SubmissionRecord record{receipt.submission_id,
+                            tag,
+                            upload,
+                            num_chunks,
+                            receipt.num_tuples,
+                            receipt.num_bytes,
+                            hash,
+                            weight,
+                            client_weight,
+                            num_submissions,
+                            leaf};
     if (!receipt.stream.has_value()) return record;
     record.position = receipt.stream->position;
     record.base_version = receipt.stream->base_version;

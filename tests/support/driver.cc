@@ -106,7 +106,8 @@ std::string DisagreementOnFailure(const std::vector<TensorSpec>& specs, const st
 // Whether partials keep the bits: no order matters, and sums of integer weights stay exact.
 bool HavePartials(const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions) {
   double weights = 0;
-  for (const RawSubmission& submission : submissions) weights += submission.weight;
+  for (const RawSubmission& submission : submissions)
+    weights += submission.weight > 0 ? submission.weight : 0;  // NaN: 0
   return std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
     const bool is_exact = !NeedsWeightSum(spec) || spec.aggregation.numerics == Numerics::kFixedPoint;
     return OrderMatters(spec) || (!is_exact && weights > 0x1p53);
