@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
+from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.ordered import OrderedSubmissions
 
@@ -76,11 +79,19 @@ def test_partials_are_cut_into_ranges_that_fit(addresses):
 
 def test_client_of_two_partials_is_found(addresses):
     spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=9)], op="sum")
-    with Cluster(addresses) as cluster, cluster.create_round(spec) as opened:
+    with Cluster(addresses[:2]) as cluster, cluster.create_round(spec) as opened:
+        # Servers send clients home, so only a server that was told another place can have such a submission.
+        swapped = dataclasses.replace(opened._rounds[0].spec, cluster=opened._rounds[1].spec.cluster)
+        with sa.Client(addresses[0]) as client:
+            client.get_round(opened.name).delete()
+            client.create_round(swapped, opened.name.removeprefix("rounds/"))
+        twice = next(f"c{i}" for i in range(99) if home_of(f"c{i}", 2) == 1)
         for address in addresses[:2]:
             with sa.Client(address) as client:
-                client.get_round(opened.name).submit("twice", ([1], [2]))
-        with pytest.raises(sa.errors.FailedPreconditionError, match=r"'twice' has submissions .* on servers 0 and 1"):
+                client.get_round(opened.name).submit(twice, ([1], [2]))
+        with pytest.raises(
+            sa.errors.FailedPreconditionError, match=rf"'{twice}' has submissions .* on servers 0 and 1"
+        ):
             opened.finish()
 
 

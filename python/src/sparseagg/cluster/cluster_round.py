@@ -430,7 +430,7 @@ class ClusterRound:
         if only is None and all(merges_on_arrival(self.spec, tensor) for tensor in self.spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
-        plans = {tensor.name: self._ranges(tensor, infos) for tensor in self.spec.tensors}
+        plans = {tensor.name: self._ranges(tensor, infos, only) for tensor in self.spec.tensors}
         planned = time.monotonic()
         tasks = []
         for index, tensor in enumerate(self.spec.tensors):
@@ -539,14 +539,15 @@ class ClusterRound:
             reason = f"the servers have {total} submissions, beyond max_submissions {most}"
             raise RoundFailedError(f"{self.name} failed: RESOURCE_EXHAUSTED: {reason}", "failed")
 
-    def _ranges(self, tensor: TensorSpec, infos: Sequence[RoundInfo]) -> list[KeyRange]:
+    def _ranges(self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None) -> list[KeyRange]:
         """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted."""
         row_bytes = 8 + tensor.row_width * DTYPES[tensor.dtype]
         if tensor.layout == "dense":
             num_rows = tensor.num_rows * sum(info.num_submissions for info in infos)
             return cuts_of_rows(tensor.num_rows, self._number_of_ranges(num_rows * row_bytes))
         every = max(1, sum(info.num_tuples for info in infos) // _SAMPLE)
-        if self._plan.ranges == 1:
+        # A sample of what is merged on arrival merges it, and then nobody can be left out.
+        if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self.spec, tensor)):
             return [(0, None)]
         sample = np.concatenate(self._on_all(lambda opened: opened.sample_keys(tensor.name, every=every)))
         num_keys = len(sample) * every
