@@ -261,7 +261,7 @@ absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& str
   for (auto& [name, stream] : stored_streams) {
     ASSIGN_OR_RETURN(stream.stored.cuts, store.ReadCuts(stream.number));
     const absl::Status restored =
-        ToStatus([&] { return streams.Restore(stream.config, stream.intake, stream.stored); });
+        ToStatus([&, &found = stream] { return streams.Restore(found.config, found.intake, found.stored); });
     if (restored.ok()) continue;
     return absl::Status(restored.code(), absl::StrCat("cannot restore stream '", name.second, "' of tenant '",
                                                       name.first, "': ", restored.message()));
