@@ -92,7 +92,7 @@ Head HeadOf(const TensorSpec& spec) {
   head.key_bytes = static_cast<uint8_t>(KeyBytes(spec));
   head.flags = (HasCounts(spec) ? kHasCounts : 0) | (HasKeyWeights(spec) ? kHasWeights : 0);
   head.dtype = static_cast<uint8_t>(spec.dtype);
-  head.columns = static_cast<uint32_t>(NumColumns(spec));
+  head.columns = NumColumns(spec);
   if (UsesFixedPoint(spec)) head.value_shift = static_cast<int16_t>(ValueShift(spec.aggregation));
   if (HasFixedWeights(spec)) head.weight_shift = static_cast<int16_t>(WeightShift(spec.aggregation));
   head.tensor_rows = spec.num_rows;
@@ -155,7 +155,8 @@ uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 limit) {
   const auto* values = reinterpret_cast<const T*>(column.data());
   for (size_t i = 0; i < num; ++i) {
     const auto value = static_cast<__int128>(values[i]);
-    const auto magnitude = static_cast<unsigned __int128>(value < 0 ? -static_cast<unsigned __int128>(value) : value);
+    const auto bits = static_cast<unsigned __int128>(value);
+    const auto magnitude = value < 0 ? -bits : bits;
     if (magnitude > limit) return i;
   }
   return num;

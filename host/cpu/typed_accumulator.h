@@ -220,7 +220,7 @@ class TypedAccumulator : public Accumulator {
       if (rows.size() > 0) runs_.push_back(std::move(rows));
       try {
         CombineSmallRuns();
-      } catch (const std::bad_alloc&) {
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
         // What was added counts; the next call combines them.
       }
       return absl::OkStatus();

@@ -483,7 +483,7 @@ class Round : public std::enable_shared_from_this<Round> {
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf)
+                              PreparedSubmission prepared, TuplesPerTensor tuples, const std::string& leaf)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);

@@ -164,7 +164,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
     receipt.stream = handle.stream_;
   }
   auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.CountTuples());
-  std::string leaf = MakeLeaf(handle, upload);
+  const std::string leaf = MakeLeaf(handle, upload);
   ASSIGN_OR_RETURN(PreparedSubmission prepared, Prepare(handle, upload));
   upload.reservation().SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = services_.clock.Monotonic();
@@ -174,7 +174,7 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   MutexLock merge(&merge_mu_);
   const absl::Duration merge_begin = services_.clock.Monotonic();
   absl::StatusOr<Receipt> added =
-      Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), std::move(leaf));
+      Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), leaf);
   const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
   RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
@@ -202,7 +202,7 @@ absl::Status Round::CheckRoomLocked(uint64_t num_submissions) const {
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf) {
+                                   PreparedSubmission prepared, TuplesPerTensor tuples, const std::string& leaf) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
   const bool is_sum = prepared.updates.front()->is_partial();

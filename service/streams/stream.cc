@@ -33,13 +33,13 @@ Stream::~Stream() { services_.timer.Cancel(timer_); }
 
 absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Registry* registry,
                                                        const RoundServices& services) {
-  const auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
+  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
   RoundConfig intake = stream->config_.round;
   intake.stream = IntakePart(stream->config_);
   intake.stream->commits = stream;
   ASSIGN_OR_RETURN(stream->intake_, registry->Create(std::move(intake)));
   FailPoint("stream_created");
-  const absl::Status first = stream->RestoreVersions({});
+  absl::Status first = stream->RestoreVersions({});
   if (first.ok()) return stream;
   registry->Delete(stream->config_.round.tenant, stream->config_.round.id).IgnoreError();
   return first;
@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Regi
 absl::StatusOr<std::shared_ptr<Stream>> Stream::Restore(StreamConfig config, std::shared_ptr<Round> intake,
                                                         const Stored& stored, Registry* registry,
                                                         const RoundServices& services) {
-  const auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
+  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
   stream->intake_ = std::move(intake);
   stream->intake_->config().stream->commits = stream;
   RETURN_IF_ERROR(stream->RestoreVersions(stored));
@@ -223,7 +223,7 @@ absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
     std::vector<const std::string*>& names = versions_[version_].names;
     if (names.size() == names.capacity()) names.reserve(2 * names.size() + 1);  // so that the push allocates nothing
     names.push_back(&commits_.emplace(name, Entry{place.version, place.position}).first->first);
-    if (const absl::Status begun = round->BeginStreamCommit(); !begun.ok()) {
+    if (absl::Status begun = round->BeginStreamCommit(); !begun.ok()) {
       EraseLocked(commits_.find(name));
       return begun;
     }
@@ -324,7 +324,7 @@ absl::Status Stream::CutLocked(CutCause cause) {
   }
   FailPoint("version_created");
   const absl::Time now = services_.clock.WallTime();
-  const absl::Status recorded =
+  absl::Status recorded =
       intake_->RecordCut(cut, CutRecord{static_cast<int>(cause), now, next_position_}, versions_.begin()->first);
   if (!recorded.ok()) {
     registry_.Delete(config_.round.tenant, (*next)->config().id).IgnoreError();

@@ -29,12 +29,12 @@ namespace sparseagg::service {
 
 // The decoded spec of a stream.
 struct StreamConfig {
-  RoundConfig round;                           // of each version; tenant and id are the stream's
-  uint64_t buffer = 0;                         // K
-  std::vector<double> staleness_weights = {};  // of staleness 0, 1, …; not empty
+  RoundConfig round;                      // of each version; tenant and id are the stream's
+  uint64_t buffer = 0;                    // K
+  std::vector<double> staleness_weights;  // of staleness 0, 1, …; not empty
   absl::Duration max_interval = absl::InfiniteDuration();
   bool one_per_client = false;
-  std::string wire_spec = {};  // serialised v1::StreamSpec; equal for two requests of the same stream
+  std::string wire_spec;  // serialised v1::StreamSpec; equal for two requests of the same stream
 
   // Returns: whether a staleness weight is not 1, so that all tensors are weighted by them.
   bool HasFactors() const;

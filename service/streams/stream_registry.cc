@@ -70,6 +70,7 @@ StreamRegistry::Page StreamRegistry::List(absl::string_view tenant, size_t size,
 std::vector<std::shared_ptr<Stream>> StreamRegistry::All() const {
   std::vector<std::shared_ptr<Stream>> all;
   MutexLock lock(&mu_);
+  all.reserve(streams_.size());
   for (const auto& [name, stream] : streams_) all.push_back(stream);
   return all;
 }
