@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 from proto_reference import reference_of  # noqa: E402
 
-_LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
 _SHOWN = {".png", ".svg", ".jpg"}
 
 
@@ -29,13 +29,12 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "reference/grpc.md", content=_grpc()))
     linked = set()
     for file in files.documentation_pages():
-        for _, target, _ in _LINK.findall(file.content_string):
+        for _, target in _LINK.findall(file.content_string):
             path = _in_repository(file.src_uri, target)
             if path is not None and (REPOSITORY / path).is_file():
                 linked.add(path)
     for path in sorted(linked):
-        name = f"files/{path}" if Path(path).suffix in _SHOWN else f"files/{path}.txt"
-        files.append(File.generated(config, name, abs_src_path=str(REPOSITORY / path)))
+        files.append(File.generated(config, _copy_of(path), abs_src_path=str(REPOSITORY / path)))
     return files
 
 
@@ -43,17 +42,20 @@ def on_page_markdown(markdown: str, page: Any, **_others: Any) -> str:
     """Turns links to the repository's files into links to their copies, and links to folders into their text."""
 
     def turned(match: re.Match[str]) -> str:
-        text, target, anchor = match[1], match[2], match[3] or ""
+        text, target = match[1], match[2]
         path = _in_repository(page.file.src_uri, target)
         if path is None:
             return match[0]
         if not (REPOSITORY / path).is_file():
             return text[1:-1]
-        name = f"files/{path}" if Path(path).suffix in _SHOWN else f"files/{path}.txt"
-        anchor = "" if not path.endswith(".md") else anchor
-        return f"{text}({posixpath.relpath(name, posixpath.dirname(page.file.src_uri) or '.')}{anchor and ''})"
+        return f"{text}({posixpath.relpath(_copy_of(path), posixpath.dirname(page.file.src_uri) or '.')})"
 
     return _LINK.sub(turned, markdown)
+
+
+def _copy_of(path: str) -> str:
+    """Returns where the site has a file of the repository. Sources are shown as text."""
+    return f"files/{path}" if Path(path).suffix in _SHOWN else f"files/{path}.txt"
 
 
 def _in_repository(page: str, target: str) -> str | None:

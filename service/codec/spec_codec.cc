@@ -326,16 +326,6 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   return absl::OkStatus();
 }
 
-std::string SerializeDeterministic(const v1::RoundSpec& spec) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  spec.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return bytes;
-}
-
 // Errors: INVALID_ARGUMENT: the round cannot take partials, and shall.
 absl::Status CheckAcceptsPartials(const RoundConfig& config) {
   if (!config.accepts_partials) return absl::OkStatus();
@@ -355,6 +345,16 @@ absl::Status CheckAcceptsPartials(const RoundConfig& config) {
 }
 
 }  // namespace
+
+std::string SerializeDeterministic(const google::protobuf::MessageLite& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
 
 std::optional<DType> DecodeDType(int dtype) {
   if (dtype < v1::DTYPE_FLOAT32 || dtype > v1::DTYPE_UINT64) return std::nullopt;

@@ -1,8 +1,5 @@
 #include "service/codec/stream_codec.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-
 #include <string>
 #include <utility>
 
@@ -19,16 +16,6 @@ namespace {
 
 // Entries of a table of staleness weights.
 constexpr int kMaxStaleness = 65536;
-
-std::string SerializeDeterministic(const v1::StreamSpec& spec) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  spec.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return bytes;
-}
 
 }  // namespace
 

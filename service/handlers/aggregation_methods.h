@@ -80,8 +80,13 @@ class AggregationMethods : public Methods {
   void CloseRound(const Call& call);
   void CancelRound(const Call& call);
   void DeleteRound(const Call& call);
-  // wait.cc
+  // wait.cc: long polls. No thread waits meanwhile.
   void WaitRound(const Call& call);
+  // Returns: how long a long poll waits: `wanted`, but up to max_wait, which is the default. Errors: of DecodeDuration.
+  absl::StatusOr<absl::Duration> WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const;
+  // Answers as soon as the round has ended, or after the timeout. `most_bytes`: of the answer, asked at that time.
+  void AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
+                   std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
   // uploads.cc
   void CommitSubmission(const Call& call);
   void GetUploadStatus(const Call& call);

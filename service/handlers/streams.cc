@@ -8,8 +8,6 @@
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "host/spec/ids.h"
-#include "service/base/retry_later.h"
-#include "service/codec/duration_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
@@ -136,12 +134,11 @@ void AggregationMethods::DeleteStream(const Call& call) {
   });
 }
 
-// As WaitRound: no thread waits meanwhile.
 void AggregationMethods::WatchVersions(const Call& call) {
   std::shared_ptr<Stream> stream;
   std::shared_ptr<Round> next;
   uint64_t after = 0;
-  absl::Duration timeout = server_.limits.max_wait;
+  absl::Duration timeout;
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     v1::WatchVersionsRequest request;
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
@@ -149,22 +146,11 @@ void AggregationMethods::WatchVersions(const Call& call) {
     ASSIGN_OR_RETURN(stream, FindStream(call->caller(), request.name()));
     after = request.after_version();
     ASSIGN_OR_RETURN(next, stream->FirstAfter(after));
-    if (!request.has_timeout()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const absl::Duration wanted, DecodeDuration(request.timeout(), "timeout"));
-    timeout = std::min(timeout, wanted);
+    ASSIGN_OR_RETURN(timeout, WaitTimeout(request.has_timeout(), request.timeout()));
     return absl::OkStatus();
   });
   if (!asked.ok()) return call->Finish(asked);
-  const std::shared_ptr<const void> permit = server_.waits.TryAcquire(call->caller().PeerName());
-  if (permit == nullptr) {
-    return call->Finish(RetryLater(absl::StrCat(server_.waits.DescribeFull(),
-                                                " already wait for rounds, the most that the server's memory limit of ",
-                                                server_.limits.memory_limit_bytes, " bytes allows")));
-  }
-  const auto answer = [this, &self = *call, stream, next, after, permit]() -> absl::Status {
-    if (registry_.draining() && !HasEnded(next->state())) {
-      return absl::UnavailableError("the server is shutting down");
-    }
+  const auto answer = [&self = *call, stream, next, after]() -> absl::Status {
     if (next->state() == RoundState::kCancelled) RETURN_IF_ERROR(stream->FirstAfter(after).status());  // it is deleted
     v1::WatchVersionsResponse versions;
     for (const StreamVersion& version : stream->EndedAfter(after, kMaxWatched)) {
@@ -172,14 +158,8 @@ void AggregationMethods::WatchVersions(const Call& call) {
     }
     return Serialize(versions, self.response());
   };
-  const Round::WaitId wait = next->Wait(timeout, [this, call, answer] {
-    server_.pool.Post([call, answer] {
-      call->ReserveAndAnswer(kMaxWatched * kMaxVersionBytes, UnaryCall::Wait::kUnbounded, answer);
-    });
-  });
-  call->StopWith([next, wait] { return next->StopWaiting(wait); });
-  // A drain releases the calls that wait, but this call may have begun to wait just after that.
-  if (registry_.draining()) next->ReleaseWaiters();
+  AnswerAfter(
+      call, next, timeout, [] { return kMaxWatched * kMaxVersionBytes; }, answer);
 }
 
 }  // namespace sparseagg::service

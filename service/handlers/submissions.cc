@@ -38,13 +38,14 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     const uint64_t withdrawn = with_leaves ? snapshot.num_withdrawn : 0;
     return PlannedAnswer{(most + withdrawn) * bytes_each,
                          [&self, round, most, with_leaves, token = request.page_token()]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
+                           ASSIGN_OR_RETURN(Round::SubmissionPage page,
+                                            round->ListSubmissions(most, token, with_leaves));
                            v1::ListSubmissionsResponse list;
                            for (const ListedSubmission& submission : page.submissions) {
                              EncodeSubmission(submission, with_leaves, list.add_submissions());
                            }
                            for (std::string& leaf : page.withdrawn_leaves) {
-                             if (with_leaves) list.add_withdrawn_leaves(std::move(leaf));
+                             list.add_withdrawn_leaves(std::move(leaf));
                            }
                            list.set_next_page_token(std::move(page.next_page_token));
                            return Serialize(list, self.response());

@@ -260,7 +260,9 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
-  absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token) const;
+  // `with_withdrawn`: whether the last page has withdrawn_leaves.
+  absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                 bool with_withdrawn = false) const;
   // Returns: whether the client has a committed submission that was not withdrawn; false if the round is CANCELLED.
   // `submission_id`: as in Withdraw.
   bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const;

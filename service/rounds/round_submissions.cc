@@ -20,7 +20,8 @@ std::vector<absl::string_view> SortedUnique(absl::Span<const std::string> ids) {
 
 }  // namespace
 
-absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token) const {
+absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                             bool with_withdrawn) const {
   absl::string_view last_client;
   if (!page_token.empty()) {
     ASSIGN_OR_RETURN(last_client, PlaceOf(page_token, create_time_));
@@ -29,7 +30,7 @@ absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, a
   {
     MutexLock lock(&mu_);
     page.submissions = committed_.List(page_token.empty() ? nullptr : &last_client, page_size + 1);
-    if (page.submissions.size() <= page_size) page.withdrawn_leaves = withdrawn_leaves_;
+    if (with_withdrawn && page.submissions.size() <= page_size) page.withdrawn_leaves = withdrawn_leaves_;
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();

@@ -172,8 +172,7 @@ uint64_t Stream::LatestDone() const {
   return 0;
 }
 
-std::optional<absl::StatusOr<Receipt>> Stream::AnswerAgain(const CommittedSubmission& found,
-                                                           const StreamUpload& upload) {
+absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload) {
   if (found.hash != upload.hash) {
     return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
                                                  upload.submission_id, "' with other content"));
@@ -198,9 +197,9 @@ absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
         }
         const std::optional<CommittedSubmission> committed = FindLocked(found->second, upload.client_id);
         if (committed.has_value()) {
-          auto answer = AnswerAgain(*committed, upload);
-          if (answer->ok()) services_.metrics.CountSubmission(true, (*answer)->num_tuples, (*answer)->num_bytes);
-          return *std::move(answer);
+          absl::StatusOr<Receipt> answer = AnswerAgain(*committed, upload);
+          if (answer.ok()) services_.metrics.CountSubmission(true, answer->num_tuples, answer->num_bytes);
+          return answer;
         }
         EraseLocked(found);  // its version is gone
         continue;

@@ -147,8 +147,7 @@ class Stream : public StreamCommits, public std::enable_shared_from_this<Stream>
   void OnTimer(uint64_t version);
   // Forgets versions whose rounds are gone, with their commits.
   void PruneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static std::optional<absl::StatusOr<Receipt>> AnswerAgain(const CommittedSubmission& found,
-                                                            const StreamUpload& upload);
+  static absl::StatusOr<Receipt> AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload);
 
   const StreamConfig config_;
   Registry& registry_;
