@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -136,6 +137,124 @@ def test_older_clients_are_told_where_to_go(opened, servers, monkeypatch):
         with sa.Client(opened.home(client_id)) as right:
             right.get_round(opened.name).submit(client_id, {"w": (KEYS, VALUES)})
     check_result(opened)
+
+
+TABLES = sa.RoundSpec(
+    [
+        sa.TensorSpec("single", "float32", num_rows=1000, return_counts=True, return_weights=True),
+        sa.TensorSpec("odd", "bfloat16", num_rows=1000, row_width=3, result_layout="dense"),
+        sa.TensorSpec("wide", "float16", num_rows=0, row_width=2, return_moments=True),
+        sa.TensorSpec("whole", "int64", num_rows=1000, op="sum"),
+        sa.TensorSpec("listed", "float32", num_rows=1000, op="union"),
+        sa.TensorSpec("empty", "float64", num_rows=1000),
+    ],
+    op="mean",
+)
+
+
+def tables_of(client_id):
+    rng = np.random.default_rng([38, CLIENTS.index(client_id)])
+
+    def keys(most):
+        return np.unique(rng.integers(0, most, 30).astype(np.uint64))
+
+    update = {}
+    for tensor in TABLES.tensors[:-1]:
+        listed = keys(tensor.num_rows or 1 << 50)
+        rows = rng.integers(-9, 9, (len(listed), tensor.row_width))
+        update[tensor.name] = (listed, None if tensor.name == "listed" else rows)
+    return update
+
+
+@pytest.fixture
+def tables(servers):
+    """A round of several tensors with all submissions, which is not closed; and what its result must be."""
+    urls = [f"http://{each.http_address}" for each in servers]
+    updates = {each: tables_of(each) for each in CLIENTS}
+    with (
+        Cluster([each.address for each in servers], http_urls=urls, ranges=4) as cluster,
+        cluster.create_round(TABLES) as made,
+    ):
+        for client_id, update in updates.items():
+            made.submit(client_id, update)
+        yield made, sa.aggregate(updates, TABLES)
+
+
+def columns_of(expected, name):
+    """The columns of the rows with a submission, as lists of bytes; keys as numbers."""
+    found = expected[name]
+    listed = {key for each in CLIENTS for key in tables_of(each).get(name, [()])[0]}
+    kept = np.isin(found.keys, np.array(sorted(listed), np.uint64))
+    columns = {"keys": found.keys[kept].tolist()}
+    for column in ("values", "counts", "weights", "moments"):
+        array = getattr(found, column)
+        if array is None:
+            columns[column] = None
+            continue
+        array = np.asarray(array)[kept]
+        if column == "values" and found.dtype == "bfloat16":
+            array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        columns[column] = list(array.tobytes())
+    return columns
+
+
+@pytest.mark.skipif(browser.programs() is None, reason="no chromium and chromium-driver here")
+def test_pages_read_the_result_from_any_server(driver, origin, tables, servers):
+    opened, expected = tables
+    page = driver.open(f"{origin}/examples/browser_client/")
+    script = """
+      const { Client } = await import('/js/sparseagg.js');
+      const octets = (array) => array && Array.from(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+      const [url, round, options] = args;
+      const shown = {};
+      try {
+        for (const [name, { keys, ...columns }] of Object.entries(await new Client(url).result(round, options))) {
+          shown[name] = { keys: Array.from(keys, Number) };
+          for (const each of ['values', 'counts', 'weights', 'moments']) shown[name][each] = octets(columns[each]);
+        }
+      } catch (error) {
+        return error.code;
+      }
+      return shown;
+    """
+    urls = [f"http://{each.http_address}" for each in servers]
+    opened.seal()
+    assert page.evaluate(script, urls[0], opened.name, {}) == "FAILED_PRECONDITION"
+    opened.close()
+    wanted = {tensor.name: columns_of(expected, tensor.name) for tensor in TABLES.tensors[:-1]}
+    for url in urls:
+        found = page.evaluate(script, url, opened.name, {})
+        assert found.pop("empty")["keys"] == []
+        assert found == wanted
+    part = page.evaluate(script, urls[1], opened.name, {"tensors": ["whole"], "begin": 200, "end": 700})["whole"]
+    kept = [key for key in wanted["whole"]["keys"] if 200 <= key < 700]
+    assert part["keys"] == kept
+    assert len(part["values"]) == 8 * len(kept)
+    assert page.evaluate(script, urls[1], opened.name, {"tensors": ["none"]}) == "INVALID_ARGUMENT"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+def test_curl_reads_the_result_from_any_server(tables, servers):
+    """By the list of ranges, which every server has: as docs/scale.md shows."""
+    opened, expected = tables
+    opened.close()
+
+    def curl(url):
+        done = subprocess.run(
+            ["curl", "--fail-with-body", "-sS", url], capture_output=True, timeout=TIMEOUT_S, check=True
+        )
+        return json.loads(done.stdout)
+
+    for server in servers:
+        url = f"http://{server.http_address}/v1/{opened.name}"
+        homes = curl(url)["spec"]["cluster"]["servers"]
+        parts = json.loads(base64.b64decode(curl(f"{url}.result/result")["slice"]["values"]))["parts"]
+        rows = b""
+        for part in parts:
+            if part["tensor"] == "single":
+                path = f"{homes[part['server']]['httpUrl']}/v1/rounds/{part['name']}/result?tensor=values"
+                rows += base64.b64decode(curl(path)["slice"]["values"])
+        assert rows == bytes(columns_of(expected, "single")["values"])
 
 
 # Arguments: the round, and for each client a server that is not its home, its home, and its id.

@@ -238,7 +238,9 @@ class ClusterRound:
             "num_counted": None if counted is None else len(counted),
             "close_time": time_now(),
         }
-        write_list(self._id, listed, about, self._clients[0], self.spec.result_ttl)
+        # On all servers, for readers who know one of them; the first server's, which counts for coordinators, is last.
+        for client in reversed(self._clients):
+            write_list(self._id, listed, about, client, self.spec.result_ttl)
         self.times["publish"] = time.monotonic() - begun
         return self._info(infos, read_list(self._id, self._clients[0]))
 
