@@ -72,7 +72,7 @@ RAY_VENV := build/ray-venv
 
 # Workers of Ray have niceness 15 by default, and hardly run where something is built meanwhile.
 .PHONY: test-ray
-test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (a minute)
+test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (some minutes)
 	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
 	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]' 'ray[data]'
 	RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest \

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Kills servers, coordinators and Ray's workers of a cluster again and again, and checks that nothing is lost.
 
-    python tests/system/cluster_crash_cycles.py [--cycles N] [--seed N] [--server PATH] [--executor ray] [--servers N]
+    python tests/system/cluster_crash_cycles.py [--cycles N] [--seed N] [--server PATH] [--servers N]
+        [--executor ray [--nodes N]]
 
 In each cycle, clients submit to a round on all servers, and some submit again or withdraw, while servers are killed.
-Then the round is closed, while servers are killed. With the local executor, processes close it of which each but the
-last one kills itself before a random one of its calls (seal, sample, export and merge of a range, write of a range and
-of the list). With Ray, the actors of servers and of reducers are killed, too. The result is read, and read again after
-one more kill. The cycle checks that
+Then the round is closed, while servers are killed: by processes of which each but the last one kills itself before a
+random one of its calls (seal, sample, export and merge of a range, write of a range and of the list). With Ray, the
+actors of servers and of reducers are killed, too, and with --nodes the raylets that they run on; every second round is
+closed by this process. The result is read, and read again after one more kill. The cycle checks that
 
 - every acknowledged submission is in the result once, and no withdrawn one;
 - the result has the bits of a sum over the listed submissions, which NumPy computes;
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -34,12 +36,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.g
 
 from crash.cluster_cycle import RETRY, ClusterCycle, kill_process  # noqa: E402
 from crash.failure import Failure  # noqa: E402
+from crash.ray_nodes import RayNodes  # noqa: E402
 from crash.updates import make_client  # noqa: E402
 from sparseagg.cluster import Cluster  # noqa: E402
 
 
-def make_killer(cluster: Cluster, is_ray: bool, kills: collections.Counter[str]):
-    """Returns a function that kills a server, or with Ray also an actor's process."""
+def make_killer(cluster: Cluster, is_ray: bool, nodes: RayNodes | None, kills: collections.Counter[str]):
+    """Returns a function that kills a server, or with Ray also an actor's process or a node."""
 
     def kill(rng: random.Random) -> None:
         if not is_ray:
@@ -47,8 +50,10 @@ def make_killer(cluster: Cluster, is_ray: bool, kills: collections.Counter[str])
             kills["server"] += 1
             return
         ray = cluster._started._ray
-        what = rng.choice(["server", "server actor", "reducer"])
-        if what == "reducer":
+        what = rng.choice(["server", "server actor", "reducer", *(["node"] if nodes is not None else [])])
+        if what == "node":
+            nodes.kill(rng.randrange(1 << 16))
+        elif what == "reducer":
             ray.kill(rng.choice(cluster._executor._actors), no_restart=False)
         elif what == "server actor":
             ray.kill(rng.choice(cluster._started.actors), no_restart=False)
@@ -70,13 +75,21 @@ def run(options: argparse.Namespace) -> int:
     kills: collections.Counter[str] = collections.Counter()
     begin = time.monotonic()
     is_ray = options.executor == "ray"
-    with Cluster(
-        options.servers, executor=options.executor, data_dir=folder, reducers=2, ranges=3, retry=RETRY
-    ) as cluster:
-        kill = make_killer(cluster, is_ray, kills)
+    with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(RayNodes(options.nodes)) if options.nodes else None
+        on_ray = {"reducer_cpus": 0} if is_ray else {}
+        cluster = stack.enter_context(
+            Cluster(
+                options.servers, executor=options.executor, data_dir=folder, reducers=2, ranges=3, retry=RETRY, **on_ray
+            )
+        )
+        ray_address = cluster._started._ray.get_runtime_context().gcs_address if is_ray else ""
+        kill = make_killer(cluster, is_ray, nodes, kills)
         for number in range(options.cycles):
             clients = [make_client(index, seed) for index in range(options.clients)]
-            cycle = ClusterCycle(cluster, kill, number, random.Random(seed * 1_000_003 + number), clients, not is_ray)
+            rng = random.Random(seed * 1_000_003 + number)
+            by_processes = not is_ray or number % 2 == 0
+            cycle = ClusterCycle(cluster, kill, number, rng, clients, by_processes, ray_address)
             try:
                 listed, found = cycle.run()
                 if hashes.setdefault(listed, found) != found:
@@ -92,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
         "seed": seed,
         "executor": options.executor,
         "servers": options.servers,
+        "nodes": options.nodes,
         "cycles": options.cycles,
         "kills": sum(kills.values()),
         "killed": dict(kills),
@@ -110,11 +124,15 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=12, help="in a round")
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--executor", choices=["local", "ray"], default="local")
+    parser.add_argument("--nodes", type=int, default=0, help="of Ray, on this machine, that are killed; 0: none is")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--folder", help="where the data directories are made; by default that of temporary files")
     parser.add_argument("--server", default=str(HERE.parents[1] / "build/dev/service/sparseagg-server"))
     parser.add_argument("--verbose", action="store_true", help="a line for each cycle")
-    return run(parser.parse_args())
+    options = parser.parse_args()
+    if options.nodes and options.executor != "ray":
+        parser.error("--nodes are of Ray: --executor ray")
+    return run(options)
 
 
 if __name__ == "__main__":

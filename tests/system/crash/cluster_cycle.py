@@ -31,6 +31,11 @@ from sparseagg.cluster import Cluster, cluster_round, executor, published
 from crash.cluster_cycle import RETRY
 
 addresses, name, ranges, at = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+options = {"reducers": 2}
+if ray_address := sys.argv[5]:
+    import ray
+    ray.init(address=ray_address, log_to_driver=False)
+    options.update(executor="ray", reducer_cpus=0)
 calls = itertools.count(1)
 
 def deadly(call):
@@ -47,7 +52,10 @@ Round.close = deadly(Round.close)
 Round.wait = deadly(Round.wait)
 executor.run_task = deadly(executor.run_task)
 cluster_round.write_list = deadly(cluster_round.write_list)
-with Cluster(addresses, ranges=ranges, reducers=2, retry=RETRY) as cluster:
+if ray_address:  # its actors merge, and end with it
+    ray.util.ActorPool.submit = deadly(ray.util.ActorPool.submit)
+    ray.util.ActorPool.get_next = deadly(ray.util.ActorPool.get_next)
+with Cluster(addresses, ranges=ranges, retry=RETRY, **options) as cluster:
     cluster.resume(name).close()
 """
 
@@ -62,6 +70,7 @@ class ClusterCycle:
         rng: of the kills.
         clients: of the round.
         kills_coordinators: whether processes that close the round are killed, at each of their steps.
+        ray_address: of the Ray that these processes use; "": they merge by themselves.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class ClusterCycle:
         rng: random.Random,
         clients: list[Client],
         kills_coordinators: bool,
+        ray_address: str = "",
     ) -> None:
         self._cluster = cluster
         self._kill = kill
@@ -79,6 +89,7 @@ class ClusterCycle:
         self._id = f"round-{number}-{rng.getrandbits(32):08x}"
         self._clients = clients
         self._kills_coordinators = kills_coordinators
+        self._ray_address = ray_address
         self.num_kills = 0
         self.num_coordinators = 0
 
@@ -127,7 +138,8 @@ class ClusterCycle:
         """Lets coordinators close the round: each dies at a step of its own, the last one at none."""
         deaths = [self._rng.randrange(1, 30) for _ in range(self._rng.randrange(1, 4))]
         for at in [*deaths, 0]:
-            arguments = [",".join(self._cluster.addresses), self._id, str(self._rng.choice([1, 3, 8])), str(at)]
+            ranges = self._rng.choice([1, 3, 8])
+            arguments = [",".join(self._cluster.addresses), self._id, str(ranges), str(at), self._ray_address]
             done = subprocess.run([sys.executable, "-c", COORDINATOR, *arguments], capture_output=True, text=True)
             self.num_coordinators += done.returncode == -signal.SIGKILL
             if done.returncode not in (0, -signal.SIGKILL):

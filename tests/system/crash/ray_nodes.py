@@ -1,0 +1,59 @@
+"""Several nodes of Ray on this machine, of which some are killed."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import secrets
+from types import TracebackType
+from typing import Any
+
+__all__ = ["RayNodes"]
+
+_NODE = {"num_cpus": 4, "object_store_memory": 100 << 20}  # room for all servers on one node
+_STARTS = 5  # Ray gives a raylet 30 s, which a busy machine may exceed
+_HEALTH = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # a third of the default time
+
+
+class RayNodes:
+    """A head, which this process is connected to, and ``number`` nodes that may die: a raylet each."""
+
+    def __init__(self, number: int) -> None:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # also of coordinators
+        self._ray: Any = importlib.import_module("ray")
+        utils: Any = importlib.import_module("ray.cluster_utils")
+        # A head without cores: only nodes that may die have actors.
+        head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False, "_system_config": _HEALTH}
+        # Ray's own hooks for the end of the process need its main thread, and nodes are started in others.
+        self._nodes: Any = utils.Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+        atexit.register(self._nodes.shutdown)
+        for _ in range(number):
+            self._add()
+        self.address: str = self._nodes.address
+        self._ray.init(address=self.address, log_to_driver=False)
+
+    def kill(self, number: int) -> None:
+        """Kills the raylet of a node, whose actors end with it, and starts another node."""
+        nodes = sorted(self._nodes.worker_nodes, key=lambda node: node.unique_id)
+        self._nodes.remove_node(nodes[number % len(nodes)], allow_graceful=False)
+        self._add()
+
+    def _add(self) -> None:
+        for start in range(1, _STARTS + 1):
+            try:
+                self._nodes.add_node(**_NODE)
+                return
+            except Exception:  # Ray raises no other type
+                if start == _STARTS:
+                    raise
+
+    def __enter__(self) -> RayNodes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ray.shutdown()
+        self._nodes.shutdown()
+        atexit.unregister(self._nodes.shutdown)
