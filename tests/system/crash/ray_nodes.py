@@ -13,7 +13,6 @@ __all__ = ["RayNodes"]
 
 _NODE = {"num_cpus": 4, "object_store_memory": 100 << 20}  # room for all servers on one node
 _STARTS = 5  # Ray gives a raylet 30 s, which a busy machine may exceed
-_HEALTH = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}  # a third of the default time
 
 
 class RayNodes:
@@ -24,7 +23,7 @@ class RayNodes:
         self._ray: Any = importlib.import_module("ray")
         utils: Any = importlib.import_module("ray.cluster_utils")
         # A head without cores: only nodes that may die have actors.
-        head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False, "_system_config": _HEALTH}
+        head = {"num_cpus": 0, "object_store_memory": 100 << 20, "include_dashboard": False}
         # Ray's own hooks for the end of the process need its main thread, and nodes are started in others.
         self._nodes: Any = utils.Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
         atexit.register(self._nodes.shutdown)
