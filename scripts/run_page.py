@@ -5,7 +5,7 @@
 
 In a new folder, in the order of the page:
 
-  ```python title="NAME"        writes the file NAME
+  ```python title="NAME"        writes the file NAME; so does ```html
   ```sh                         runs each line; all must succeed
   ```sh title="… terminal"      starts each line in the background, until the end of the page
   ```text                       is what the lines of the block before have printed; "…" stands for anything
@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_BLOCK = re.compile(r'^```(python|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r'^```(python|html|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _START_TIMEOUT_S = 60
 
 
@@ -48,7 +48,7 @@ def run_page(text: str, folder: Path, path: str) -> None:
     said, command = "", ""
     with contextlib.ExitStack() as terminals:
         for language, title, content in blocks_of(text):
-            if language == "python":
+            if language in ("python", "html"):
                 (folder / title).write_text(content, encoding="utf-8")
             elif language == "text":
                 if not fits(said, content):

@@ -23,13 +23,25 @@ def _run(page: Path, *flags: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def test_first_round_does_what_it_says(tmp_path: Path) -> None:
+def _replaced(socket: str, flags: str) -> list[str]:
+    """Returns the flags for a socket in the place of the address that the tutorial's server has."""
+    own = f"--grpc-address {socket} --http-address none --metrics-address none"
+    return [
+        f"--replace=--grpc-address 127.0.0.1:8001{flags}={own}{flags}",
+        f"--replace=127.0.0.1:8001={socket}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "flags"),
+    [("first-round", ""), ("growing", " --data-dir rounds"), ("attackers", None), ("heavy-hitters", None)],
+)
+def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None) -> None:
     """As a reader does it, but at a socket of its own in the place of the address."""
     socket = f"unix:{tmp_path}/s"
     done = _run(
-        REPOSITORY / "docs/tutorials/first-round.md",
-        f"--replace=--grpc-address 127.0.0.1:8001=--grpc-address {socket} --http-address none --metrics-address none",
-        f"--replace=127.0.0.1:8001={socket}",
+        REPOSITORY / f"docs/tutorials/{page}.md",
+        *([] if flags is None else _replaced(socket, flags)),
         SPARSEAGG_ADDRESS=socket,
         SPARSEAGG_SERVER=server_binary(),
     )
