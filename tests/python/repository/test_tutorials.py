@@ -54,6 +54,10 @@ def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None
         ("```sh\necho a\n```\n```text\nb\n```\n", "+a"),
         ("```sh\nfalse\n```\n", "status 1 of: false"),
         ('```python title="x.py"\nprint(3)\n```\n```sh\npython x.py\n```\n```text\n4\n```\n', "-4"),
+        (
+            '```python title="x.py"\nprint(3)\n```\n```diff title="x.py"\n-print(4)\n+print(5)\n```\n',
+            "x.py has 0 times",
+        ),
         ('```sh title="second terminal"\necho no\n```\n', "does not listen"),
     ],
 )
