@@ -56,7 +56,7 @@ def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None
         ('```python title="x.py"\nprint(3)\n```\n```sh\npython x.py\n```\n```text\n4\n```\n', "-4"),
         (
             '```python title="x.py"\nprint(3)\n```\n```diff title="x.py"\n-print(4)\n+print(5)\n```\n',
-            "x.py has 0 times",
+            "has 0 times",
         ),
         ('```sh title="second terminal"\necho no\n```\n', "does not listen"),
     ],
