@@ -34,7 +34,13 @@ def _replaced(socket: str, flags: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("page", "flags"),
-    [("first-round", ""), ("growing", " --data-dir rounds"), ("attackers", None), ("heavy-hitters", None), ("../howto/migrate", None)],
+    [
+        ("first-round", ""),
+        ("growing", " --data-dir rounds"),
+        ("attackers", None),
+        ("heavy-hitters", None),
+        ("../howto/migrate", None),
+    ],
 )
 def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None) -> None:
     """As a reader does it, but at a socket of its own in the place of the address."""
