@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 
 import numpy as np
@@ -19,6 +20,13 @@ SPEC = sa.RoundSpec(
     weighting="by_weight",
     return_counts=True,
 )
+
+
+class QuietFiles(http.server.SimpleHTTPRequestHandler):
+    """Files, without a log."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def client_page(origin: str, server) -> str:

@@ -18,6 +18,7 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
@@ -102,7 +103,7 @@ class SparseFedBuff:
         token: TokenArgument = None,
         stream_id: str | None = None,
         optimizer: RowOptimizer | None = None,
-        op: str = "mean",
+        op: Op = "mean",
         options: Mapping[str, Any] | None = None,
         min_nodes: int = 1,
         seed: int | None = None,
