@@ -265,6 +265,16 @@ bench-cluster: build/dev/.with-python ## rounds over several servers of this mac
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
 	  --out bench/results/cluster_close.json $(BENCH_ARGS)
 
+# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/integrations.md); a play of Shakespeare's as the text
+# with BENCH_ARGS=FILE.
+.PHONY: bench-streams
+bench-streams: build/dev/.with-python ## streams: commits a second, cuts, time to accuracy beside NVFlare, into bench/results
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	$(BIN)/python scripts/test_integrations.py nvflare -- -q --collect-only
+	$(BIN)/python bench/service/streams.py --server $(SERVER) --output bench/results/streams.json
+	$(BIN)/python bench/streams/time_to_accuracy.py --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS) \
+	  --out bench/results/streams/time_to_accuracy.json --plot bench/results/streams/time_to_accuracy.png
+
 BEFORE ?=
 
 .PHONY: bench-versions

@@ -1,10 +1,11 @@
-// The status page: asks the server every two seconds, and shows rounds, tasks and the engine.
+// The status page: asks the server every two seconds, and shows streams, rounds, tasks and the engine.
 import { Client, hasEnded } from "/sparseagg.js";
 
 const INTERVAL_MS = 2000;
 const HISTORY = 60; // measurements of the chart
 const SHOWN_ROUNDS = 20;
 const SHOWN_TASKS = 30;
+const SHOWN_STREAMS = 20;
 const TOKEN = "sparseagg-token";
 
 const at = (id) => document.getElementById(id);
@@ -14,6 +15,7 @@ let showsAll = false;
 let lastBytes = null; // by round, at the last measurement
 let lastTime = 0;
 const rates = [];
+let lastCommits = new Map(); // by stream, with the time of the measurement
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -188,6 +190,45 @@ function showRate(rounds) {
   at("peak").textContent = rates.length > 0 ? `highest ${bytesText(Math.max(...rates))}/s` : "";
 }
 
+function stalenessText(counts) {
+  const all = counts.reduce((sum, count) => sum + count, 0);
+  if (all === 0) return "–";
+  const mean = counts.reduce((sum, count, staleness) => sum + count * staleness, 0) / all;
+  return `mean ${mean.toFixed(1)}, most ${counts.findLastIndex((count) => count > 0)}`;
+}
+
+function cutText({ lastCutCause, lastCutTime }) {
+  if (!lastCutTime) return "–";
+  const ago = Math.max(0, (Date.now() - Date.parse(lastCutTime)) / 1000);
+  return `${shortState(lastCutCause, "CUT_CAUSE_")}, ${ago < 120 ? `${Math.round(ago)} s` : timeText(ago)} ago`;
+}
+
+function showStreams(streams) {
+  const now = performance.now();
+  const commits = new Map();
+  const rows = streams.map((stream) => {
+    const key = stream.name + stream.createTime;
+    const count = Number(stream.numCommits);
+    const last = lastCommits.get(key);
+    commits.set(key, { count, now });
+    const rate = last ? (1000 * Math.max(0, count - last.count)) / Math.max(1, now - last.now) : null;
+    const cell = (textContent, className = "number") => element("td", { className, textContent });
+    return element(
+      "tr",
+      {},
+      cell(stream.name.replace("streams/", ""), ""),
+      cell(Number(stream.version).toLocaleString("en")),
+      cell(`${Number(stream.numBuffered).toLocaleString("en")} of ${Number(stream.spec.buffer).toLocaleString("en")}`),
+      cell(rate === null ? "–" : Number(rate.toPrecision(3)).toLocaleString("en")),
+      cell(stalenessText((stream.stalenessCounts ?? []).map(Number)), ""),
+      cell(cutText(stream), ""),
+    );
+  });
+  lastCommits = commits;
+  replaceChanged(at("streams"), rows);
+  at("streams-section").hidden = rows.length === 0;
+}
+
 function showTasks(tasks) {
   const rows = tasks.slice(-SHOWN_TASKS).reverse().map((task) =>
     element(
@@ -240,12 +281,14 @@ async function collect(generator, most) {
 
 async function update() {
   try {
-    const [info, rounds, tasks] = await Promise.all([
+    const [info, streams, rounds, tasks] = await Promise.all([
       client.info(),
+      collect(client.listStreams(), SHOWN_STREAMS),
       collect(client.listRounds(), 5000),
       collect(client.listTasks(), 5000).catch(() => []), // not every role may see tasks
     ]);
     showServer(info);
+    showStreams(streams);
     showRounds(rounds);
     showRate(rounds);
     showTasks(tasks);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
+import re
 import subprocess
 
 import browser
@@ -130,6 +131,17 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                      "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
         assert expected in text, text
     page.wait("document.getElementById('line').getAttribute('d') !== ''")  # it goes on by itself
+    cells = page.evaluate("return [...document.querySelectorAll('#streams td')].map((cell) => cell.textContent)")
+    assert cells[:3] + cells[4:5] == ["clicks", "2", "1 of 3", "mean 0.3, most 1"]
+    assert re.fullmatch(r"full, \d+ (s|min) ago", cells[5])
+    with sa.Client(busy_server.address) as client:
+        stream = client.get_stream("clicks")
+        update = {"embedding": ([1], np.ones((1, 16), np.float32))}
+        stream.submit("phone-2", update, 1.0, base_version=1)
+        stream.cut()
+    page.wait("document.querySelectorAll('#streams td')[5].textContent.startsWith('call, ')")
+    assert page.evaluate("return document.querySelectorAll('#streams td')[1].textContent") == "3"
+    page.wait("/^[0-9]/.test(document.querySelectorAll('#streams td')[3].textContent)")
     if os.environ.get("SPARSEAGG_SCREENSHOTS"):
         with sa.Client(busy_server.address) as client:  # traffic for the chart
             rng = np.random.default_rng(4)
