@@ -80,6 +80,7 @@ class Connection:
         self.retry = endpoint.retry or RetryPolicy()
         self.deadline: float | None = None
         self.has_reached = False
+        self.device_reader = None  # of arrays in the memory of a GPU, which no server reads
         self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes, is_local(endpoint.address))
         self._server_wire: ServerWire | None = None  # None: unknown, or out of date
         address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
