@@ -74,7 +74,8 @@ RAY_VENV := build/ray-venv
 test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (a minute)
 	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
 	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]'
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest -p no:cacheprovider -k ray tests/python/cluster
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest -p no:cacheprovider -k ray \
+	  tests/python/cluster tests/system/test_cluster_crash_cycles.py
 
 .PHONY: cuda-engine
 cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture, where there is an nvcc
@@ -108,6 +109,7 @@ CYCLES ?= 200
 .PHONY: crash-test
 crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
 	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
+	$(BIN)/python tests/system/cluster_crash_cycles.py --cycles $$(($(CYCLES) / 2)) --server $(SERVER)
 
 ## Package
 
@@ -182,6 +184,23 @@ $(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
 	SPARSEAGG_EXTENSION=off $(BIN)/pip wheel -q --no-deps -w build/wheel ./python
 	@test -s $@ || { echo '$@ was not made: is its version that of python/pyproject.toml?' >&2; exit 1; }
 
+## Documentation
+
+DOCS_VENV := build/docs-venv
+
+$(DOCS_VENV)/.done: scripts/requirements-docs.txt | deps-python
+	test -d $(DOCS_VENV) || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install -q -r scripts/requirements-docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build -q
+
+.PHONY: docs-serve
+docs-serve: $(DOCS_VENV)/.done deps-build ## the site in a browser, made again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve
+
 ## Measure
 
 PEERS_VENV := .venv-peers
@@ -243,6 +262,8 @@ bench-cluster: build/dev/.with-python ## rounds over several servers of this mac
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/cluster_bench.py \
 	  --out bench/results/cluster.json $(BENCH_ARGS)
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
+	  --out bench/results/cluster_close.json $(BENCH_ARGS)
 
 BEFORE ?=
 

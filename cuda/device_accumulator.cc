@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <future>
 #include <iterator>
+#include <limits>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "cuda/fallback_bytes.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/checker.h"
 #include "cuda/merge/finisher.h"
@@ -79,7 +82,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
           update.on_device() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false});
     }
     if (refused || !device.ok()) {
-      RETURN_IF_ERROR(PrepareOnCpu(update).status());
+      RETURN_IF_ERROR(PrepareOnCpu(*checks_, update).status());
       if (device.ok()) {
         engine_.Distrust(*checked_by,
                          absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
@@ -90,6 +93,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
 }
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
+  if (update->is_partial()) return AddPartial(std::move(update));
   std::unique_ptr<DevicePrepared> prepared(static_cast<DevicePrepared*>(update.release()));
   if (on_cpu_) {
     RETURN_IF_ERROR(GoToCpu());
@@ -104,9 +108,40 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   return MergeIfDue();
 }
 
+absl::Status DeviceAccumulator::AddPartial(std::unique_ptr<PreparedUpdate> update) {
+  const auto& partial = static_cast<const PartialUpdate&>(*update);
+  // Positions on the device have 32 bits.
+  if (on_cpu_ || partial.rows().num_rows > std::numeric_limits<uint32_t>::max()) {
+    RETURN_IF_ERROR(GoToCpu());
+    return cpu_->Add(std::move(update));
+  }
+  HostRows rows = FromUnfinished(UnfinishedRows(partial.rows()));
+  bases_.reserve(bases_.size() + 1);
+  weights_.insert(weights_.end() - static_cast<std::ptrdiff_t>(pending_.size()), partial.weights().begin(),
+                  partial.weights().end());
+  partials_ = Sum(partials_, partial.totals());
+  bases_.push_back(std::move(rows));
+  return MergeBasesIfDue();
+}
+
+absl::Status DeviceAccumulator::MergeBasesIfDue() {
+  size_t bytes = 0;
+  for (const HostRows& base : bases_) bytes += MemoryBytes(base);
+  if (bases_.size() < 2 ||
+      bytes - MemoryBytes(bases_.front()) < std::max(engine_.tuning().min_pending_bytes, MemoryBytes(bases_.front()))) {
+    return absl::OkStatus();
+  }
+  try {
+    absl::Status merged = MergePending();
+    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
+  } catch (const std::bad_alloc&) {
+    return absl::OkStatus();  // what was added counts; the next call merges it
+  }
+}
+
 void DeviceAccumulator::CountHandOver(const DevicePrepared& pending) {
   growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&pending));
-  prepare_bytes_ = std::max(prepare_bytes_, cpu_->PrepareBytes(pending.update()));
+  prepare_bytes_ = std::max(prepare_bytes_, checks_->PrepareBytes(pending.update()));
 }
 
 absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
@@ -116,6 +151,15 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
     RETURN_IF_ERROR(from.GoToCpu());
     return cpu_->MergeFrom(std::move(*from.cpu_));
   }
+  // Weights of merged submissions come first.
+  if (!pending_.empty() && !from.bases_.empty()) {
+    RETURN_IF_ERROR(MergePending());
+    if (on_cpu_) {
+      RETURN_IF_ERROR(from.GoToCpu());
+      return cpu_->MergeFrom(std::move(*from.cpu_));
+    }
+  }
+  partials_ = Sum(partials_, from.partials_);
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
   pending_size_.Add(from.pending_size_);
   growth_bytes_ = SaturatingAdd(growth_bytes_, from.growth_bytes_);
@@ -124,7 +168,46 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   std::move(from.bases_.begin(), from.bases_.end(), std::back_inserter(bases_));
   from.pending_.clear();
   from.bases_.clear();
-  return MergeIfDue();
+  RETURN_IF_ERROR(MergeIfDue());
+  return on_cpu_ ? absl::OkStatus() : MergeBasesIfDue();
+}
+
+absl::StatusOr<UnfinishedRows> DeviceAccumulator::ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) {
+  if (!on_cpu_ && (!pending_.empty() || bases_.size() > 1)) RETURN_IF_ERROR(MergePending());
+  if (on_cpu_) {
+    RETURN_IF_ERROR(GoToCpu());
+    return cpu_->ExportRows(first, last, max_rows);
+  }
+  UnfinishedRows rows;
+  if (bases_.empty()) return rows;
+  const HostRows& base = bases_.front();
+  const auto find = [&](auto key_type, auto bound) {
+    const auto* keys = reinterpret_cast<const decltype(key_type)*>(base[RowColumn::kKeys].data());
+    return static_cast<uint64_t>(bound(keys, keys + base.num_rows) - keys);
+  };
+  const auto row_of = [&](auto bound) {
+    return shape_.key_bytes == sizeof(uint32_t) ? find(uint32_t{}, bound) : find(uint64_t{}, bound);
+  };
+  const uint64_t begin = row_of([&](auto* from, auto* to) { return std::lower_bound(from, to, first); });
+  const uint64_t end = row_of([&](auto* from, auto* to) { return std::upper_bound(from, to, last); });
+  rows.num_rows = std::min(max_rows, end - begin);
+  const auto copy = [&](RowColumn column, Column<std::byte>& out) {
+    const size_t row_bytes = BytesPerRow(shape_, column);
+    if (row_bytes > 0) out.Append(base[column].data() + begin * row_bytes, rows.num_rows * row_bytes);
+  };
+  copy(RowColumn::kKeys, rows.keys);
+  copy(RowColumn::kAccs, rows.accs);
+  copy(RowColumn::kCounts, rows.counts);
+  copy(RowColumn::kWeights, rows.weights);
+  return rows;
+}
+
+PartialTotals DeviceAccumulator::Totals() const {
+  if (!on_cpu_) return TotalsOf(spec_, weights_, partials_);
+  PartialTotals totals = cpu_->Totals();
+  std::vector<double> left = weights_;  // after a hand-over that stopped in the middle
+  for (const auto& prepared : pending_) left.push_back(prepared->update().weight());
+  return left.empty() ? totals : Sum(totals, TotalsOf(spec_, left, weights_.empty() ? PartialTotals() : partials_));
 }
 
 void DeviceAccumulator::Remove(absl::Span<const uint32_t> indices) {
@@ -174,9 +257,12 @@ absl::Status DeviceAccumulator::MergePending() {
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) {
-    if (bases_.empty() && !engine_.Probe().ok()) return GoToCpu();
-    RETURN_IF_ERROR(BringPendingToHost());
-    RETURN_IF_ERROR(engine_.RunOnHost(merge));
+    const std::vector<double> weights = weights_;
+    const PartialTotals partials = partials_;
+    RETURN_IF_ERROR(GoToCpu());
+    // The devices have no memory now, and may have later.
+    if (engine_.Probe().ok()) ComeBack(weights, partials).IgnoreError();
+    return absl::OkStatus();
   }
   bases_.clear();
   bases_.push_back(std::move(merged));
@@ -193,7 +279,9 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
     RETURN_IF_ERROR(GoToCpu());
     return cpu_->FoldPending(order);
   }
-  return pending_.empty() ? absl::OkStatus() : MergePending();
+  if (pending_.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(MergePending());
+  return on_cpu_ ? cpu_->FoldPending(order) : absl::OkStatus();
 }
 
 bool DeviceAccumulator::IsSmall() const {
@@ -214,15 +302,6 @@ bool DeviceAccumulator::HasPendingOnDevice() const {
                      [](const auto& prepared) { return prepared->update().on_device(); });
 }
 
-absl::Status DeviceAccumulator::BringPendingToHost() {
-  for (auto& prepared : pending_) {
-    if (!prepared->update().on_device()) continue;
-    ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, prepared->update()));
-    prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(copy), /*send_to=*/std::nullopt);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
   if (on_cpu_ || IsSmall() || IsForCpu()) {
@@ -231,24 +310,18 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   }
   if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-  const double total_weight = TotalWeight(spec_, weights_, order);
+  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
-    // Anew each time: between two attempts, updates may have come to the host.
-    const std::vector<const ValidatedUpdate*> all = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-    ASSIGN_OR_RETURN(finished, MergeAndFinish(session, shrink, spec_, total_weight, Bases(), all));
+    ASSIGN_OR_RETURN(finished, MergeAndFinish(session, shrink, spec_, total_weight, Bases(), updates));
     return absl::OkStatus();
   };
   absl::StatusOr<std::optional<Finished>> in_parts = FinishInParts(total_weight, updates);
   if (in_parts.ok() && in_parts->has_value()) {
     finished = **std::move(in_parts);
   } else if (!in_parts.ok() || !engine_.RunOnDevice(finish, PlaceOfAll()).ok()) {
-    if (bases_.empty()) {
-      RETURN_IF_ERROR(GoToCpu());
-      return std::move(*cpu_).Finish(order);
-    }
-    RETURN_IF_ERROR(BringPendingToHost());
-    RETURN_IF_ERROR(engine_.RunOnHost(finish));
+    RETURN_IF_ERROR(GoToCpu());
+    return std::move(*cpu_).Finish(order);
   }
   pending_.clear();
   bases_.clear();
@@ -315,12 +388,12 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
+  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
   const absl::Status status = engine_.RunOnDevice(
       [&](Session& session, int shrink) -> absl::Status {
         const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
         ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-        ASSIGN_OR_RETURN(finished,
-                         FinishRowsOnDevice(session, spec_, shape_, TotalWeight(spec_, weights_, order), rows));
+        ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, rows));
         *columns = std::move(finished.columns);
         for (const DeviceBuffer* column :
              {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
@@ -346,7 +419,7 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
 }
 
 uint64_t DeviceAccumulator::num_submissions() const {
-  return on_cpu_ ? cpu_->num_submissions() + pending_.size() : weights_.size();
+  return weights_.size() + (on_cpu_ ? cpu_->num_submissions() + pending_.size() : 0);
 }
 
 size_t DeviceAccumulator::memory_bytes() const {
@@ -358,54 +431,53 @@ size_t DeviceAccumulator::memory_bytes() const {
 
 // When the device cannot check the update, the CPU engine does, by preparing it.
 uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
-  return NeedsRangeCheck(spec_, update) ? cpu_->PrepareBytes(update) : 0;
+  return NeedsRangeCheck(spec_, update) ? checks_->PrepareBytes(update) : 0;
 }
 
 uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const {
-  if (prepared == nullptr) return 0;
+  if (prepared == nullptr || prepared->is_partial()) return 0;
   const ValidatedUpdate& update = *UpdateOf(prepared);
-  return GrowthBytes(shape_, update.num_keys(), update.unique(), prepared->memory_bytes());
+  if (update.unique()) return 0;
+  const uint64_t folded =
+      SaturatingMultiply(update.num_keys(), shape_.key_bytes + uint64_t{shape_.columns} * sizeof(double));
+  return folded - std::min<uint64_t>(folded, prepared->memory_bytes());
 }
 
-FallbackInput DeviceAccumulator::FallbackInputWith(const PreparedUpdate* next) const {
-  FallbackInput input;
-  for (const HostRows& base : bases_) input.num_rows += base.num_rows;
-  input.num_tuples = SaturatingAdd(pending_size_.num_keys(), next == nullptr ? 0 : UpdateOf(next)->num_keys());
-  input.max_rows = SaturatingAdd(input.num_rows, input.num_tuples);
-  if (spec_.num_rows != 0) input.max_rows = std::min(input.max_rows, spec_.num_rows);
-  return input;
+uint64_t DeviceAccumulator::MaxRowsWith(const PreparedUpdate* next) const {
+  uint64_t rows = pending_size_.num_keys();
+  for (const HostRows& base : bases_) rows = SaturatingAdd(rows, base.num_rows);
+  if (next != nullptr) {
+    rows = SaturatingAdd(rows, next->is_partial() ? static_cast<const PartialUpdate*>(next)->rows().num_rows
+                                                  : UpdateOf(next)->num_keys());
+  }
+  return spec_.num_rows == 0 ? rows : std::min(rows, spec_.num_rows);
 }
 
 // The CPU engine takes the updates one after another. Their growth adds up; the memory to prepare an update is needed
 // for one update at a time.
 uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
-  const uint64_t prepare_bytes =
-      next == nullptr ? prepare_bytes_ : std::max(prepare_bytes_, cpu_->PrepareBytes(*UpdateOf(next)));
+  const uint64_t prepare_bytes = next == nullptr || next->is_partial()
+                                     ? prepare_bytes_
+                                     : std::max(prepare_bytes_, checks_->PrepareBytes(*UpdateOf(next)));
   const uint64_t bytes = SaturatingAdd(prepare_bytes, SaturatingAdd(growth_bytes_, GrowthBytesOf(next)));
   if (OrderMatters(spec_)) return bytes;
   // The rows merged so far, and the rows that the next merge makes of them.
-  return SaturatingAdd(bytes, SaturatingMultiply(FallbackInputWith(next).max_rows, 2 * shape_.RowBytes()));
+  return SaturatingAdd(bytes, SaturatingMultiply(MaxRowsWith(next), 2 * shape_.RowBytes()));
 }
 
-// FoldBytes and FinishBytes return the larger of the memory for the device's work, and for the same work after it
-// failed.
+// FoldBytes and FinishBytes return enough for the device's work, and for the same work after it failed.
 uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
-  const FallbackInput input = FallbackInputWith(next);
-  const uint64_t row_bytes = SaturatingMultiply(input.max_rows, shape_.RowBytes());
-  if (on_cpu_) return SaturatingAdd(SaturatingAdd(row_bytes, HandOverBytes(next)), cpu_->FoldBytes(nullptr));
-  const uint64_t host_bytes = OrderMatters(spec_) ? row_bytes : HostMergeBytes(shape_, input);
-  if (!bases_.empty()) return host_bytes;
-  return std::max(host_bytes, SaturatingAdd(row_bytes, HandOverBytes(next)));
+  const uint64_t row_bytes = SaturatingMultiply(MaxRowsWith(next), shape_.RowBytes());
+  const uint64_t bytes = SaturatingAdd(row_bytes, HandOverBytes(next));
+  return on_cpu_ ? SaturatingAdd(bytes, cpu_->FoldBytes(nullptr)) : bytes;
 }
 
 uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
-  const FallbackInput input = FallbackInputWith(next);
   // Parts of several devices are joined.
   const uint64_t result_bytes =
-      SaturatingMultiply(ResultBytes(spec_, input.max_rows), engine_.num_devices() > 1 ? 2 : 1);
-  if (on_cpu_) return SaturatingAdd(SaturatingAdd(result_bytes, HandOverBytes(next)), cpu_->FinishBytes(nullptr));
-  if (!bases_.empty()) return HostFinishBytes(shape_, input, result_bytes);
-  return SaturatingAdd(result_bytes, HandOverBytes(next));
+      SaturatingMultiply(ResultBytes(spec_, MaxRowsWith(next)), engine_.num_devices() > 1 ? 2 : 1);
+  const uint64_t bytes = SaturatingAdd(result_bytes, HandOverBytes(next));
+  return on_cpu_ ? SaturatingAdd(bytes, cpu_->FinishBytes(nullptr)) : bytes;
 }
 
 std::vector<const ValidatedUpdate*> DeviceAccumulator::UpdatesIn(SubmissionOrder order) const {
@@ -428,13 +500,41 @@ std::vector<const HostRows*> DeviceAccumulator::Bases() const {
   return bases;
 }
 
-absl::Status DeviceAccumulator::GoToCpu() {
-  if (!bases_.empty()) {
-    return absl::UnimplementedError(absl::StrCat(
-        Quoted(spec_), ": what a device merged before it failed cannot be merged with what the CPU engine holds"));
-  }
-  on_cpu_ = true;
+absl::Status DeviceAccumulator::ComeBack(const std::vector<double>& weights, const PartialTotals& partials) {
+  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+  std::unique_ptr<Accumulator> fresh = engine_.CreateOnCpu(spec_);
+  ASSIGN_OR_RETURN(UnfinishedRows rows, cpu_->ExportRows(0, kAll, kAll));
+  if (rows.num_rows > std::numeric_limits<uint32_t>::max()) return absl::ResourceExhaustedError("too many rows");
+  std::vector<double> kept = weights;
+  bases_.reserve(1);
+  bases_.push_back(FromUnfinished(std::move(rows)));
+  weights_.swap(kept);
+  partials_ = partials;
+  cpu_ = std::move(fresh);
+  on_cpu_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceAccumulator::HandOverBase() {
+  auto rows = std::make_shared<UnfinishedRows>();
+  if (!bases_.empty()) *rows = ToUnfinished(std::move(bases_.back()));
+  absl::Cleanup put_back = [&] {
+    if (!bases_.empty()) bases_.back() = FromUnfinished(std::move(*rows));
+  };
+  RETURN_IF_ERROR(cpu_->Add(std::make_unique<PartialUpdate>(rows, weights_, partials_)));
+  std::move(put_back).Cancel();
+  if (!bases_.empty()) bases_.pop_back();
   weights_ = {};
+  partials_ = {};
+  return absl::OkStatus();
+}
+
+absl::Status DeviceAccumulator::GoToCpu() {
+  if (!on_cpu_) {
+    weights_.resize(weights_.size() - pending_.size());  // the others go with their updates
+    on_cpu_ = true;
+  }
+  while (!bases_.empty() || !weights_.empty()) RETURN_IF_ERROR(HandOverBase());
   while (!pending_.empty()) {
     const uint64_t num_before = cpu_->num_submissions();
     const absl::Status status = AddToCpu(pending_.front()->update());
@@ -452,14 +552,15 @@ void DeviceAccumulator::DropFirstPending() {
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {
-  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, PrepareOnCpu(update));
+  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, PrepareOnCpu(*cpu_, update));
   return cpu_->Add(std::move(prepared));
 }
 
-absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::PrepareOnCpu(const ValidatedUpdate& update) const {
-  if (!update.on_device()) return cpu_->Prepare(update);
+absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::PrepareOnCpu(const Accumulator& cpu,
+                                                                                const ValidatedUpdate& update) const {
+  if (!update.on_device()) return cpu.Prepare(update);
   ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, update));
-  return cpu_->Prepare(std::move(copy));
+  return cpu.Prepare(std::move(copy));
 }
 
 }  // namespace sparseagg::cuda

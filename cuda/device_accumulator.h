@@ -12,12 +12,12 @@
 
 #include "absl/types/span.h"
 #include "cuda/device_engine.h"
-#include "cuda/fallback_bytes.h"
 #include "cuda/merge/rows.h"
 #include "cuda/merge/tensor_shape.h"
 #include "host/accumulation.h"
 #include "host/engine.h"
 #include "host/spec/spec.h"
+#include "host/unfinished_rows.h"
 #include "host/updates/update.h"
 
 namespace sparseagg::cuda {
@@ -57,14 +57,13 @@ class DevicePrepared : public PreparedUpdate {
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
 // Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
-// no error for the caller; MergeFrom alone may have to refuse because of it (see there). The accumulator goes on in one
-// of two ways:
-//   nothing was merged before   it hands its updates to an accumulator of the CPU engine (cpu_), which gets all calls;
-//   else                        the same kernels run on the host, because the CPU engine cannot import merged rows.
-// Handing over takes memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED; an
-// Add that only wanted to merge on arrival returns OK. Nothing is lost or added twice: the update of a failed Add is in
-// the sum if num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed
-// MergeFrom or Finish the accumulator may only be destroyed.
+// no error for the caller. The accumulator hands its updates and merged rows to an accumulator of the CPU engine
+// (cpu_), which gets all calls from then on. Where the device only has no memory
+// for a merge, it takes the merged rows back. Handing over takes
+// memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED; an Add that only
+// wanted to merge on arrival returns OK. Nothing is lost or added twice: the update of a failed Add is in the sum if
+// num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed MergeFrom or
+// Finish the accumulator may only be destroyed.
 //
 // Several devices: Finish cuts a round in which nothing was merged before, and whose keys ascend strictly in every
 // update, into ranges of keys, one for each device that works, with about as many tuples in each. They are merged side
@@ -85,16 +84,17 @@ class DeviceAccumulator : public Accumulator {
         home_(engine.NextHome()),
         spec_(WithTrimHidden(spec)),
         shape_(spec_),
+        checks_(engine.CreateOnCpu(spec)),
         cpu_(std::move(cpu)),
         on_cpu_(on_cpu) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
-  // Errors: as of Accumulator::MergeFrom. UNIMPLEMENTED: the device has failed, one of the two accumulators works on
-  // the CPU engine, and the other has merged rows, which cannot go there.
   absl::Status MergeFrom(Accumulator&& other) override;
   bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override;
+  PartialTotals Totals() const override;
   void Remove(absl::Span<const uint32_t> indices) override;
   void MultiplyWeights(absl::Span<const double> factors) override;
   // Hands the updates to the CPU engine.
@@ -119,13 +119,17 @@ class DeviceAccumulator : public Accumulator {
   // Merges the pending updates if their size has reached the threshold of host/accumulation.h.
   absl::Status MergeIfDue();
   absl::Status MergePending();
-  // Bytes by which an update grows when the CPU engine prepares it. Returns: 0 for null.
+  absl::Status AddPartial(std::unique_ptr<PreparedUpdate> update);
+  // Merges bases when those after the first take as much memory as that, and as the threshold.
+  absl::Status MergeBasesIfDue();
+  // Bytes by which an update grows when the CPU engine prepares it: rows of repeated keys are folded in 64 bits.
+  // Returns: 0 for null, and for a partial.
   uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
   // Adds a pending update to growth_bytes_ and prepare_bytes_.
   void CountHandOver(const DevicePrepared& pending);
-  // The sizes of what is pending and merged, with `next` added if it is not null.
-  FallbackInput FallbackInputWith(const PreparedUpdate* next) const;
-  // The most memory that handing the pending updates to the CPU engine takes, in addition to the updates.
+  // The most rows of a merge of everything, with `next` if it is not null.
+  uint64_t MaxRowsWith(const PreparedUpdate* next) const;
+  // The most memory that handing everything to the CPU engine, and its next merge, take in addition.
   uint64_t HandOverBytes(const PreparedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
@@ -141,28 +145,36 @@ class DeviceAccumulator : public Accumulator {
                                                         const std::vector<const ValidatedUpdate*>& updates);
   // Whether some updates are only in device memory, where their callers have them.
   bool HasPendingOnDevice() const;
-  // Copies those to host memory. Errors: as of DeviceEngine::CopyToHost.
-  absl::Status BringPendingToHost();
-  // Hands all pending updates to the CPU engine and releases each as soon as it is there. Continues where it stopped
-  // when it is called again after an error. Requires: no bases (else UNIMPLEMENTED).
+  // Hands the rows of earlier merges and all pending updates to the CPU engine and releases each as soon as it is
+  // there. Continues where it stopped when it is called again after an error.
   absl::Status GoToCpu();
+  // Takes all rows back from the CPU engine, after a merge there. `weights`, `partials`: from before GoToCpu. Changes
+  // nothing after an error.
+  absl::Status ComeBack(const std::vector<double>& weights, const PartialTotals& partials);
+  // Hands the rows of the last base over, with the weights of all that is merged. Changes nothing after an error.
+  absl::Status HandOverBase();
   void DropFirstPending();
   absl::Status AddToCpu(const ValidatedUpdate& update);
   // Errors: as of the CPU engine's, and of DeviceEngine::CopyToHost.
-  absl::StatusOr<std::unique_ptr<PreparedUpdate>> PrepareOnCpu(const ValidatedUpdate& update) const;
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> PrepareOnCpu(const Accumulator& cpu,
+                                                               const ValidatedUpdate& update) const;
 
   DeviceEngine& engine_;
-  const size_t home_;  // a device of the engine
-  TensorSpec spec_;    // only MultiplyWeights changes it
-  TensorShape shape_;  // the spec in the terms of the kernels
+  const size_t home_;                          // a device of the engine
+  TensorSpec spec_;                            // only MultiplyWeights changes it
+  TensorShape shape_;                          // the spec in the terms of the kernels
+  const std::unique_ptr<Accumulator> checks_;  // of the CPU engine, and always empty: Prepare uses it on any thread
   std::unique_ptr<Accumulator> cpu_;
-  // The accumulator works on cpu_. Then bases_ and weights_ are empty, and pending_ (with its sizes) holds only updates
-  // that could not be handed over yet.
+  // The accumulator works on cpu_. Then bases_, weights_ and pending_ (with its sizes) hold only what could not be
+  // handed over yet.
   std::atomic<bool> on_cpu_;                             // Prepare reads it on any thread
   std::deque<std::unique_ptr<DevicePrepared>> pending_;  // all updates, or those not merged yet
   PendingSize pending_size_{sizeof(DevicePrepared)};     // of pending_
-  std::vector<double> weights_;                          // of every submission; MergeFrom appends those of `other`
-  std::vector<HostRows> bases_;                          // rows of earlier merges; several only after MergeFrom
+  // Of every submission: of the merged ones, which include partials (kPartialWeight), and then of the pending ones. In
+  // order of Add but for partials, whose place changes no sum.
+  std::vector<double> weights_;
+  PartialTotals partials_;       // of those with kPartialWeight
+  std::vector<HostRows> bases_;  // rows of earlier merges; several only after MergeFrom and partials
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_accumulator.h"
-#include "cuda/fallback_bytes.h"
-#include "cuda/kernels/block.h"
 #include "cuda/merge/import.h"
 #include "cuda/merge/tensor_shape.h"
 #include "host/base/status_macros.h"
@@ -273,16 +269,6 @@ absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
   }
   if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
   return status;
-}
-
-absl::Status DeviceEngine::RunOnHost(const Operation& operation) const {
-  HostDevice device;
-  Tuning tuning = options_.tuning;
-  // The most that Merger::StartSort can number, for updates that cannot be cut.
-  tuning.max_batch_entries = std::numeric_limits<int32_t>::max() - kBlockThreads;
-  tuning.max_tile_bytes = kMaxHostTileBytes;
-  Session session(device, device.memory_bytes(), tuning, options_.cpu.num_threads);
-  return RunOnce(session, operation, 0);
 }
 
 absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation, int shrink) const {

@@ -107,8 +107,8 @@ class DeviceEngine : public Engine {
   // it succeeds it must change nothing outside the session.
   using Operation = std::function<absl::Status(Session& session, int shrink)>;
   absl::Status RunOnDevice(const Operation& operation, Place place = {0, /*only=*/false});
-  // Runs the operation with the kernels on the host: same bits, slower.
-  absl::Status RunOnHost(const Operation& operation) const;
+  // Returns: an empty accumulator of the CPU engine.
+  std::unique_ptr<Accumulator> CreateOnCpu(const TensorSpec& spec) { return *cpu_engine_->CreateAccumulator(spec); }
   // Returns: the device of a new accumulator.
   size_t NextHome();
   // Returns: the devices that work, by number.

@@ -1,28 +1,60 @@
 #include "host/accumulation.h"
 
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "host/spec/fixed_point.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg {
 
-double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, SubmissionOrder order) {
+double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
+                   SubmissionOrder order) {
   const AggregationSpec& a = spec.aggregation;
   if (a.op != Op::kMean) return 0.0;
   if (a.mean_divisor == MeanDivisor::kFixed) return a.fixed_divisor;
-  if (a.weighting == Weighting::kUniform || a.mean_divisor == MeanDivisor::kSubmissions) {
-    return static_cast<double>(weights.size());
+  if (!NeedsWeightSum(spec) || a.numerics == Numerics::kFixedPoint) {
+    const PartialTotals totals = TotalsOf(spec, weights, partials);
+    if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
+    return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
   }
-  if (a.numerics == Numerics::kFixedPoint) {
-    const int shift = WeightShift(a);
-    int64_t total = 0;
-    for (const double weight : weights) total += std::llrint(std::ldexp(weight, shift));
-    return std::ldexp(static_cast<double>(total), -shift);
+  auto total = static_cast<double>(partials.weight_sum);
+  for (const uint32_t index : order) {
+    if (weights[index] != kPartialWeight) total += weights[index];
   }
-  double total = 0.0;
-  for (const uint32_t index : order) total += weights[index];
   return total;
+}
+
+PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials) {
+  const bool is_fixed = spec.aggregation.numerics == Numerics::kFixedPoint &&
+                        spec.aggregation.weighting == Weighting::kByWeight && spec.aggregation.weight_bound > 0.0;
+  const int shift = is_fixed ? WeightShift(spec.aggregation) : 0;
+  const bool needs_sum = NeedsWeightSum(spec);
+  PartialTotals totals = partials;
+  for (const double weight : weights) {
+    if (weight == kPartialWeight) continue;
+    ++totals.num_submissions;
+    const double scaled = is_fixed ? std::rint(std::ldexp(weight, shift)) : weight;
+    if (scaled == 0.0) totals.has_zero_weight = true;
+    if (!needs_sum) continue;
+    // Integer weights are below 2^53.
+    const auto units = static_cast<int64_t>(scaled);
+    if (__builtin_add_overflow(totals.weight_sum, units, &totals.weight_sum)) {
+      totals.weight_sum = std::numeric_limits<int64_t>::max();
+    }
+  }
+  return totals;
+}
+
+PartialTotals Sum(const PartialTotals& a, const PartialTotals& b) {
+  PartialTotals sum;
+  sum.num_submissions = a.num_submissions + b.num_submissions;
+  if (__builtin_add_overflow(a.weight_sum, b.weight_sum, &sum.weight_sum)) {
+    sum.weight_sum = std::numeric_limits<int64_t>::max();
+  }
+  sum.has_zero_weight = a.has_zero_weight || b.has_zero_weight;
+  return sum;
 }
 
 absl::Status CheckOrder(const TensorSpec& spec, SubmissionOrder order, uint64_t num_submissions) {

@@ -17,9 +17,17 @@
 namespace sparseagg {
 
 // The divisor of MEAN: as mean_divisor says, the sum of all submissions' weights, their number, or a constant.
-// `weights` are in order of Add. Deterministic: folded in canonical order, or exactly in integers under FIXED_POINT.
-// Returns: 0 for every operator but MEAN.
-double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, SubmissionOrder order);
+// `weights` are in order of Add, kPartialWeight for partials, which `partials` are the totals of. Deterministic: folded
+// in canonical order, or exactly in integers under FIXED_POINT, and with partials up to 2^53. Returns: 0 for every
+// operator but MEAN.
+double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
+                   SubmissionOrder order);
+
+// Returns: the totals of all submissions, of the same arguments. The sum of weights saturates.
+PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials);
+
+// Adds totals.
+PartialTotals Sum(const PartialTotals& a, const PartialTotals& b);
 
 // Checks that `order` has one entry for each submission. Errors: INTERNAL.
 absl::Status CheckOrder(const TensorSpec& spec, SubmissionOrder order, uint64_t num_submissions);

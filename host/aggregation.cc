@@ -30,6 +30,20 @@ TensorSpec SpecOfAccumulator(TensorSpec spec) {
   return spec;
 }
 
+// Sums of integer weights are exact up to 2^53, in whatever order. Sums of fixed-point weights always are.
+absl::Status CheckWeightSum(const TensorSpec& spec, const PartialTotals& totals) {
+  const bool is_fixed = spec.aggregation.numerics == Numerics::kFixedPoint;
+  if (is_fixed || totals.weight_sum <= int64_t{1} << 53) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(Quoted(spec), ": the weights add up to ", totals.weight_sum,
+                                            ", beyond 2^53, up to which partials keep their sum exact"));
+}
+
+// Requires: there are rows.
+uint64_t LastKey(const TensorSpec& spec, const UnfinishedRows& rows) {
+  if (HasNarrowKeys(spec)) return reinterpret_cast<const uint32_t*>(rows.keys.data())[rows.num_rows - 1];
+  return reinterpret_cast<const uint64_t*>(rows.keys.data())[rows.num_rows - 1];
+}
+
 }  // namespace
 
 size_t PreparedSubmission::memory_bytes() const {
@@ -124,6 +138,48 @@ absl::StatusOr<PreparedSubmission> Aggregation::Prepare(std::vector<ValidatedUpd
   return submission;
 }
 
+absl::StatusOr<PreparedSubmission> Aggregation::PreparePartial(std::vector<PartialBlock> blocks) const {
+  if (is_private_) return absl::FailedPreconditionError("privacy refuses partials: their submissions have no noise");
+  PreparedSubmission submission;
+  for (const TensorSpec& spec : tensors_) RETURN_IF_ERROR(CheckHasPartials(spec));
+  for (PartialBlock& block : blocks) {
+    submission.num_submissions = block.totals.num_submissions;
+    submission.updates.push_back(
+        std::make_unique<PartialUpdate>(std::make_shared<const UnfinishedRows>(std::move(block.rows)),
+                                        std::vector<double>{kPartialWeight}, block.totals));
+  }
+  return submission;
+}
+
+absl::Status Aggregation::CheckWeightSums(const PreparedSubmission& partial) const {
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (!NeedsWeightSum(specs_[t])) continue;
+    const auto& totals = static_cast<const PartialUpdate&>(*partial.updates[t]).totals();
+    RETURN_IF_ERROR(CheckWeightSum(specs_[t], Sum(accumulators_[t]->Totals(), totals)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Aggregation::CheckExportsPartial(size_t tensor) const {
+  if (is_private_) return absl::FailedPreconditionError("privacy refuses partials: their submissions have no noise");
+  return CheckHasPartials(specs_[tensor]);
+}
+
+absl::StatusOr<PartialBlock> Aggregation::ExportPartial(size_t tensor, uint64_t first, uint64_t last,
+                                                        uint64_t max_rows) {
+  const DefaultFloatEnvironment environment;
+  PartialBlock block;
+  block.tensor = tensor;
+  block.totals = accumulators_[tensor]->Totals();
+  RETURN_IF_ERROR(CheckWeightSum(specs_[tensor], block.totals));
+  block.first = first;
+  block.last = last;
+  ASSIGN_OR_RETURN(block.rows, accumulators_[tensor]->ExportRows(first, last, max_rows));
+  if (block.rows.num_rows < max_rows) return block;
+  block.last = LastKey(specs_[tensor], block.rows);
+  return block;
+}
+
 uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) const {
   uint64_t bytes = has_clips_ ? ApplyClipsBytes(tensors_, updates) : 0;
   if (is_private_) bytes = SaturatingAdd(bytes, privacy::MakeTermsBytes(tensors_, updates));
@@ -141,7 +197,7 @@ absl::Status Aggregation::CheckMaxSubmissions(uint64_t num_more) const {
   for (const TensorSpec& spec : tensors_) {
     const uint64_t limit = spec.aggregation.max_submissions;
     // More terms than the scale was chosen for could overflow.
-    if (spec.aggregation.numerics == Numerics::kFixedPoint && limit != 0 && num_submissions() + num_more > limit) {
+    if (spec.aggregation.numerics == Numerics::kFixedPoint && limit != 0 && num_counted_ + num_more > limit) {
       return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": fixed_point was set up for max_submissions ",
                                                        limit, ", and that many have been added"));
     }
@@ -205,7 +261,7 @@ absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const Prepar
 
 absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submission) {
   const DefaultFloatEnvironment environment;
-  RETURN_IF_ERROR(CheckMaxSubmissions(1));
+  RETURN_IF_ERROR(CheckMaxSubmissions(submission.num_submissions));
   if (known_clients_.contains(client_id)) {
     return absl::AlreadyExistsError(absl::StrCat("client '", client_id, "' has a submission already"));
   }
@@ -215,8 +271,10 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
     digests_.resize(client_ids_.size() + 1);
     digests_.back() = submission.digest;
   }
+  if (submission.updates[0]->is_partial()) RETURN_IF_ERROR(CheckWeightSums(submission));
   client_ids_.push_back(client_id);  // first, so that num_submissions() reports an error from here on
   known_clients_.insert(std::move(client_id));
+  num_counted_ += submission.num_submissions;
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
   }
@@ -225,7 +283,7 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   const DefaultFloatEnvironment environment;
-  RETURN_IF_ERROR(CheckMaxSubmissions(other.num_submissions()));
+  RETURN_IF_ERROR(CheckMaxSubmissions(other.num_counted_));
   for (const Aggregation* const folded :
        {static_cast<const Aggregation*>(this), static_cast<const Aggregation*>(&other)}) {
     if (folded->folded_.empty()) continue;
@@ -247,6 +305,7 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   digests_.insert(digests_.end(), other.digests_.begin(), other.digests_.end());
   client_ids_.insert(client_ids_.end(), other.client_ids_.begin(), other.client_ids_.end());  // first, as in Add
   known_clients_.insert(other.client_ids_.begin(), other.client_ids_.end());
+  num_counted_ += other.num_counted_;
   other.client_ids_.clear();
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->MergeFrom(std::move(*other.accumulators_[t])));
@@ -315,6 +374,7 @@ std::vector<std::string> Aggregation::SortedClientIds() const {
 void Aggregation::Remove(absl::Span<const uint32_t> indices) {
   for (const uint32_t index : indices) known_clients_.erase(client_ids_[index]);
   EraseAt(indices, client_ids_);
+  num_counted_ -= indices.size();  // partials are merged, and never taken out
   if (is_private_) EraseAt(indices, digests_);
   for (const auto& accumulator : accumulators_) accumulator->Remove(indices);
 }

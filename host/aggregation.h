@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "host/clip/clip_summary.h"
 #include "host/engine.h"
+#include "host/partial.h"
 #include "host/privacy/lattice.h"
 #include "host/privacy/noise.h"
 #include "host/result.h"
@@ -27,8 +28,9 @@ namespace sparseagg {
 // then the squares of those with return_moments.
 struct PreparedSubmission {
   std::vector<std::unique_ptr<PreparedUpdate>> updates;
-  ClipOutcome clip;           // what the bounds of the tensors have done to it
-  privacy::Bytes32 digest{};  // of a private aggregation: of its keys and terms
+  ClipOutcome clip;              // what the bounds of the tensors have done to it
+  privacy::Bytes32 digest{};     // of a private aggregation: of its keys and terms
+  uint64_t num_submissions = 1;  // of a partial: those in it
   size_t memory_bytes() const;
 };
 
@@ -81,9 +83,15 @@ class Aggregation {
   // Thread-safe.
   uint64_t PrepareBytes(absl::Span<const ValidatedUpdate> updates) const;
 
+  // Prepares a partial, which counts as one client here, and as all its submissions in the results. `blocks`: of
+  // PartialBuilder for tensors(). Bounds of the tensors are not applied.
+  // Errors: FAILED_PRECONDITION: as of CheckHasPartials. Thread-safe.
+  absl::StatusOr<PreparedSubmission> PreparePartial(std::vector<PartialBlock> blocks) const;
+
   // Counts the submission of a client. The client id decides its place in the canonical order.
   // Requires: `submission` is from an aggregation of the same tensors, on an engine of the same name().
-  // Errors: ALREADY_EXISTS: the client has a submission already. FAILED_PRECONDITION: the order matters, and the id
+  // Errors: ALREADY_EXISTS: the client has a submission already. OUT_OF_RANGE: integer weights of a mean add up to more
+  // than 2^53 with those of a partial. FAILED_PRECONDITION: the order matters, and the id
   // precedes an id that is folded already, or an id that Add must fold to make room. RESOURCE_EXHAUSTED: more than
   // max_submissions of a fixed-point tensor; beyond the memory limit even with all others folded; or no memory.
   // INTERNAL: a broken promise. After an error or exception `submission` is lost, and others may have been folded. If
@@ -99,7 +107,7 @@ class Aggregation {
   // Requires: both have the same tensors, and engines of the same name().
   // Errors: ALREADY_EXISTS: a client has a submission in both. FAILED_PRECONDITION: one of the two has folded
   // submissions whose order matters. RESOURCE_EXHAUSTED: both together are beyond max_submissions or the memory limit;
-  // or no memory. UNIMPLEMENTED (after a failure of the GPU), INTERNAL: as of Accumulator::MergeFrom. After an error or
+  // or no memory. INTERNAL: as of Accumulator::MergeFrom. After an error or
   // exception, compare each num_submissions() with its value before: if it is unchanged, that aggregation is intact; if
   // not, discard it.
   absl::Status MergeFrom(Aggregation&& other);
@@ -131,6 +139,15 @@ class Aggregation {
   // Returns: the clients in canonical order.
   std::vector<std::string> SortedClientIds() const;
 
+  // Returns: OK if ExportPartial may be called. Errors: FAILED_PRECONDITION: as of CheckHasPartials; or the aggregation
+  // is private, whose sums have no noise.
+  absl::Status CheckExportsPartial(size_t tensor) const;
+  // Returns: unfinished rows of a tensor whose keys are from `first` to `last`, up to `max_rows` of them, and the
+  // totals of all submissions. The block ends at its last row, or at `last`. Merges what is pending. Requires:
+  // CheckExportsPartial(tensor); max_rows > 0. Errors: as of MergePending. OUT_OF_RANGE: integer weights of a mean add
+  // up to more than 2^53.
+  absl::StatusOr<PartialBlock> ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows);
+
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a broken promise. Nothing is lost; the call may be repeated.
   absl::Status MergePending();
@@ -150,7 +167,9 @@ class Aggregation {
   // UNIMPLEMENTED: a tensor has result_top_k, result_min_norm or return_moments.
   absl::StatusOr<std::vector<DeviceResult>> FinishOnDevice() &&;
 
-  uint64_t num_submissions() const { return client_ids_.size(); }
+  uint64_t num_submissions() const { return client_ids_.size(); }  // a partial is one
+  // Returns: the submissions, with those in partials in place of the partials.
+  uint64_t num_counted() const { return num_counted_; }
   const std::vector<std::string>& client_ids() const { return client_ids_; }  // in order of Add
   // Returns: bytes of pending updates and bases.
   size_t memory_bytes() const;
@@ -163,6 +182,8 @@ class Aggregation {
 
   // RESOURCE_EXHAUSTED: a fixed-point tensor does not take `num_more` submissions.
   absl::Status CheckMaxSubmissions(uint64_t num_more) const;
+  // OUT_OF_RANGE: integer weights of a mean would add up to more than 2^53 with a partial.
+  absl::Status CheckWeightSums(const PreparedSubmission& partial) const;
   // FAILED_PRECONDITION: the client comes before `last_folded`, a client that is folded.
   absl::Status CheckFollows(absl::string_view client_id, absl::string_view last_folded) const;
   // Folds if the submission needs that to stay within the memory limit. RESOURCE_EXHAUSTED: it does not fit at all.
@@ -189,6 +210,7 @@ class Aggregation {
   uint64_t memory_limit_ = 0;
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add
+  uint64_t num_counted_ = 0;
   absl::flat_hash_set<std::string> known_clients_;
   bool is_private_ = false;
   privacy::Lattice lattice_;

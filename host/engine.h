@@ -20,6 +20,18 @@
 
 namespace sparseagg {
 
+struct UnfinishedRows;
+
+// What some submissions count in an accumulator besides their rows.
+struct PartialTotals {
+  uint64_t num_submissions = 0;
+  // Of their weights, in multiples of 2^-WeightShift with Numerics::kFixedPoint; 0 unless NeedsWeightSum.
+  int64_t weight_sum = 0;
+  bool has_zero_weight = false;  // a weight is 0, in the arithmetic of the sum
+
+  friend bool operator==(const PartialTotals& a, const PartialTotals& b) = default;
+};
+
 // An update in the form that its engine merges, for example sorted and folded. Made by Accumulator::Prepare, consumed
 // by Accumulator::Add. Any accumulator of an equal spec on an engine of the same name() takes it; Add does not check.
 class PreparedUpdate {
@@ -28,6 +40,8 @@ class PreparedUpdate {
   // Returns: bytes of keys and values in host memory, including memory that the update borrows from the caller, who
   // leaves it unchanged until the update is destroyed.
   virtual size_t memory_bytes() const = 0;
+  // Whether this is a PartialUpdate (host/unfinished_rows.h), which all engines take.
+  virtual bool is_partial() const { return false; }
 };
 
 // The canonical order of all submissions of an accumulator, as a permutation. order[i] is the index, in order of Add,
@@ -52,8 +66,7 @@ using SubmissionOrder = absl::Span<const uint32_t>;
 //
 // Prepare and PrepareBytes may run on any thread, also during other calls; they must have returned before Finish. All
 // other calls, const ones too, are made one at a time. A call that finds no memory returns RESOURCE_EXHAUSTED or throws
-// std::bad_alloc. A failure of a GPU is no error of a call, but for MergeFrom: the engine does the work on the CPU
-// (Engine::Probe).
+// std::bad_alloc. A failure of a GPU is no error of a call: the engine does the work on the CPU (Engine::Probe).
 // Deterministic: the bits of the result depend only on the spec, the updates and their canonical order, not on engine,
 // threads and times of merges.
 class Accumulator {
@@ -74,7 +87,8 @@ class Accumulator {
   // the pending updates as large as the base and as the engine's threshold (64 MiB on the CPU, 16 MiB on a GPU).
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bug in the engine. Consumes `update`, after an error too. If
   // num_submissions() has grown after an error, the update counts, and only the merge that followed has failed. All
-  // other submissions still count, and calls may go on.
+  // other submissions still count, and calls may go on. A PartialUpdate counts as one submission for each of its
+  // weights, and is merged at once. Requires for it: !OrderMatters(spec).
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
   // Has Add merge nothing, for callers that keep all updates until Finish: merging earlier would free no memory, and
@@ -84,8 +98,7 @@ class Accumulator {
   // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
   // here already. `other` is spent, and can only be destroyed.
   // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.
-  // Errors: as of Add. UNIMPLEMENTED: the GPU has failed, one of the two has gone over to the CPU engine, and the other
-  // has merged rows, which cannot go there. Discard both after an error.
+  // Errors: as of Add. Discard both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
 
   // Returns: true if the updates of all submissions are still pending. False for good once one has been merged.
@@ -119,6 +132,12 @@ class Accumulator {
   // repeated. A sum over submissions that overflows is an error of Finish only: the base has more bits.
   virtual absl::Status FoldPending(SubmissionOrder order) = 0;
 
+  // Returns: unfinished rows of all submissions whose keys are from `first` to `last`, up to `max_rows` of them. Folds
+  // what is pending first. Requires: !OrderMatters(spec); max_rows > 0. Errors: as of FoldPending.
+  virtual absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) = 0;
+  // Returns: what all submissions count; those of a partial each. Requires: !OrderMatters(spec).
+  virtual PartialTotals Totals() const = 0;
+
   // Merges base and pending updates into the result. The accumulator is spent, after an error too.
   // `order`: of all submissions, also where the order does not matter; so it is empty only without submissions.
   // Errors: OUT_OF_RANGE: an integer sum overflows int64. FAILED_PRECONDITION: the weights of a mean add up to zero.
@@ -132,7 +151,7 @@ class Accumulator {
     return absl::UnimplementedError("the CPU engine has no results in device memory");
   }
 
-  virtual uint64_t num_submissions() const = 0;
+  virtual uint64_t num_submissions() const = 0;  // a partial is one
   // Returns: bytes of the pending updates and the base in host memory.
   virtual size_t memory_bytes() const = 0;
   // Return: the most host memory that FoldPending or Finish needs in addition to memory_bytes(), without the working

@@ -88,6 +88,31 @@ export class Client {
     this.tenant = tenant;
     this.retries = retries;
     this._fetch = fetch.bind(globalThis);
+    this._homes = new Map(); // of clients whose home is another server of a cluster's round, by URL
+  }
+
+  /**
+   * Calls about a client's submission go to the client's home server, in a cluster's round. A page must not follow a
+   * redirection to another origin by itself: the browser would send "Origin: null", and no token. So the first call
+   * that is redirected asks the server for the round's list of homes, and goes there.
+   * @param {string} round @param {string} clientId @param {(client: Client) => Promise<T>} call @template T
+   * @returns {Promise<T>}
+   */
+  async _atHome(round, clientId, call) {
+    try {
+      return await call(this);
+    } catch (error) {
+      if (error.code !== "HOME_ELSEWHERE") throw error;
+      const { spec } = await this.getRound(round);
+      const servers = spec.cluster?.servers ?? [];
+      const url = servers.length > 0 && servers[homeOf(clientId, servers.length)].httpUrl;
+      if (!url || clientId === "") throw error;
+      if (!this._homes.has(url)) {
+        const home = new Client(url, { token: this.token, tenant: this.tenant, retries: this.retries, fetch: this._fetch });
+        this._homes.set(url, home);
+      }
+      return call(this._homes.get(url));
+    }
   }
 
   // ---- the server and its rounds ----
@@ -161,26 +186,92 @@ export class Client {
     return this._json("DELETE", roundPath(round), options);
   }
 
+  // ---- streams ----
+
+  /**
+   * Opens a stream: its versions are the rounds "{stream}.v1", "{stream}.v2", … of the next `buffer` submissions each.
+   * @param {object} spec StreamSpec: round, buffer, stalenessWeights, maxInterval, onePerClient
+   * @param {CallOptions & {streamId?: string}} [options] streamId: [A-Za-z0-9_][A-Za-z0-9._-]{0,107}; default: a random
+   *   one
+   * @returns {Promise<object>} Stream
+   */
+  createStream(spec, { streamId = randomId(), ...options } = {}) {
+    return this._json("POST", "/v1/streams", options, { streamId, spec });
+  }
+
+  /** @param {string} stream @param {CallOptions} [options] @returns {Promise<object>} Stream */
+  getStream(stream, options) {
+    return this._json("GET", streamPath(stream), options);
+  }
+
+  /** Yields the streams, by id. @param {CallOptions} [options] @returns {AsyncGenerator<object>} */
+  async *listStreams(options) {
+    yield* this._list("/v1/streams", "streams", options);
+  }
+
+  /**
+   * Ends the version that is being filled, if it has a submission.
+   * @param {string} stream
+   * @param {CallOptions & {version?: number | string}} [options] version: only if this one is being filled, so that the
+   *   call is safe to repeat
+   * @returns {Promise<object>} Stream
+   */
+  cutStream(stream, { version = 0, ...options } = {}) {
+    return this._json("POST", `${streamPath(stream)}:cut`, options, { version: `${version}` });
+  }
+
+  /** Deletes a stream with its versions. @param {string} stream @param {CallOptions} [options] @returns {Promise<object>} */
+  deleteStream(stream, options) {
+    return this._json("DELETE", streamPath(stream), options);
+  }
+
+  /**
+   * Yields the versions after `after`, in order, as they end; without end, unless timeoutMs passes without one.
+   * @param {string} stream
+   * @param {CallOptions & {after?: number | string, timeoutMs?: number}} [options] timeoutMs: default: without end
+   * @returns {AsyncGenerator<object>} StreamVersion; its result is that of the round `version.round`
+   */
+  async *watchVersions(stream, { after = 0, timeoutMs = Infinity, ...options } = {}) {
+    let last = `${after}`;
+    for (let end = Date.now() + timeoutMs; ; ) {
+      const left = Math.max(0, Math.min(end - Date.now(), 20_000)) / 1000;
+      const query = new URLSearchParams({ after_version: last, timeout: `${left.toFixed(3)}s` });
+      const { versions = [] } = await this._json("GET", `${streamPath(stream)}:watch?${query}`, options);
+      for (const version of versions) {
+        yield version;
+        last = version.version;
+      }
+      if (versions.length > 0) end = Date.now() + timeoutMs;
+      else if (Date.now() >= end) return;
+    }
+  }
+
   // ---- submissions ----
 
   /**
    * Sends an update in chunks and commits it: it counts completely or not at all. An upload that was cut goes on where
    * it stopped if the same update is sent again under the same submission id.
    *
-   * @param {string} round
+   * @param {string} round or a stream, as "streams/{id}" or its id, with baseVersion
    * @param {string} clientId 1 to 256 bytes of UTF-8 without control characters; "" for the name of the token
    * @param {Record<string, TensorUpdate>} update by tensor
    * @param {object} [options]
    * @param {number} [options.weight] required if the round weights submissions; else without effect
+   * @param {number | string} [options.baseVersion] of a stream: the version that the update was computed from
    * @param {string} [options.submissionId] names this content; default: a random one
    * @param {boolean} [options.pack] pack ascending keys; default true. The result is the same
    * @param {number} [options.chunkBytes] about the size of a request; default 1 MiB
    * @param {(sentBytes: number, allBytes: number) => void} [options.onProgress]
    * @param {AbortSignal} [options.signal]
-   * @returns {Promise<object>} Submission
+   * @returns {Promise<object>} Submission; of a stream with its place, streamCommit
    */
   async submit(round, clientId, update, options = {}) {
-    const { weight, submissionId = randomId(), pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
+    const named = { ...options, submissionId: options.submissionId ?? randomId() };
+    return this._atHome(round, clientId, (home) => home._submit(round, clientId, update, named));
+  }
+
+  async _submit(round, clientId, update, options) {
+    const { weight, baseVersion, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
     const tensors = Object.entries(update).map(([name, tensor]) => checkedTensor(name, tensor));
     const pieces = tensors.flatMap((tensor) => cut(tensor, chunkBytes));
     const allBytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
@@ -189,6 +280,7 @@ export class Client {
       const piece = pieces[sequence];
       const query = new URLSearchParams({ client_id: clientId, submission_id: submissionId, sequence: `${sequence}` });
       if (sequence === 0 && weight !== undefined) query.set("weight", `${weight}`);
+      if (sequence === 0 && baseVersion !== undefined) query.set("base_version", `${baseVersion}`);
       if (sequence >= pieces.length - 1) query.set("last", "true");
       let body = new Uint8Array();
       if (piece) {
@@ -211,8 +303,8 @@ export class Client {
   /** @param {string} round @param {string} clientId @param {CallOptions} [options] @returns {Promise<boolean>} */
   async withdraw(round, clientId, options) {
     const query = new URLSearchParams({ client_id: clientId });
-    const answer = await this._json("DELETE", `${roundPath(round)}/submissions?${query}`, options);
-    return answer.withdrawn;
+    const path = `${roundPath(round)}/submissions?${query}`;
+    return (await this._atHome(round, clientId, (home) => home._json("DELETE", path, options))).withdrawn;
   }
 
   // ---- results ----
@@ -270,7 +362,7 @@ export class Client {
    */
   async receipt(round, clientId, options) {
     const query = new URLSearchParams({ client_id: clientId });
-    return this._json("GET", `${roundPath(round)}/receipt?${query}`, options);
+    return this._atHome(round, clientId, (home) => home._json("GET", `${roundPath(round)}/receipt?${query}`, options));
   }
 
   // ---- tasks ----
@@ -423,12 +515,18 @@ export class Client {
     if (body !== undefined) headers["content-type"] = type;
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     if (this.tenant) headers["sparseagg-tenant"] = this.tenant;
+    const redirect = /\/(chunks|submissions|receipt)(\?|$)/.test(path) ? "manual" : "follow"; // see _atHome
     for (let attempt = 0; ; ++attempt) {
       let error;
       try {
-        const response = await this._fetch(this.url + path, { method, headers, body, signal });
+        const response = await this._fetch(this.url + path, { method, headers, body, signal, redirect });
         if (response.ok) return response;
-        error = await errorOf(response);
+        if (redirect === "manual" && (response.type === "opaqueredirect" || response.status === 307)) {
+          const text = "another server of the round's cluster is the client's home";
+          error = new SparseaggError("HOME_ELSEWHERE", text, 307);
+        } else {
+          error = await errorOf(response);
+        }
       } catch (cause) {
         if (signal?.aborted) throw cause;
         error = new SparseaggError("UNREACHABLE", `${this.url || "the server"} does not answer: ${cause.message}`, 0);
@@ -437,6 +535,27 @@ export class Client {
       await delay(Math.max(error.retryDelayMs ?? 0, Math.min(FIRST_DELAY_MS * 2 ** attempt, MAX_DELAY_MS)), signal);
     }
   }
+}
+
+const BITS = (1n << 64n) - 1n;
+
+/**
+ * Returns the index of a client's home server: the same as in service/rounds/home_servers.cc.
+ * @param {string} clientId @param {number} numServers @returns {number}
+ */
+export function homeOf(clientId, numServers) {
+  let hash = 0xcbf29ce484222325n; // FNV-1a
+  for (const byte of new TextEncoder().encode(clientId)) hash = ((hash ^ BigInt(byte)) * 0x100000001b3n) & BITS;
+  let home = 0;
+  let most = -1n;
+  for (let index = 0; index < numServers; ++index) {
+    let score = hash ^ ((BigInt(index + 1) * 0x9e3779b97f4a7c15n) & BITS);
+    score = ((score ^ (score >> 33n)) * 0xff51afd7ed558ccdn) & BITS; // the finalizer of MurmurHash3
+    score = ((score ^ (score >> 33n)) * 0xc4ceb9fe1a85ec53n) & BITS;
+    score ^= score >> 33n;
+    if (score > most) [home, most] = [index, score];
+  }
+  return home;
 }
 
 /** @param {object} round Round @returns {boolean} */
@@ -462,9 +581,9 @@ export async function verifyReceipt(receipt, envelope, publicKeys) {
   }
   const promise = new TextDecoder().decode(decodeBase64(receipt.promise));
   const promised = await openEnvelope(promise, "application/vnd.sparseagg.promise+json", keys, "receipt");
-  for (const name of ["round", "tenant", "specSha256", "createTime"]) {
-    if (promised[name] !== predicate[name]) throw unverified(`receipt: it is of another round: ${name} differs`);
-  }
+  const rounds = [predicate, ...(predicate.homes ?? []).map((home) => ({ ...predicate, ...home }))];
+  const differs = (round) => ["round", "tenant", "specSha256", "createTime"].find((name) => promised[name] !== round[name]);
+  if (rounds.every(differs)) throw unverified(`receipt: it is of another round: ${differs(predicate)} differs`);
   let node = await sha256([0], decodeBase64(receipt.leaf));
   if (promised.leafSha256 !== hexOf(node)) throw unverified("receipt: the promise is for another leaf");
   if (receipt.leafIndex === undefined || receipt.leafIndex === null) {
@@ -819,7 +938,11 @@ function withBytes(task) {
 // ---- requests ----
 
 function roundPath(round) {
-  return `/v1/rounds/${encodeURIComponent(round.replace(/^rounds\//, ""))}`;
+  return `/v1/rounds/${encodeURIComponent(round.replace(/^(rounds|streams)\//, ""))}`;
+}
+
+function streamPath(stream) {
+  return `/v1/streams/${encodeURIComponent(stream.replace(/^streams\//, ""))}`;
 }
 
 async function errorOf(response) {

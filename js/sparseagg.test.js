@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
-import { Client, SparseaggError, hasEnded, packKeys, unpackKeys, verifyReceipt } from "./sparseagg.js";
+import { Client, SparseaggError, hasEnded, homeOf, packKeys, unpackKeys, verifyReceipt } from "./sparseagg.js";
 
 const SPEC = {
   tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 100_000, rowWidth: 2 }],
@@ -83,6 +83,38 @@ test("a receipt is verified, and a changed one refused", { skip: !globalThis.cry
   const payload = Buffer.from(message.payload, "base64").toString().replace('"numSubmissions":5', '"numSubmissions":6');
   const changed = JSON.stringify({ ...message, payload: Buffer.from(payload).toString("base64") });
   await assert.rejects(verifyReceipt(good, changed, publicKey), /certificate: it has no signature of a trusted key/);
+});
+
+test("a stream from creation to its versions", async () => {
+  const spec = { round: { ...SPEC, aggregation: { op: "OP_SUM", weighting: "WEIGHTING_UNIFORM" } }, buffer: 2, stalenessWeights: [1, 0.5] };
+  const { name } = await client.createStream(spec, { streamId: "js-stream" });
+  assert.equal(name, "streams/js-stream");
+  const update = (x) => ({ w: { keys: new Uint32Array([7]), values: new Float32Array([x, 2 * x]) } });
+  const versions = client.watchVersions(name, { timeoutMs: 60_000 });
+  const first = versions.next(); // asked before there is one
+  for (const clientId of ["a", "b"]) await client.submit(name, clientId, update(1), { baseVersion: 0 });
+  assert.equal((await first).value.round, "rounds/js-stream.v1");
+  const late = await client.submit(name, "a", update(4), { baseVersion: 0 });
+  assert.deepEqual([late.streamCommit.version, late.streamCommit.staleness], ["2", "1"]);
+  await client.submit(name, "a", update(8), { baseVersion: 1, submissionId: "same" });
+  const second = (await versions.next()).value;
+  assert.deepEqual([second.version, second.cause, second.numSubmissions], ["2", "CUT_CAUSE_FULL", "2"]);
+  assert.deepEqual(Array.from((await client.result(second.round)).w.values), [10, 20]); // 0.5 * 4 + 8
+  assert.equal((await client.submit(name, "a", update(8), { baseVersion: 1, submissionId: "same" })).duplicate, true);
+  await assert.rejects(client.submit(name, "c", update(1), { baseVersion: 0 }), (error) => error.code === "FAILED_PRECONDITION" && /stale by 2/.test(error.message));
+  await assert.rejects(client.submit(name, "c", update(1), { baseVersion: 3 }), { code: "INVALID_ARGUMENT" });
+  await client.submit(name, "c", update(3), { baseVersion: 2 });
+  assert.equal((await client.cutStream(name, { version: 3 })).version, "4");
+  assert.equal((await client.cutStream(name, { version: 3 })).version, "4"); // repeated
+  assert.equal((await versions.next()).value.cause, "CUT_CAUSE_CALL");
+  const seen = [];
+  for await (const { version } of client.watchVersions(name, { after: 1, timeoutMs: 0 })) seen.push(version);
+  assert.deepEqual(seen, ["2", "3"]);
+  const names = [];
+  for await (const stream of client.listStreams()) names.push(stream.name);
+  assert.deepEqual(names, [name]);
+  await client.deleteStream(name);
+  await assert.rejects(client.getStream(name), { code: "NOT_FOUND" });
 });
 
 test("a round from creation to result", async () => {
@@ -248,4 +280,8 @@ test("a worker completes tasks and gives failed ones back", async () => {
   const listed = [];
   for await (const task of client.listTasks({ round: round.name })) listed.push(task.name);
   assert.deepEqual(listed, ["tasks/good"]);
+});
+
+test("homes are those of the servers and of Python", () => {
+  assert.deepEqual(["", "a", "client-7", "ü"].map((id) => homeOf(id, 4)), [1, 3, 0, 1]);
 });

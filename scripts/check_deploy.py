@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks deploy/ as far as that goes without a server, a cluster or a container engine.
 
-The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool runs,
-must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of values, to
-what the schemas of Kubernetes allow; other sets it must refuse. Whether flags, ports, paths and metrics are those of
-the server is for tests/python/repository/test_deploy.py, which has one.
+The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool
+runs, must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of
+values, to what the schemas of Kubernetes allow; other sets it must refuse. So must the manifests of clusters. Whether
+flags, ports, paths and metrics are those of the server is for tests/python/repository/test_deploy.py, which has one.
 
 Prints one line a finding and exits 1 if there are any. Needs the packages of scripts/requirements-lint.txt.
 """
@@ -106,6 +106,20 @@ def check_manifests(rendered: dict[str, str]) -> Iterator[str]:
                     yield f"{name}: Kubernetes {version}: {error.message}"
 
 
+def check_clusters() -> Iterator[str]:
+    """The manifests of clusters; of KubeRay's resources, which Kubernetes has no schema of, the pods."""
+    for path in sorted([*DEPLOY.glob("statefulset/*.yaml"), *DEPLOY.glob("kuberay/*.yaml")]):
+        plain, pods = [], []
+        for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            if not manifest["apiVersion"].startswith("ray.io/"):
+                plain.append(manifest)
+                continue
+            groups = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]
+            pods += [group["template"] for group in groups]
+        wrapped = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod} for pod in pods]
+        yield from check_manifests({f"{path.parent.name}/{path.name}": yaml.safe_dump_all([*plain, *wrapped])})
+
+
 def check_chart() -> Iterator[str]:
     """Helm's lint, and the chart under ACCEPTED and REFUSED values."""
     report = helm_python.lint(str(CHART), strict=True)
@@ -129,7 +143,7 @@ def check_chart() -> Iterator[str]:
 
 def main() -> int:
     """Runs the command; returns its exit status."""
-    findings = list(check_queries())
+    findings = [*check_queries(), *check_clusters()]
     if HAS_HELM:
         findings += check_chart()
     else:

@@ -89,13 +89,14 @@ INNER = {
     "service/auth": "base",
     "service/store": "base",
     "service/rounds": "auth admission store base",
+    "service/streams": "rounds auth admission store base",
     "service/tasks": "rounds admission store base",
-    "service/codec": "tasks rounds auth admission store base",
+    "service/codec": "tasks streams rounds auth admission store base",
     "service/certificates": "rounds auth admission store base",
     "service/server_context.h": "store tasks rounds net auth admission base",
-    "service/handlers": "server_context.h codec rounds tasks net auth admission store base",
-    "service/gateway": "server_context.h handlers codec rounds tasks net auth admission base",
-    "service/grpc": "server_context.h handlers codec tasks rounds net auth admission store base",
+    "service/handlers": "server_context.h codec streams rounds tasks net auth admission store base",
+    "service/gateway": "server_context.h handlers codec streams rounds tasks net auth admission base",
+    "service/grpc": "server_context.h handlers codec streams tasks rounds net auth admission store base",
 }
 INNER_FOLDERS = {
     folder: [f"{folder.partition('/')[0]}/{name}".removesuffix("/.") for name in names.split()]

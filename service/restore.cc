@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "service/codec/chunk_message.h"
 #include "service/codec/parse.h"
 #include "service/codec/spec_codec.h"
+#include "service/codec/stream_codec.h"
 
 namespace sparseagg::service {
 namespace {
@@ -173,15 +175,67 @@ class RoundRestorer {
   uint64_t num_uploads_ = 0;
 };
 
-absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Registry& registry, const Limits& limits) {
+// The streams that the store has, by tenant and id.
+struct StoredStream {
+  StreamConfig config;
+  uint64_t number = 0;
+  std::shared_ptr<Round> intake;
+  Stream::Stored stored;
+};
+using StoredStreams = std::map<std::pair<std::string, std::string>, StoredStream>;
+
+absl::StatusOr<StreamConfig> StreamConfigOf(const RoundRecord& record, const Limits& limits) {
+  v1::StreamSpec spec;
+  if (!spec.ParseFromString(record.stream_spec)) return absl::DataLossError("the stored spec of a stream is damaged");
+  if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
+  }
+  ASSIGN_OR_RETURN(StreamConfig config, DecodeStreamSpec(spec, WithoutSizes(limits)));
+  if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
+  config.round.tenant = record.tenant;
+  config.round.id = record.id;
+  return config;
+}
+
+// Gives the config of a round of a stream its StreamPart, and notes the stream of an intake.
+// Errors: NOT_FOUND: the version's stream is gone.
+absl::Status AddStreamPart(const Store::StoredRound& stored, const Limits& limits, StoredStreams& streams,
+                           RoundConfig& config) {
+  const RoundRecord& record = stored.record;
+  if (!record.stream_spec.empty()) {
+    StoredStream& stream = streams[{record.tenant, record.id}];
+    ASSIGN_OR_RETURN(stream.config, StreamConfigOf(record, limits));
+    stream.number = stored.number;
+    config.stream = Stream::IntakePart(stream.config);
+  } else if (!record.stream.empty()) {
+    const auto stream = streams.find({record.tenant, record.stream});
+    if (stream == streams.end()) return absl::NotFoundError("its stream is gone");
+    std::string salt_key = std::move(config.leaf_salt_key);
+    config = Stream::VersionConfig(stream->second.config, record.version, stream->second.intake->shared_config());
+    config.leaf_salt_key = std::move(salt_key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Registry& registry, const Limits& limits,
+                          StoredStreams& streams) {
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(stored.record, limits));
+  const absl::Status part = AddStreamPart(stored, limits, streams, config);
+  // The run ended while it deleted the stream.
+  if (absl::IsNotFound(part)) return store.DeleteRound(stored.number).status();
+  RETURN_IF_ERROR(part);
   ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
                    registry.Restore(std::move(config), stored.number, stored.record.create_time));
   RETURN_IF_ERROR(round->CheckNoiseKey(stored.record.noise_key_id));
   RoundRestorer restorer(store, stored, *round);
   RETURN_IF_ERROR(restorer.Run());
   round->StartDeadline();
+  if (round->config().IsIntake()) {
+    streams[{stored.record.tenant, stored.record.id}].intake = round;
+  } else if (round->config().IsVersion()) {
+    streams[{stored.record.tenant, stored.record.stream}].stored.versions[stored.record.version] = round;
+  }
   Log(LogLevel::kInfo, "round_restored",
       {{"round", round->config().LogName()},
        {"state", Name(round->state())},
@@ -193,14 +247,24 @@ absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Regist
 
 }  // namespace
 
-absl::Status RestoreRounds(Store& store, Registry& registry, const Limits& limits) {
+absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& streams, const Limits& limits) {
+  StoredStreams stored_streams;
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
   for (const Store::StoredRound& stored : rounds) {
-    const absl::Status restored = ToStatus([&] { return RestoreRound(store, stored, registry, limits); });
+    const absl::Status restored =
+        ToStatus([&] { return RestoreRound(store, stored, registry, limits, stored_streams); });
     if (restored.ok()) continue;
     return absl::Status(restored.code(),
                         absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,
                                      "' from the data directory: ", restored.message()));
+  }
+  for (auto& [name, stream] : stored_streams) {
+    ASSIGN_OR_RETURN(stream.stored.cuts, store.ReadCuts(stream.number));
+    const absl::Status restored =
+        ToStatus([&, &found = stream] { return streams.Restore(found.config, found.intake, found.stored); });
+    if (restored.ok()) continue;
+    return absl::Status(restored.code(), absl::StrCat("cannot restore stream '", name.second, "' of tenant '",
+                                                      name.first, "': ", restored.message()));
   }
   return store.FinishRestore();
 }

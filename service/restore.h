@@ -6,6 +6,7 @@
 #include "service/base/limits.h"
 #include "service/rounds/registry.h"
 #include "service/store/store.h"
+#include "service/streams/stream_registry.h"
 
 namespace sparseagg::service {
 
@@ -15,7 +16,7 @@ namespace sparseagg::service {
 // Errors: name the round. RESOURCE_EXHAUSTED: a round or submission needs more memory or rounds than the limits allow.
 // DATA_LOSS: stored data are damaged. Of Store.
 // Blocks: until all results are computed. Cost: that of receiving the submissions, without the network.
-absl::Status RestoreRounds(Store& store, Registry& registry, const Limits& limits);
+absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& streams, const Limits& limits);
 
 }  // namespace sparseagg::service
 

@@ -137,8 +137,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
       server_(engine_.get(), &clock, FitToFiles(LimitsOf(options), max_http_connections_), options.num_threads,
               store_.get(), std::move(certifier)),
       registry_(server_.ForRounds()),
+      streams_(&registry_, server_.ForRounds()),
       tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))),
-      api_(&server_, &registry_, tasks_.get()) {}
+      api_(&server_, &registry_, &streams_, tasks_.get()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
@@ -168,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   RETURN_IF_ERROR(server->ReadNoiseKey(options));
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
-    RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->server_.limits));
+    RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->streams_, server->server_.limits));
     RETURN_IF_ERROR(server->tasks_->Restore());
   }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
@@ -283,6 +284,11 @@ std::vector<GaugeValue> Server::CountNow() const {
   for (size_t i = 0; i < rounds.size(); ++i) {
     add("sparseagg_rounds", "Rounds in the server by state.", rounds[i], Name(static_cast<RoundState>(i)));
   }
+  uint64_t num_buffered = 0;
+  const std::vector<std::shared_ptr<Stream>> streams = streams_.All();
+  for (const auto& stream : streams) num_buffered += stream->Snapshot().num_buffered;
+  add("sparseagg_streams", "Streams in the server.", streams.size());
+  add("sparseagg_stream_buffered_commits", "Commits to streams whose versions were not cut yet.", num_buffered);
   const TaskRegistry::Counts tasks = tasks_->Count();
   for (size_t i = 0; i < tasks.tasks.size(); ++i) {
     add("sparseagg_tasks", "Tasks in the server by state.", tasks.tasks[i], Name(static_cast<TaskState>(i)));

@@ -26,6 +26,7 @@
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/store/store.h"
+#include "service/streams/stream_registry.h"
 #include "service/tasks/task_registry.h"
 
 namespace sparseagg::service {
@@ -91,6 +92,7 @@ class Server {
 
   ServerContext& context() { return server_; }
   Registry& registry() { return registry_; }
+  StreamRegistry& streams() { return streams_; }
   TaskRegistry& tasks() { return *tasks_; }
 
  private:
@@ -121,6 +123,7 @@ class Server {
   OpenSslCertifier* const certifier_;    // in server_; null: no certificates
   ServerContext server_;
   Registry registry_;
+  StreamRegistry streams_;
   const std::shared_ptr<TaskRegistry> tasks_;
   Api api_;
   std::unique_ptr<Grpc> grpc_;

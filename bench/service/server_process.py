@@ -28,11 +28,11 @@ def end_with_bench() -> None:
 class Server:
     """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
 
-    def __init__(self, binary: pathlib.Path, *flags: str) -> None:
+    def __init__(self, binary: pathlib.Path, *flags: str, log_level: str = "error", stderr: Any = None) -> None:
         always = ("--grpc-address", "127.0.0.1:0", "--metrics-address", "", "--http-address", "")
-        always += ("--log-level", "error")
+        always += ("--log-level", log_level)
         self._process = subprocess.Popen(
-            [str(binary), *always, *flags], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench
+            [str(binary), *always, *flags], stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=end_with_bench
         )
         assert self._process.stdout is not None
         match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())

@@ -12,6 +12,7 @@
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
 #include "host/base/column.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg::cuda {
 
@@ -50,6 +51,10 @@ using HostRows = Rows<Column<std::byte>>;
 
 // Allocates rows for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows);
+
+// Move rows of the engine to those that all engines share, and back. Requires: fewer than 2^32 rows.
+UnfinishedRows ToUnfinished(HostRows&& rows);
+HostRows FromUnfinished(UnfinishedRows&& rows);
 
 inline size_t MemoryBytes(const HostRows& rows) {
   size_t bytes = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/base/to_status.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg::cuda {
 namespace {
@@ -28,6 +29,9 @@ class GuardedAccumulator final : public Accumulator {
   absl::Status FoldPending(SubmissionOrder order) override {
     return sparseagg::ToStatus([&] { return inner_->FoldPending(order); });
   }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
+    return sparseagg::ToStatus([&] { return inner_->ExportRows(first, last, max_rows); });
+  }
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override {
     return sparseagg::ToStatus([&] { return inner_->ReadPending(); });
   }
@@ -40,6 +44,7 @@ class GuardedAccumulator final : public Accumulator {
 
   // Allocate nothing.
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return inner_->PrepareBytes(update); }
+  PartialTotals Totals() const override { return inner_->Totals(); }
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }

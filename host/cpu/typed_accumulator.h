@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -28,12 +30,14 @@
 #include "host/cpu/update_list.h"
 #include "host/result.h"
 #include "host/spec/fixed_point.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg::cpu {
 
 // The state of one tensor: pending updates, and the base, the rows merged earlier. If the order of the fold matters,
 // updates stay pending until FoldPending or Finish. If not, they are merged into the base as soon as they take as much
-// memory as the base. So memory stays O(distinct keys), and each tuple is merged O(1) times (amortised).
+// memory as the base. So memory stays O(distinct keys), and each tuple is merged O(1) times (amortised). Rows of
+// partials are kept as runs beside the base.
 //
 //   auto accumulator = MakeTypedAccumulator<SumFloat>(spec, arena);
 //   RETURN_IF_ERROR(accumulator->Add(*accumulator->Prepare(std::move(update))));   // for each submission
@@ -55,6 +59,7 @@ class TypedAccumulator : public Accumulator {
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    if (update->is_partial()) return AddPartial(static_cast<const PartialUpdate&>(*update));
     if (!list_.Add(std::move(update))) return absl::OkStatus();
     has_keys_.store(true, std::memory_order_relaxed);
     return MergeIfDue();
@@ -68,18 +73,20 @@ class TypedAccumulator : public Accumulator {
     list_.MoveFrom(from.list_);
     if (from.has_keys_) has_keys_ = true;
     num_folded_ += from.num_folded_;
+    has_partials_ |= from.has_partials_;
+    partials_ = Sum(partials_, from.partials_);
     if (base_.size() == 0) {
       base_ = std::move(from.base_);
-    } else if constexpr (Fold::kAnyOrder) {
-      if (from.base_.size() == 0) return MergeIfDue();
-      Rows both;
-      CombineRows<Fold, Rows>({base_, 0, base_.size()}, {from.base_, 0, from.base_.size()}, shape_, both);
-      base_ = std::move(both);
+    } else if (from.base_.size() > 0) {
+      runs_.push_back(std::move(from.base_));
     }
+    for (Rows& run : from.runs_) runs_.push_back(std::move(run));
+    from.runs_.clear();
+    CombineSmallRuns();
     return MergeIfDue();
   }
 
-  bool KeepsAll() const override { return num_folded_ == 0; }
+  bool KeepsAll() const override { return num_folded_ == 0 && !has_partials_; }
 
   void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
 
@@ -93,12 +100,35 @@ class TypedAccumulator : public Accumulator {
   uint64_t ReadBytes() const override { return list_.ReadBytes(); }
 
   absl::Status FoldPending(SubmissionOrder order) override {
+    CombineRuns();
     if (merges_on_arrival_) return list_.pending().num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     return list_.updates().empty() ? absl::OkStatus() : MergeIntoBase(input);
   }
 
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
+    RETURN_IF_ERROR(FoldPending({}));
+    const auto begin = std::lower_bound(base_.keys.begin(), base_.keys.end(), first);
+    const auto end = std::upper_bound(begin, base_.keys.end(), last);
+    const auto at = static_cast<size_t>(begin - base_.keys.begin());
+    UnfinishedRows rows;
+    rows.num_rows = std::min(max_rows, static_cast<uint64_t>(end - begin));
+    const auto copy = [&](const auto& column, size_t columns, Column<std::byte>& out) {
+      if (column.empty()) return;
+      const size_t row_bytes = columns * sizeof(column[0]);
+      out.Append(reinterpret_cast<const std::byte*>(column.data()) + at * row_bytes, rows.num_rows * row_bytes);
+    };
+    copy(base_.keys, 1, rows.keys);
+    copy(base_.accs, shape_.columns, rows.accs);
+    copy(base_.counts, 1, rows.counts);
+    copy(base_.weights, 1, rows.weights);
+    return rows;
+  }
+
+  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), partials_); }
+
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    CombineRuns();
     ASSIGN_OR_RETURN(const Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
@@ -115,7 +145,11 @@ class TypedAccumulator : public Accumulator {
 
   uint64_t num_submissions() const override { return list_.weights().size(); }
 
-  size_t memory_bytes() const override { return list_.memory_bytes() + base_.memory_bytes(); }
+  size_t memory_bytes() const override {
+    size_t bytes = list_.memory_bytes() + base_.memory_bytes();
+    for (const Rows& run : runs_) bytes += run.memory_bytes();
+    return bytes;
+  }
 
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
     const uint64_t row_bytes = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
@@ -127,7 +161,9 @@ class TypedAccumulator : public Accumulator {
   uint64_t FinishBytes(const PreparedUpdate* next) const override {
     const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
     const uint64_t result_bytes = is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, MaxRowsWith(next));
-    return SaturatingAdd(result_bytes, list_.SortBytesWith(next));
+    const uint64_t bytes = SaturatingAdd(result_bytes, list_.SortBytesWith(next));
+    const bool combines = !runs_.empty() || (next != nullptr && next->is_partial());
+    return combines ? std::max(bytes, FoldBytes(next)) : bytes;
   }
 
  private:
@@ -161,6 +197,63 @@ class TypedAccumulator : public Accumulator {
     Rows& merged_;
     const Rows* rows_ = nullptr;
   };
+
+  // Counts the submissions of a partial and keeps its rows, or does neither.
+  absl::Status AddPartial(const PartialUpdate& partial) {
+    if constexpr (!Fold::kAnyOrder) {
+      return absl::InternalError(absl::StrCat(Quoted(spec_), " has no partials"));
+    } else {
+      const UnfinishedRows& from = partial.rows();
+      Rows rows;
+      rows.resize(from.num_rows, shape_);
+      const auto copy = [](const Column<std::byte>& source, auto& target) {
+        if (!source.empty()) std::memcpy(target.data(), source.data(), source.size());
+      };
+      copy(from.keys, rows.keys);
+      copy(from.accs, rows.accs);
+      copy(from.counts, rows.counts);
+      copy(from.weights, rows.weights);
+      runs_.reserve(runs_.size() + 1);
+      list_.AddWeights(partial.weights());
+      has_partials_ = true;
+      partials_ = Sum(partials_, partial.totals());
+      if (rows.size() > 0) runs_.push_back(std::move(rows));
+      try {
+        CombineSmallRuns();
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+        // What was added counts; the next call combines them.
+      }
+      return absl::OkStatus();
+    }
+  }
+
+  // Combines runs until each has more than twice the rows of the one after it. So each row is combined a logarithmic
+  // number of times, however many runs there are.
+  void CombineSmallRuns() {
+    while (runs_.size() > 1 && runs_[runs_.size() - 2].size() <= 2 * runs_.back().size()) {
+      CombineLastRun(runs_[runs_.size() - 2]);
+    }
+  }
+
+  // Combines all runs into the base.
+  void CombineRuns() {
+    while (!runs_.empty()) CombineLastRun(runs_.size() > 1 ? runs_[runs_.size() - 2] : base_);
+  }
+
+  void CombineLastRun(Rows& into) {
+    if constexpr (Fold::kAnyOrder) {
+      Rows& last = runs_.back();
+      if (into.size() == 0) {
+        into = std::move(last);
+      } else {
+        Rows both;
+        CombineRows<Fold, Rows>({into, 0, into.size()}, {last, 0, last.size()}, shape_, both);
+        both.Trim();
+        into = std::move(both);
+      }
+      runs_.pop_back();
+    }
+  }
 
   // Returns: a lower bound of the rows of the result.
   uint64_t MinRows(const FinishParams& params, const Input& input) const {
@@ -205,7 +298,8 @@ class TypedAccumulator : public Accumulator {
   }
 
   uint64_t MaxRowsWith(const PreparedUpdate* next) const {
-    const uint64_t keys = SaturatingAdd(base_.size(), list_.KeysWith(next));
+    uint64_t keys = SaturatingAdd(base_.size(), list_.KeysWith(next));
+    for (const Rows& run : runs_) keys = SaturatingAdd(keys, run.size());
     return spec_.num_rows == 0 ? keys : std::min(keys, spec_.num_rows);
   }
 
@@ -273,18 +367,20 @@ class TypedAccumulator : public Accumulator {
                                (a.op == Op::kMean || shape_.key_weights == KeyWeights::kFixed);
     if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
     if (shape_.key_weights != KeyWeights::kNone) {
-      params.has_positive_weights = std::all_of(list_.weights().begin(), list_.weights().end(), [&](double weight) {
-        return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
-      });
+      params.has_positive_weights =
+          !partials_.has_zero_weight && std::all_of(list_.weights().begin(), list_.weights().end(), [&](double weight) {
+            if (weight == kPartialWeight) return true;
+            return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
+          });
     }
-    params.total_weight = TotalWeight(spec_, list_.weights(), order);
+    params.total_weight = TotalWeight(spec_, list_.weights(), partials_, order);
     return params;
   }
 
   absl::Status MergeIfDue() {
     if (defers_merges_) return absl::OkStatus();
     return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes(), CurrentTuning().min_pending_bytes,
-                                 [this] { return MergeIntoBase(MakeInput()); });
+                                 [this] { return FoldPending({}); });
   }
 
   // Merges all pending updates into the base. `input`: the base and all of them.
@@ -309,6 +405,9 @@ class TypedAccumulator : public Accumulator {
   bool defers_merges_ = false;
   UpdateList list_{spec_};
   Rows base_;
+  std::vector<Rows> runs_;  // rows of partials and of other accumulators, not combined with the base yet
+  bool has_partials_ = false;
+  PartialTotals partials_;              // of the submissions that count as kPartialWeight
   std::atomic<bool> has_keys_ = false;  // an update with keys has been added; Prepare reads it on any thread
   size_t num_folded_ = 0;               // submissions in base_; where the order matters, they were added first
 };

@@ -16,6 +16,7 @@
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/engine.h"
 #include "host/spec/spec.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg::cpu {
 
@@ -41,6 +42,9 @@ class UpdateList {
     updates_.push_back(std::move(cpu_update));
     return true;
   }
+
+  // Counts the submissions of a partial, which have no updates.
+  void AddWeights(absl::Span<const double> weights) { weights_.insert(weights_.end(), weights.begin(), weights.end()); }
 
   void MoveFrom(UpdateList& other) {
     weights_.insert(weights_.end(), other.weights_.begin(), other.weights_.end());
@@ -113,12 +117,15 @@ class UpdateList {
   const PendingSize& pending() const { return pending_; }
   // Returns: the most that sorting one of the updates, or `next` unless that is null, completely takes.
   uint64_t SortBytesWith(const PreparedUpdate* next) const {
-    if (next == nullptr) return sort_bytes_;
+    if (next == nullptr || next->is_partial()) return sort_bytes_;
     return std::max(sort_bytes_, SortBytes(spec_, *static_cast<const CpuUpdate*>(next)));
   }
   // Returns: an upper bound of the keys of the updates, and of `next` unless that is null. Saturates.
   uint64_t KeysWith(const PreparedUpdate* next) const {
-    return SaturatingAdd(pending_.num_keys(), next == nullptr ? 0 : static_cast<const CpuUpdate*>(next)->num_keys);
+    if (next == nullptr) return pending_.num_keys();
+    return SaturatingAdd(pending_.num_keys(), next->is_partial()
+                                                  ? static_cast<const PartialUpdate*>(next)->rows().num_rows
+                                                  : static_cast<const CpuUpdate*>(next)->num_keys);
   }
   size_t memory_bytes() const {
     return pending_.memory_bytes() + weights_.capacity() * sizeof(double) + updates_.capacity() * sizeof(updates_[0]);

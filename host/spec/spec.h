@@ -145,6 +145,12 @@ inline bool OrderMatters(const TensorSpec& spec) {
   return (sums && IsFloat(spec.dtype)) || sums_weights;
 }
 
+// Whether finishing divides by the sum of the weights of all submissions.
+inline bool NeedsWeightSum(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.op == Op::kMean && a.mean_divisor == MeanDivisor::kWeights && a.weighting == Weighting::kByWeight;
+}
+
 // Whether result_top_k and result_min_norm are for this tensor: the result is sparse, and its rows have norms.
 inline bool HasNorms(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;

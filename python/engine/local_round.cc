@@ -13,6 +13,7 @@
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/status_macros.h"
+#include "host/partial.h"
 #include "host/spec/ids.h"
 #include "host/updates/input_checks.h"
 #include "python/engine/local_runtime.h"
@@ -218,9 +219,15 @@ absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
 
 absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared) {
   RETURN_IF_ERROR(CheckOpen());
-  if (limits_.max_submissions != 0 && num_submissions_ >= limits_.max_submissions) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
+  const uint64_t more = prepared.submission.num_submissions;
+  if (limits_.max_submissions != 0 && aggregation_->num_counted() + more > limits_.max_submissions) {
+    if (more == 1) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("there are max_submissions ", limits_.max_submissions, " submissions already"));
+    }
+    return absl::FailedPreconditionError(absl::StrCat(aggregation_->num_counted(), " submissions, and ", more,
+                                                      " of a partial, are beyond max_submissions ",
+                                                      limits_.max_submissions));
   }
   sizes_.push_back(prepared.size);  // before the Add, since memory may run out
   if (absl::Status added = aggregation_->Add(submission.client_id, std::move(prepared.submission)); !added.ok()) {
@@ -228,6 +235,7 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
     return added;
   }
   ++num_submissions_;
+  num_counted_ += more;
   num_tuples_ += prepared.size.num_tuples;
   num_bytes_ += prepared.size.num_bytes;
   clip_.Add(prepared.size.clip);
@@ -235,6 +243,40 @@ absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared)
   submission.owner.reset();
   submission.key_owner.reset();
   return absl::OkStatus();
+}
+
+absl::Status LocalRound::AddPartial(const std::string& client_id, absl::Span<const absl::string_view> blocks,
+                                    uint64_t first, uint64_t last) {
+  RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+  std::shared_lock alive(life_);
+  PartialBuilder builder(tensors_, first, last);
+  for (const absl::string_view block : blocks) RETURN_IF_ERROR(builder.Append(block));
+  Submission submission;
+  submission.client_id = client_id;
+  Prepared prepared;
+  prepared.size.num_tuples = builder.num_rows();
+  prepared.size.num_bytes = builder.num_bytes();
+  ASSIGN_OR_RETURN(std::vector<PartialBlock> partial, std::move(builder).Finish());
+  std::lock_guard lock(mu_);
+  RETURN_IF_ERROR(CheckOpen());
+  ASSIGN_OR_RETURN(prepared.submission, aggregation_->PreparePartial(std::move(partial)));
+  return AddPrepared(submission, prepared);
+}
+
+absl::StatusOr<LocalRound::ExportedBlock> LocalRound::ExportPartial(size_t tensor, uint64_t first, uint64_t last,
+                                                                    uint64_t max_bytes) {
+  std::shared_lock alive(life_);
+  std::lock_guard lock(mu_);
+  RETURN_IF_ERROR(CheckOpen());
+  RETURN_IF_ERROR(aggregation_->CheckExportsPartial(tensor));
+  const TensorSpec& spec = tensors_[tensor];
+  const uint64_t room = max_bytes - std::min(max_bytes, PartialBlockBytes(spec, 0));
+  const uint64_t max_rows = std::max<uint64_t>(1, room / UnfinishedRowBytes(spec));
+  ASSIGN_OR_RETURN(const PartialBlock block, aggregation_->ExportPartial(tensor, first, last, max_rows));
+  ExportedBlock exported;
+  AppendPartialBlock(spec, block, exported.bytes);
+  if (block.last != last) exported.next = block.last + 1;
+  return exported;
 }
 
 void LocalRound::DeferMerges() {
@@ -250,15 +292,17 @@ absl::Status LocalRound::MergeFrom(LocalRound& other) {
   std::scoped_lock lock(life_, other.life_, mu_, other.mu_);
   RETURN_IF_ERROR(CheckOpen());
   RETURN_IF_ERROR(other.CheckOpen());
-  if (limits_.max_submissions != 0 && num_submissions_ + other.num_submissions_ > limits_.max_submissions) {
-    return absl::FailedPreconditionError(absl::StrCat(num_submissions_, " and ", other.num_submissions_,
-                                                      " submissions are beyond max_submissions ",
-                                                      limits_.max_submissions));
+  if (limits_.max_submissions != 0 &&
+      aggregation_->num_counted() + other.aggregation_->num_counted() > limits_.max_submissions) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(aggregation_->num_counted(), " and ", other.aggregation_->num_counted(),
+                     " submissions are beyond max_submissions ", limits_.max_submissions));
   }
   ReserveMore(other.sizes_.size(), sizes_);
   RETURN_IF_ERROR(aggregation_->MergeFrom(std::move(*other.aggregation_)));
   other.aggregation_.reset();
   num_submissions_ += std::exchange(other.num_submissions_, 0);
+  num_counted_ += std::exchange(other.num_counted_, 0);
   num_tuples_ += std::exchange(other.num_tuples_, 0);
   num_bytes_ += std::exchange(other.num_bytes_, 0);
   sizes_.insert(sizes_.end(), other.sizes_.begin(), other.sizes_.end());
@@ -286,6 +330,7 @@ absl::StatusOr<bool> LocalRound::Withdraw(absl::string_view client_id) {
   clip_.Add(sizes_[index].clip, -1);
   sizes_.erase(sizes_.begin() + index);
   --num_submissions_;
+  --num_counted_;
   return true;
 }
 
@@ -293,9 +338,9 @@ template <typename Results, typename Merge>
 Results LocalRound::FinishWith(const Merge& merge) {
   std::unique_lock alive(life_);
   RETURN_IF_ERROR(CheckOpen());
-  if (num_submissions_ < limits_.min_submissions) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there are ", num_submissions_, " submissions, below min_submissions ", limits_.min_submissions));
+  if (aggregation_->num_counted() < limits_.min_submissions) {
+    return absl::FailedPreconditionError(absl::StrCat("there are ", aggregation_->num_counted(),
+                                                      " submissions, below min_submissions ", limits_.min_submissions));
   }
   Times times;
   Results results;
@@ -342,7 +387,7 @@ std::string LocalRound::engine_name() const { return runtime_.Describe(); }
 
 uint64_t LocalRound::num_submissions() const {
   std::lock_guard lock(mu_);
-  return num_submissions_;
+  return num_counted_;
 }
 
 uint64_t LocalRound::num_tuples() const {

@@ -100,6 +100,22 @@ class LocalRound {
   // of the submissions fails all later calls with FAILED_PRECONDITION. Blocks: until Add calls on both have returned.
   absl::Status MergeFrom(LocalRound& other);
 
+  // Adds what other submissions add up to, as one client's. `blocks`: whole blocks of a partial (host/partial.h) that
+  // cover the keys from `first` to `last`. Blocks of all tensors.
+  // Errors: INVALID_ARGUMENT: bad blocks. FAILED_PRECONDITION: beyond max_submissions, or a tensor has no partials, or
+  // the round is spent. Otherwise as of Add. Nothing is added then.
+  absl::Status AddPartial(const std::string& client_id, absl::Span<const absl::string_view> blocks, uint64_t first,
+                          uint64_t last);
+
+  // What ExportPartial returns.
+  struct ExportedBlock {
+    std::string bytes;
+    std::optional<uint64_t> next;  // the first key behind the block; nullopt: `last` is in the block
+  };
+  // Returns: a block of up to `max_bytes`, or of one row, of what all submissions of a tensor add up to, for keys from
+  // `first` to `last`. Merges what is pending. Errors: as of Aggregation::CheckExportsPartial and ExportPartial.
+  absl::StatusOr<ExportedBlock> ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_bytes);
+
   // Leaves the merging to Finish, for a caller that keeps all updates until then. Does nothing to a round that is
   // spent.
   void DeferMerges();
@@ -131,7 +147,7 @@ class LocalRound {
   const LocalRuntime& runtime() const { return runtime_; }
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
-  uint64_t num_submissions() const;
+  uint64_t num_submissions() const;  // with those in partials
   uint64_t num_tuples() const;
   uint64_t num_bytes() const;
   size_t memory_bytes() const;
@@ -174,7 +190,8 @@ class LocalRound {
   mutable std::shared_mutex life_;
   std::unique_ptr<Aggregation> aggregation_;  // null: spent
   mutable std::mutex mu_;                     // guards adding to *aggregation_, and the members below
-  uint64_t num_submissions_ = 0;
+  uint64_t num_submissions_ = 0;              // a partial is one
+  uint64_t num_counted_ = 0;                  // with those in partials
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;
   ClipSummary clip_;

@@ -64,8 +64,14 @@ py::dict Fields(absl::Duration duration) {
 py::dict Fields(absl::Time time) { return Fields(time - absl::UnixEpoch()); }
 
 py::dict Fields(const service::Receipt& receipt) {
-  return py::dict("client_id"_a = receipt.client_id, "submission_id"_a = receipt.submission_id,
+  py::dict fields("client_id"_a = receipt.client_id, "submission_id"_a = receipt.submission_id,
                   "num_tuples"_a = receipt.num_tuples, "num_bytes"_a = receipt.num_bytes);
+  if (!receipt.stream.has_value()) return fields;
+  const service::StreamPlace& place = *receipt.stream;
+  fields["stream_commit"] =
+      py::dict("version"_a = place.version, "position"_a = place.position, "base_version"_a = place.base_version,
+               "staleness"_a = place.staleness(), "staleness_weight"_a = place.weight);
+  return fields;
 }
 
 py::dict Fields(const service::ListedSubmission& submission) {
@@ -181,10 +187,12 @@ class MemoryRound {
   // Adds one client's update. `device_parts`: the round borrows their values until it has merged them. GIL: released
   // while the round copies, sorts and merges it.
   py::dict Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
-                  const std::vector<Part>& parts, const std::vector<DevicePart>& device_parts) {
+                  const std::vector<Part>& parts, std::optional<uint64_t> base_version,
+                  const std::vector<DevicePart>& device_parts) {
     service::Chunk chunk;
     chunk.last = true;
     chunk.weight = weight;
+    chunk.base_version = base_version;
     Borrowed borrowed;
     for (const Part& part : parts) {
       const service::BatchSlice bytes = ToSlice(part, borrowed);
@@ -217,7 +225,8 @@ class MemoryRound {
 
   // Adds the updates of many clients. GIL: as Submit.
   py::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id, const py::bytes& weights,
-                       const py::bytes& num_keys, const std::vector<Part>& parts) {
+                       const py::bytes& num_keys, const std::vector<Part>& parts,
+                       std::optional<uint64_t> base_version) {
     std::vector<service::BatchSlice> slices;
     Borrowed borrowed;
     slices.reserve(parts.size());
@@ -231,7 +240,11 @@ class MemoryRound {
                                   {num_keys_bytes.data(), num_keys_bytes.size()}, slices));
       const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
       for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
-      return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& { return batch.Next(); });
+      return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& {
+        service::Chunk& chunk = batch.Next();
+        chunk.base_version = base_version;
+        return chunk;
+      });
     });
     py::list refusals;
     for (const auto& refused : outcome.refused) {
@@ -253,13 +266,17 @@ class MemoryRound {
   bool Withdraw(const std::string& client_id, const std::string& submission_id) {
     return Call([&]() -> absl::StatusOr<bool> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
-      return round_->Withdraw(client_id, submission_id);
+      if (!round_->config().IsIntake()) return round_->Withdraw(client_id, submission_id);
+      ASSIGN_OR_RETURN(const auto stream, host_->streams().Find(kDefaultTenant, round_->config().id));
+      return stream->Withdraw(client_id, submission_id);
     });
   }
   void Seal() {
+    CheckNotOfStream();
     Call([&] { return round_->Seal(); });
   }
   void Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights) {
+    CheckNotOfStream();
     Call([&]() -> absl::Status {
       for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
       for (const auto& [client_id, weight] : weights) RETURN_IF_ERROR(CheckId(client_id, "client_weights"));
@@ -288,10 +305,18 @@ class MemoryRound {
     return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.overlap));
   }
   void Cancel(const std::string& reason) {
+    CheckNotOfStream();
     Call([&]() -> absl::Status {
       RETURN_IF_ERROR(service::CheckReason(reason));
       return round_->Cancel(reason.empty() ? "no reason given" : reason);
     });
+  }
+  // Throws: StatusException: FAILED_PRECONDITION: this is a version of a stream.
+  void CheckTakesSubmissions() const {
+    if (!round_->config().IsVersion()) return;
+    ThrowIfError(absl::FailedPreconditionError(absl::StrCat(service::RoundName(round_->config().id),
+                                                            " is a version of a stream; submissions go to ",
+                                                            service::StreamName(round_->config().stream->id))));
   }
   void AwaitEnd(std::optional<double> seconds, uint64_t wait) {
     host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), wait);
@@ -312,6 +337,12 @@ class MemoryRound {
   void RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
 
  private:
+  void CheckNotOfStream() const {
+    if (!round_->config().IsVersion()) return;
+    ThrowIfError(absl::FailedPreconditionError(absl::StrCat("a version of the stream '", round_->config().stream->id,
+                                                            "' ends when the stream cuts it, and not by itself")));
+  }
+
   // Arrays of a device, as an engine imports them.
   struct Lent {
     InputTensor input;
@@ -345,18 +376,8 @@ class MemoryRounds {
                                       const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
                                       uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
                                       std::optional<double> result_ttl, bool keep_submissions) {
-    RoundConfig config;
-    config.tensors = ToTensorSpecs(tensors);
-    for (const TensorSpec& tensor : config.tensors)
-      config.tensor_index.emplace(tensor.name, config.tensor_index.size());
-    config.min_submissions = min_submissions;
-    config.max_submissions = max_submissions;
-    config.max_tuples_per_submission = max_tuples;
-    config.max_bytes_per_submission = max_bytes;
-    config.deadline = ToDuration(deadline, "deadline");
-    config.result_ttl = ToDuration(result_ttl, "result_ttl");
-    config.keep_submissions = keep_submissions;
-    config.wire_spec = spec;
+    RoundConfig config = ToConfig(spec, tensors, min_submissions, max_submissions, max_tuples, max_bytes, deadline,
+                                  result_ttl, keep_submissions);
     config.id = round_id.value_or("");
     return Wrap(Call([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
       if (!round_id.has_value()) return host_->registry().CreatePrivate(std::move(config));
@@ -366,7 +387,92 @@ class MemoryRounds {
   }
 
   std::unique_ptr<MemoryRound> Find(const std::string& name) const {
-    return Wrap(ValueOrThrow(host_->registry().Find(kDefaultTenant, ValueOrThrow(service::ParseRoundName(name)))));
+    const std::string id = ValueOrThrow(service::ParseRoundName(name));
+    std::shared_ptr<Round> round = ValueOrThrow(host_->registry().Find(kDefaultTenant, id));
+    if (round->config().IsIntake()) {
+      ThrowIfError(absl::NotFoundError(
+          absl::StrCat("no round '", id, "'; there is a stream of this id, ", service::StreamName(id))));
+    }
+    return Wrap(std::move(round));
+  }
+
+  // Returns: where submissions to `name` go, a round or a stream.
+  std::unique_ptr<MemoryRound> FindTarget(const std::string& name) const {
+    if (name.rfind(service::kStreamPrefix, 0) == 0) return Wrap(FindStream(name)->intake().shared_from_this());
+    std::unique_ptr<MemoryRound> found = Find(name);
+    found->CheckTakesSubmissions();
+    return found;
+  }
+
+  // ---- streams ----
+
+  // Opens a stream. Returns: its name. `stream_spec`: of the proto. All others: as of Create, or fields of it.
+  std::string CreateStream(const std::string& stream_id, const py::bytes& spec, const py::bytes& stream_spec,
+                           const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
+                           uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
+                           std::optional<double> result_ttl, bool keep_submissions, uint64_t buffer,
+                           const std::vector<double>& staleness_weights, std::optional<double> max_interval,
+                           bool one_per_client) {
+    service::StreamConfig config;
+    config.round = ToConfig(spec, tensors, min_submissions, max_submissions, max_tuples, max_bytes, deadline,
+                            result_ttl, keep_submissions);
+    config.round.id = stream_id;
+    config.buffer = buffer;
+    config.staleness_weights = staleness_weights;
+    config.max_interval = ToDuration(max_interval, "max_interval");
+    config.one_per_client = one_per_client;
+    config.wire_spec = stream_spec;
+    return Call([&]() -> absl::StatusOr<std::string> {
+      if (!stream_id.empty()) RETURN_IF_ERROR(CheckName(stream_id, "stream_id"));
+      ASSIGN_OR_RETURN(const auto stream, host_->streams().Create(std::move(config)));
+      return service::StreamName(stream->config().round.id);
+    });
+  }
+  std::vector<std::string> Streams() const {
+    std::vector<std::string> names;
+    for (const auto& stream : host_->streams().All()) names.push_back(service::StreamName(stream->config().round.id));
+    return names;
+  }
+  py::dict DescribeStream(const std::string& name) const {
+    const auto stream = FindStream(name);
+    const service::StreamSnapshot snapshot =
+        Call([&]() -> absl::StatusOr<service::StreamSnapshot> { return stream->Snapshot(); });
+    const service::RoundSnapshot intake = stream->intake().Snapshot();
+    py::list refusals;
+    for (const service::Refusal& refusal : intake.recent_refusals) refusals.append(Fields(refusal));
+    return py::dict("name"_a = service::StreamName(stream->config().round.id),
+                    "spec"_a = py::bytes(stream->config().wire_spec), "version"_a = snapshot.version,
+                    "num_buffered"_a = snapshot.num_buffered, "num_commits"_a = snapshot.num_commits,
+                    "num_refused"_a = intake.num_refused, "num_uploads"_a = intake.num_uploads,
+                    "oldest_version"_a = snapshot.oldest_version, "staleness_counts"_a = snapshot.staleness_counts,
+                    "create_time"_a = Fields(intake.create_time), "recent_refusals"_a = refusals);
+  }
+  void CutStream(const std::string& name, uint64_t version) {
+    const auto stream = FindStream(name);
+    Call([&] { return stream->Cut(version, service::CutCause::kCall); });
+  }
+  void DeleteStream(const std::string& name) {
+    Call([&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::string id, service::ParseStreamName(name));
+      return host_->streams().Delete(kDefaultTenant, id).status();
+    });
+  }
+  // Returns: the version whose end ends a wait for versions after `after`.
+  std::unique_ptr<MemoryRound> FirstAfter(const std::string& name, uint64_t after) const {
+    const auto stream = FindStream(name);
+    return Wrap(Call([&] { return stream->FirstAfter(after); }));
+  }
+  py::list EndedAfter(const std::string& name, uint64_t after) const {
+    constexpr size_t kMost = 100;
+    py::list ended;
+    for (const service::StreamVersion& version : FindStream(name)->EndedAfter(after, kMost)) {
+      const service::RoundSnapshot snapshot = version.round->Snapshot();
+      ended.append(py::dict("version"_a = version.version, "round"_a = service::RoundName(version.round->config().id),
+                            "state"_a = absl::StrCat("ROUND_STATE_", service::Name(snapshot.state)),
+                            "state_reason"_a = snapshot.reason, "num_submissions"_a = snapshot.num_submissions,
+                            "cause"_a = static_cast<int>(version.cause), "cut_time"_a = Fields(version.cut_time)));
+    }
+    return ended;
   }
 
   std::vector<std::unique_ptr<MemoryRound>> All() const {
@@ -386,6 +492,9 @@ class MemoryRounds {
   void Close() {
     Call([&]() -> absl::Status {
       host_->registry().Drain();
+      for (const auto& stream : host_->streams().All()) {
+        host_->streams().Delete(kDefaultTenant, stream->config().round.id).IgnoreError();
+      }
       for (const auto& entry : ListEntries()) {
         entry.round->Cancel("the client was closed").IgnoreError();  // of one that has ended
         host_->registry().Delete(kDefaultTenant, entry.round->config().id).IgnoreError();
@@ -413,6 +522,26 @@ class MemoryRounds {
     if (*seconds <= 0) ThrowIfError(absl::InvalidArgumentError(absl::StrCat(name, " is not positive")));
     return absl::Seconds(*seconds);
   }
+  static RoundConfig ToConfig(const py::bytes& spec, const py::list& tensors, uint64_t min_submissions,
+                              uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
+                              std::optional<double> deadline, std::optional<double> result_ttl, bool keep_submissions) {
+    RoundConfig config;
+    config.tensors = ToTensorSpecs(tensors);
+    for (const TensorSpec& tensor : config.tensors)
+      config.tensor_index.emplace(tensor.name, config.tensor_index.size());
+    config.min_submissions = min_submissions;
+    config.max_submissions = max_submissions;
+    config.max_tuples_per_submission = max_tuples;
+    config.max_bytes_per_submission = max_bytes;
+    config.deadline = ToDuration(deadline, "deadline");
+    config.result_ttl = ToDuration(result_ttl, "result_ttl");
+    config.keep_submissions = keep_submissions;
+    config.wire_spec = spec;
+    return config;
+  }
+  std::shared_ptr<service::Stream> FindStream(const std::string& name) const {
+    return ValueOrThrow(host_->streams().Find(kDefaultTenant, ValueOrThrow(service::ParseStreamName(name))));
+  }
   std::unique_ptr<MemoryRound> Wrap(std::shared_ptr<Round> round) const {
     return std::make_unique<MemoryRound>(host_, std::move(round));
   }
@@ -429,9 +558,9 @@ void DefineMemoryRounds(py::module_& module) {
   py::class_<MemoryRound>(module, "MemoryRound")
       .def("describe", &MemoryRound::Describe)
       .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
-           py::arg("parts"), py::arg("device_parts") = std::vector<DevicePart>())
+           py::arg("parts"), py::arg("base_version") = py::none(), py::arg("device_parts") = std::vector<DevicePart>())
       .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
-           py::arg("weights"), py::arg("num_keys"), py::arg("parts"))
+           py::arg("weights"), py::arg("num_keys"), py::arg("parts"), py::arg("base_version") = py::none())
       .def("submissions", &MemoryRound::ListSubmissions)
       .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
       .def("seal", &MemoryRound::Seal)
@@ -451,6 +580,18 @@ void DefineMemoryRounds(py::module_& module) {
            py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
            py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"), py::arg("keep_submissions"))
       .def("find", &MemoryRounds::Find, py::arg("name"))
+      .def("find_target", &MemoryRounds::FindTarget, py::arg("name"))
+      .def("create_stream", &MemoryRounds::CreateStream, py::arg("stream_id"), py::arg("spec"), py::arg("stream_spec"),
+           py::arg("tensors"), py::arg("min_submissions"), py::arg("max_submissions"),
+           py::arg("max_tuples_per_submission"), py::arg("max_bytes_per_submission"), py::arg("deadline"),
+           py::arg("result_ttl"), py::arg("keep_submissions"), py::arg("buffer"), py::arg("staleness_weights"),
+           py::arg("max_interval"), py::arg("one_per_client"))
+      .def("streams", &MemoryRounds::Streams)
+      .def("describe_stream", &MemoryRounds::DescribeStream, py::arg("name"))
+      .def("cut_stream", &MemoryRounds::CutStream, py::arg("name"), py::arg("version"))
+      .def("delete_stream", &MemoryRounds::DeleteStream, py::arg("name"))
+      .def("first_after", &MemoryRounds::FirstAfter, py::arg("name"), py::arg("after"))
+      .def("ended_after", &MemoryRounds::EndedAfter, py::arg("name"), py::arg("after"))
       .def("all", &MemoryRounds::All)
       .def("delete", &MemoryRounds::Delete, py::arg("name"))
       .def("close", &MemoryRounds::Close)

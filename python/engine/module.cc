@@ -101,6 +101,28 @@ class Aggregator {
     ThrowIfError(status);
   }
 
+  // Adds a partial. `blocks`: objects with bytes, which must not change meanwhile. GIL: released while they are read.
+  void AddPartial(const std::string& client_id, const std::vector<py::buffer>& blocks, uint64_t first, uint64_t last) {
+    std::vector<py::buffer_info> views;
+    std::vector<absl::string_view> bytes;
+    for (const py::buffer& block : blocks) {
+      views.push_back(block.request());
+      const py::buffer_info& view = views.back();
+      bytes.emplace_back(static_cast<const char*>(view.ptr), static_cast<size_t>(view.size * view.itemsize));
+    }
+    const absl::Status status = WithoutGil([&] { return round_->AddPartial(client_id, bytes, first, last); });
+    ThrowIfError(status);
+  }
+
+  // Returns: a block of unfinished rows, and the first key behind it or None. GIL: released while the round merges.
+  std::pair<py::bytes, std::optional<uint64_t>> ExportPartial(size_t tensor, uint64_t first, uint64_t last,
+                                                              uint64_t max_bytes) {
+    const auto block = WithoutGil([&] { return round_->ExportPartial(tensor, first, last, max_bytes); });
+    Released::OfProcess().Drop();
+    ThrowIfError(block.status());
+    return {py::bytes(block->bytes), block->next};
+  }
+
   // Takes a submission out. Returns: whether there was one. GIL: released while other calls add.
   bool Withdraw(const std::string& client_id) {
     const absl::StatusOr<bool> withdrawn = WithoutGil([&] { return round_->Withdraw(client_id); });
@@ -207,6 +229,10 @@ void Define(py::module_& module) {
       .def("borrow", &Aggregator::Borrow, py::arg("array"))
       .def("defer_merges", &Aggregator::DeferMerges)
       .def("merge", &Aggregator::Merge, py::arg("other"))
+      .def("add_partial", &Aggregator::AddPartial, py::arg("client_id"), py::arg("blocks"), py::arg("first"),
+           py::arg("last"))
+      .def("export_partial", &Aggregator::ExportPartial, py::arg("tensor"), py::arg("first"), py::arg("last"),
+           py::arg("max_bytes"))
       .def("withdraw", &Aggregator::Withdraw, py::arg("client_id"))
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def("finish_on_device", &Aggregator::FinishOnDevice)

@@ -17,6 +17,8 @@
 #include "python/engine/local_runtime.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
+#include "service/rounds/round_services.h"
+#include "service/streams/stream_registry.h"
 
 namespace sparseagg::python {
 
@@ -32,8 +34,8 @@ class RoundHost {
       : runtime_(runtime),
         noise_key_(std::move(noise_key)),
         pool_(merges),
-        registry_(
-            {runtime.engine, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_}) {}
+        registry_(services()),
+        streams_(&registry_, services()) {}
   RoundHost(const RoundHost&) = delete;
   RoundHost& operator=(const RoundHost&) = delete;
   ~RoundHost() {
@@ -42,6 +44,7 @@ class RoundHost {
   }
 
   service::Registry& registry() { return registry_; }
+  service::StreamRegistry& streams() { return streams_; }
   const LocalRuntime& runtime() const { return runtime_; }
   absl::string_view engine_name() const { return runtime_.engine.name(); }
   uint64_t memory_bytes() const { return budget_.reserved(); }
@@ -69,6 +72,10 @@ class RoundHost {
   }
 
  private:
+  service::RoundServices services() {
+    return {runtime_.engine, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_};
+  }
+
   const pid_t pid_ = getpid();
   const service::Clock& clock_ = service::SystemClock();
   const service::Limits limits_;  // of which rounds read only upload_timeout, for uploads of several calls
@@ -86,6 +93,7 @@ class RoundHost {
   service::Timer timer_{&clock_};
   service::WorkerPool pool_;
   service::Registry registry_;
+  service::StreamRegistry streams_;
 };
 
 }  // namespace sparseagg::python

@@ -80,6 +80,9 @@ struct Metrics::Impl {
     for (const char* limit : {"open_rounds", "uploads", "transfers", "submissions_per_second"}) {
       tenant_refused.Add({{"limit", limit}});
     }
+    for (const char* cause : {"full", "timer", "call"}) {
+      cuts.Add({{"cause", cause}});
+    }
     for (const RoundStage stage : kAllStages) {
       stages[static_cast<size_t>(stage)] = &stage_times.Add({{"stage", std::string(Name(stage))}}, Buckets());
     }
@@ -134,6 +137,11 @@ struct Metrics::Impl {
       Counters("sparseagg_http_sent_body_bytes_total", "Bytes of the bodies of responses over HTTP.").Add({});
   Family<Histogram>& stage_times =
       Histograms("sparseagg_stage_seconds", "Time of single operations by stage; for receive, the wait for a client.");
+  Histogram& staleness = Histograms("sparseagg_stream_staleness",
+                                    "Staleness of commits to streams: versions between that which an update was "
+                                    "computed from and that before its own.")
+                             .Add({}, Histogram::BucketBoundaries{0, 1, 2, 4, 8, 16, 32, 64, 128});
+  Family<Counter>& cuts = Counters("sparseagg_stream_cuts_total", "Versions of streams that were cut, by cause.");
   Histogram& finish =
       Histograms("sparseagg_round_finish_seconds", "Time from the close of a round to its end.").Add({}, Buckets());
   Family<Gauge>& builds = Gauges("sparseagg_build_info", "Always 1; the version is a label.");
@@ -185,6 +193,10 @@ void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment();
 void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
 void Metrics::CountRefusedInFlight() { impl_->in_flight_refused.Increment(); }
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
+
+void Metrics::ObserveStaleness(uint64_t staleness) { impl_->staleness.Observe(static_cast<double>(staleness)); }
+
+void Metrics::CountCut(absl::string_view cause) { impl_->cuts.Add({{"cause", std::string(cause)}}).Increment(); }
 
 void Metrics::CountHttp(const HttpExchange& exchange) {
   impl_->http_requests

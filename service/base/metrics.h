@@ -74,6 +74,10 @@ class Metrics {
   void CountTasks(absl::string_view event, uint64_t number);
   // Counts a request over HTTP, its time and its bytes.
   void CountHttp(const HttpExchange& exchange);
+  // Records the staleness of a commit to a stream.
+  void ObserveStaleness(uint64_t staleness);
+  // Counts a version of a stream that was cut. `cause`: full, timer or call.
+  void CountCut(absl::string_view cause);
   // Records the time from the close of a round to its end.
   void ObserveFinish(absl::Duration time);
 

@@ -1,10 +1,8 @@
 #include "service/certificates/openssl_certifier.h"
 
-#include <openssl/rand.h>
-
-#include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
 #include "service/certificates/cbor.h"
@@ -14,12 +12,6 @@
 #include "service/certificates/statement.h"
 
 namespace sparseagg::service {
-namespace {
-
-constexpr size_t kSaltKeyBytes = 32;
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<OpenSslCertifier>> OpenSslCertifier::Load(const std::string& path) {
   auto certifier = std::unique_ptr<OpenSslCertifier>(new OpenSslCertifier(path));
   MutexLock lock(&certifier->mu_);
@@ -40,12 +32,10 @@ void OpenSslCertifier::Reload() {
   }
 }
 
-std::string OpenSslCertifier::NewSaltKey() const {
-  std::string key(kSaltKeyBytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
-    throw std::bad_alloc();  // OpenSSL has no other reason on a running system
-  }
-  return key;
+absl::StatusOr<std::string> OpenSslCertifier::MakeSaltKey(absl::string_view tenant, absl::string_view id) const {
+  // Nobody without the private key can compute the signature. No envelope is signed that begins so.
+  ASSIGN_OR_RETURN(const std::string signature, key()->Sign(absl::StrCat("sparseagg salts\n", tenant, "\n", id)));
+  return std::string(BytesOf(Sha256Of(signature)));
 }
 
 std::string OpenSslCertifier::MakeLeaf(absl::string_view salt_key, absl::string_view client_id,

@@ -24,7 +24,7 @@ class OpenSslCertifier final : public Certifier {
   void Reload();
   std::string key_id() const { return key()->id(); }
 
-  std::string NewSaltKey() const override;
+  absl::StatusOr<std::string> MakeSaltKey(absl::string_view tenant, absl::string_view id) const override;
   std::string MakeLeaf(absl::string_view salt_key, absl::string_view client_id, absl::string_view submission_id,
                        double weight, absl::Span<const TensorContent> tensors) const override;
   std::shared_ptr<const CertificateTree> MakeTree(absl::Span<const absl::string_view> leaves) const override;

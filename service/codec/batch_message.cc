@@ -50,10 +50,12 @@ absl::Status BatchMessage::Parse(const grpc::ByteBuffer& bytes, bool keep) {
 
 const Chunk& BatchMessage::Next() {
   Chunk& chunk = batch_.Next();
+  if (head_.has_base_version()) chunk.base_version = head_.base_version();
   if (!keeps_messages_) return chunk;
   v1::UpdateChunk message;
   message.set_last(true);
   if (chunk.weight.has_value()) message.set_weight(*chunk.weight);
+  if (chunk.base_version.has_value()) message.set_base_version(*chunk.base_version);
   int column = 0;
   for (const ChunkSlice& slice : chunk.slices) {
     // Slices of which a submission has no tuples are not in its chunk. All else of a slice is as in the message.

@@ -57,6 +57,13 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
     }
     return slice;
   }
+  if (encoding == v1::VALUE_ENCODING_PARTIAL) {
+    slice.is_partial = true;
+    if (!bulk.keys.empty() || wire.num_keys() != 0 || wire.first_key() != 0) {
+      return Invalid(chunk, wire, "keys under value_encoding PARTIAL, whose blocks have them");
+    }
+    return slice;
+  }
   if (encoding == v1::VALUE_ENCODING_INT8_SCALED) {
     slice.view.value_packing = wire::ValuePacking::kInt8Scaled;
     return slice;
@@ -69,7 +76,7 @@ absl::StatusOr<ChunkSlice> DecodeSlice(const v1::UpdateChunk& chunk, const v1::T
     return Invalid(chunk, wire,
                    absl::StrCat("value_encoding ", encoding,
                                 " is unknown here; known are FLOAT32, FLOAT16, BFLOAT16, "
-                                "FLOAT64, INT32, INT64, UINT32, UINT64, NONE, INT8_SCALED"));
+                                "FLOAT64, INT32, INT64, UINT32, UINT64, NONE, INT8_SCALED, PARTIAL"));
   }
   return slice;
 }
@@ -81,6 +88,7 @@ absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const 
   chunk.sequence = wire.sequence();
   chunk.last = wire.last();
   if (wire.has_weight()) chunk.weight = wire.weight();
+  if (wire.has_base_version()) chunk.base_version = wire.base_version();
   chunk.slices.reserve(static_cast<size_t>(wire.slices_size()));
   for (size_t i = 0; i < static_cast<size_t>(wire.slices_size()); ++i) {
     const v1::TensorSlice& slice = wire.slices(static_cast<int>(i));
@@ -95,7 +103,7 @@ void EncodeKnownEncodings(v1::ServerInfo* info) {
   for (int encoding = v1::KEY_ENCODING_U32; encoding <= v1::KEY_ENCODING_BITMAP; ++encoding) {
     info->add_key_encodings(static_cast<v1::KeyEncoding>(encoding));
   }
-  for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_INT8_SCALED; ++encoding) {
+  for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_PARTIAL; ++encoding) {
     info->add_value_encodings(static_cast<v1::ValueEncoding>(encoding));
   }
 }

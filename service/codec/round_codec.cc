@@ -59,6 +59,14 @@ void EncodeTimeline(const RoundTimeline& timeline, v1::RoundTimeline* wire) {
   wire->set_longest(std::string(Name(LongestStage(timeline.stages))));
 }
 
+void EncodePlace(const StreamPlace& place, v1::StreamCommit* wire) {
+  wire->set_version(place.version);
+  wire->set_position(place.position);
+  wire->set_base_version(place.base_version);
+  wire->set_staleness(place.staleness());
+  wire->set_staleness_weight(place.weight);
+}
+
 }  // namespace
 
 std::string RoundName(const RoundConfig& config) { return config.id.empty() ? "" : RoundName(config.id); }
@@ -104,7 +112,7 @@ uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals) {
   return bytes;
 }
 
-void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) {
+void EncodeSubmission(const ListedSubmission& submission, bool with_leaf, v1::Submission* wire) {
   wire->set_client_id(submission.client_id);
   wire->set_submission_id(submission.submission_id);
   wire->set_num_tuples(submission.num_tuples);
@@ -112,7 +120,17 @@ void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire) 
   wire->set_content_hash(HashBytes(submission.hash));
   if (submission.weight.has_value()) wire->set_weight(*submission.weight);
   if (submission.client_weight.has_value()) wire->set_client_weight(*submission.client_weight);
+  if (submission.stream.has_value()) EncodePlace(*submission.stream, wire->mutable_stream_commit());
+  if (with_leaf) wire->set_leaf(submission.leaf);
 }
+
+uint64_t MostLeafBytes(const RoundConfig& config) {
+  uint64_t bytes = 2 * kMaxSubmissionBytes;
+  for (const TensorSpec& spec : config.tensors) bytes += 2 * (64 + spec.name.size());
+  return bytes;
+}
+
+uint64_t MostReceiptBytes(const RoundConfig& config) { return 16384 + MostLeafBytes(config); }
 
 void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire) {
@@ -171,6 +189,7 @@ void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::Comm
   wire->set_duplicate(receipt.duplicate);
   wire->set_num_tuples(receipt.num_tuples);
   wire->set_num_bytes(receipt.num_bytes);
+  if (receipt.stream.has_value()) EncodePlace(*receipt.stream, wire->mutable_stream_commit());
 }
 
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire) {

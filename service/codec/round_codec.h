@@ -36,7 +36,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 // Returns: about the most bytes of the message that EncodeRound writes for any state of the round with so many recent
 // refusals.
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
-void EncodeSubmission(const ListedSubmission& submission, v1::Submission* wire);
+void EncodeSubmission(const ListedSubmission& submission, bool with_leaf, v1::Submission* wire);
 void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire);
 void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire);
@@ -44,6 +44,10 @@ void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundRespons
 void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
+// The same of a submission with its leaf: ids, and a digest of each tensor.
+uint64_t MostLeafBytes(const RoundConfig& config);
+// The same of a receipt: leaf, promise and path.
+uint64_t MostReceiptBytes(const RoundConfig& config);
 // The answer to a commit.
 void EncodeCommit(absl::string_view round_name, const Receipt& receipt, v1::CommitSubmissionResponse* wire);
 void EncodeProgress(absl::string_view round_name, const UploadProgress& progress, v1::UploadStatus* wire);

@@ -12,8 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "host/base/status_macros.h"
+#include "host/partial.h"
 #include "host/spec/privacy.h"
 #include "host/spec/resolve_clips.h"
+#include "service/codec/cluster_codec.h"
 #include "service/codec/duration_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -324,17 +326,35 @@ absl::Status DecodeTimes(const v1::RoundSpec& spec, const Limits& limits, RoundC
   return absl::OkStatus();
 }
 
-std::string SerializeDeterministic(const v1::RoundSpec& spec) {
+// Errors: INVALID_ARGUMENT: the round cannot take partials, and shall.
+absl::Status CheckAcceptsPartials(const RoundConfig& config) {
+  if (!config.accepts_partials) return absl::OkStatus();
+  const auto refuse = [](absl::string_view other, absl::string_view reason) {
+    return absl::InvalidArgumentError(absl::StrCat("accept_partials and ", other, " exclude each other: ", reason));
+  };
+  if (config.HasPrivacy()) return refuse("privacy", "a partial's submissions have no noise");
+  if (config.has_certificate) return refuse("certificate", "nobody can tell which submissions a partial has");
+  if (config.keep_submissions) return refuse("keep_submissions", "a partial has none of its submissions");
+  if (config.HasClip()) return refuse("clip", "the bounds are for single submissions, which a partial does not have");
+  for (const TensorSpec& spec : config.tensors) {
+    if (OrderMatters(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat("accept_partials: ", CheckHasPartials(spec).message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string SerializeDeterministic(const google::protobuf::MessageLite& message) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
-  spec.SerializeToCodedStream(&coded);
+  message.SerializeToCodedStream(&coded);
   coded.Trim();
   return bytes;
 }
-
-}  // namespace
 
 std::optional<DType> DecodeDType(int dtype) {
   if (dtype < v1::DTYPE_FLOAT32 || dtype > v1::DTYPE_UINT64) return std::nullopt;
@@ -388,6 +408,12 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
       DecodeLimit(spec.max_bytes_per_submission(), limits.max_bytes_per_submission, "max_bytes_per_submission"));
   RETURN_IF_ERROR(DecodeTimes(spec, limits, config));
   config.keep_submissions = spec.keep_submissions();
+  if (spec.has_cluster()) {
+    ASSIGN_OR_RETURN(config.homes, DecodeCluster(spec.cluster()));
+  }
+  config.stays_open = spec.stay_open();
+  config.accepts_partials = spec.accept_partials();
+  RETURN_IF_ERROR(CheckAcceptsPartials(config));
   config.wire_spec = SerializeDeterministic(spec);
   return config;
 }

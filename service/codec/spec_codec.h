@@ -2,7 +2,10 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 
+#include <google/protobuf/message_lite.h>
+
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "host/spec/dtype.h"
@@ -19,6 +22,9 @@ namespace sparseagg::service {
 // Returns: a config without an id. A field that a tensor's aggregation does not set comes from the round's aggregation.
 // Errors: INVALID_ARGUMENT: an invalid spec. RESOURCE_EXHAUSTED: the spec asks for more than `limits` allow.
 absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits);
+
+// Returns: the same bytes for equal messages, whatever their fields' order was.
+std::string SerializeDeterministic(const google::protobuf::MessageLite& message);
 
 // Convert between the numbers of v1.DType and DType. DecodeDType returns nullopt for 0 (unspecified) and for unknown
 // numbers.

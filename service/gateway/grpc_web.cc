@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "service/base/home_elsewhere.h"
 #include "service/base/retry_later.h"
 #include "service/handlers/call_errors.h"
 
@@ -76,6 +77,11 @@ HttpResponse MakeGrpcWebResponse(const absl::Status& status, std::string message
   if (!status.ok()) absl::StrAppend(&trailers, "grpc-message: ", PercentEncode(ShortMessage(status)), "\r\n");
   const std::string delay = RetryDelayMs(status);
   if (!delay.empty()) absl::StrAppend(&trailers, "grpc-retry-pushback-ms: ", delay, "\r\n");
+  if (const std::string home = HomeAddress(status); !home.empty()) {
+    absl::StrAppend(&trailers, kHomeMetadata, ": ", home, "\r\n");
+    const std::string url = HomeUrl(status);
+    if (!url.empty()) absl::StrAppend(&trailers, kHomeUrlMetadata, ": ", url, "\r\n");
+  }
   HttpResponse response;
   response.headers.emplace_back("Content-Type", std::string(kGrpcWebType));
   if (status.ok()) {

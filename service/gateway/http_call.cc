@@ -7,6 +7,7 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
+#include "service/base/home_elsewhere.h"
 #include "service/codec/parse.h"
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/grpc_web.h"
@@ -163,9 +164,18 @@ HttpResponse HttpCall::MakeLateResponse() const {
                              "");
 }
 
+HttpResponse HttpCall::MakeRedirect(const absl::Status& status, const std::string& url) const {
+  // 307 keeps the method and the body of the request.
+  HttpResponse response = MakeProblem(status, 307);
+  const absl::string_view mark = http_.query.empty() ? "" : "?";
+  response.headers.emplace_back("Location", absl::StrCat(url, http_.path, mark, http_.query));
+  return response;
+}
+
 void HttpCall::Send(const absl::Status& status) {
   if (is_late_ && absl::IsCancelled(status)) return respond_(MakeLateResponse());
   if (plan_.response_format == BodyFormat::kGrpcWeb) return respond_(MakeGrpcWebResponse(status, CopyOf(response_)));
+  if (const std::string home = HomeUrl(status); !home.empty()) return respond_(MakeRedirect(status, home));
   if (!status.ok()) return respond_(MakeProblem(status));
   absl::StatusOr<HttpResponse> answer = ToStatus([this] { return MakeAnswer(); });
   respond_(answer.ok() ? *std::move(answer) : MakeProblem(answer.status()));

@@ -94,6 +94,8 @@ class HttpCall final : public UnaryCall, public Caller {
   // Sets request_ from the body, the query and the path.
   absl::Status MakeRequest(const grpc::Slice& body);
   absl::StatusOr<HttpResponse> MakeAnswer() const;
+  // Returns: the answer to a client whose home is another server (HomeElsewhere), which has the same path at `url`.
+  HttpResponse MakeRedirect(const absl::Status& status, const std::string& url) const;
 
   ServerContext& server_;
   Api& api_;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr absl::string_view kRound = "rounds/";
 constexpr absl::string_view kTask = "tasks/";
+constexpr absl::string_view kStream = "streams/";
 
 constexpr Route kRoutes[] = {
     {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
@@ -36,6 +37,13 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/rounds/{round}/receipt", Method::kGetReceipt, "round", kRound, "What is signed about a submission"},
     {"GET", "/v1/rounds/{round}/export", Method::kExportRound, "name", kRound,
      "The submissions of a round that is done, in pages"},
+    {"POST", "/v1/streams", Method::kCreateStream, "", "", "Opens a stream"},
+    {"GET", "/v1/streams", Method::kListStreams, "", "", "Lists the streams"},
+    {"GET", "/v1/streams/{stream}", Method::kGetStream, "name", kStream, "The stream as it is now"},
+    {"DELETE", "/v1/streams/{stream}", Method::kDeleteStream, "name", kStream, "Deletes the stream and its versions"},
+    {"POST", "/v1/streams/{stream}:cut", Method::kCutStream, "name", kStream, "Ends the version that is being filled"},
+    {"GET", "/v1/streams/{stream}:watch", Method::kWatchVersions, "name", kStream,
+     "Waits until a version has ended or the timeout is over, and returns the versions that have ended"},
     {"POST", "/v1/tasks", Method::kCreateTasks, "", "", "Creates tasks, all or none"},
     {"GET", "/v1/tasks", Method::kListTasks, "", "", "Lists tasks, oldest first"},
     {"POST", "/v1/tasks:lease", Method::kLeaseTask, "", "", "Leases a task, and waits for one"},

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "service/base/home_elsewhere.h"
 #include "service/base/retry_later.h"
 #include "service/handlers/call_errors.h"
 
@@ -15,6 +16,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
 grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& context) {
   if (const std::string delay = RetryDelayMs(status); !delay.empty()) {
     context.AddTrailingMetadata("grpc-retry-pushback-ms", delay);
+  }
+  if (const std::string home = HomeAddress(status); !home.empty()) {
+    context.AddTrailingMetadata(kHomeMetadata, home);
+    if (const std::string url = HomeUrl(status); !url.empty()) context.AddTrailingMetadata(kHomeUrlMetadata, url);
   }
   return ToGrpc(status);
 }

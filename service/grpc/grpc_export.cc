@@ -1,5 +1,6 @@
-// The streaming call ExportSubmissions.
+// The streaming calls ExportSubmissions and ExportPartial.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,12 +23,58 @@ namespace {
 // A page of an export where the server has no --max-page-bytes.
 constexpr uint64_t kUnlimitedPageBytes = uint64_t{16} << 20;
 
-// An ExportSubmissions call: all pages, one after the other, each made when in-flight memory for it is reserved. A page
+// What ExportSubmissions sends.
+struct Submissions {
+  using Request = v1::ExportSubmissionsRequest;
+  static constexpr absl::string_view kMethod = "ExportSubmissions";
+  static constexpr uint64_t kDefaultPageBytes = std::numeric_limits<uint64_t>::max();
+
+  void Open(const Request& request) { query.sample_every = request.sample_every(); }
+  uint64_t PageBytes(const Round& round) const { return round.ExportPageBytes(query); }
+  absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
+    ASSIGN_OR_RETURN(ExportPage exported, round.Export(query, page_token));
+    page_token = exported.next_page_token;
+    v1::ExportedSubmissions message;
+    EncodeExport(round.config().tensors[query.tensor], std::move(exported), &message);
+    return Serialize(message, page);
+  }
+
+  Round::ExportQuery query;
+};
+
+// What ExportPartial sends.
+struct Partial {
+  using Request = v1::ExportPartialRequest;
+  static constexpr absl::string_view kMethod = "ExportPartial";
+  static constexpr uint64_t kDefaultPageBytes = uint64_t{4} << 20;
+
+  void Open(const Request&) {}
+  uint64_t PageBytes(const Round& round) const { return round.PartialPageBytes(query); }
+  absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
+    ASSIGN_OR_RETURN(Round::PartialPage exported, round.ExportPartial(query, page_token));
+    page_token = exported.next_page_token;
+    v1::ExportedPartial message;
+    message.set_blocks(std::move(exported.blocks));
+    message.set_next_page_token(std::move(exported.next_page_token));
+    return Serialize(message, page);
+  }
+
+  Round::PartialQuery query;
+};
+
+// A call of one of the two: all pages, one after the other, each made when in-flight memory for it is reserved. A page
 // reads the round anew, so that a slow reader keeps no submission of a round that is closed in the meantime.
-class ExportReactor final : public CallReactor<ExportReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
+template <typename Export>
+class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
+  using Base = CallReactor<ExportReactor<Export>, grpc::ServerWriteReactor<grpc::ByteBuffer>>;
+  using Base::canceller_;
+  using Base::context_;
+  using Base::self_;
+  using Base::server_;
+
  public:
   ExportReactor(AggregationService* service, CallContext* context)
-      : CallReactor(&service->context(), context), service_(*service) {}
+      : Base(&service->context(), context), service_(*service) {}
 
   static ExportReactor* Start(const std::shared_ptr<ExportReactor>& self, const grpc::ByteBuffer* message) {
     self->KeepAlive(self);
@@ -41,52 +88,49 @@ class ExportReactor final : public CallReactor<ExportReactor, grpc::ServerWriteR
 
   void OnWriteDone(bool ok) override {
     reservation_.Release();
-    if (!ok) return Finish(grpc::Status::CANCELLED);
-    if (page_token_.empty()) return Finish(grpc::Status::OK);
+    if (!ok) return this->Finish(grpc::Status::CANCELLED);
+    if (page_token_.empty() || --pages_left_ == 0) return this->Finish(grpc::Status::OK);
     WriteNext();
   }
 
  private:
   absl::Status Open(const grpc::ByteBuffer& message) {
-    v1::ExportSubmissionsRequest request;
+    typename Export::Request request;
     RETURN_IF_ERROR(ParseNames(message, &request));
-    LogCall(LogLevel::kInfo, context_, "ExportSubmissions", request.name());
+    LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());
     ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
-    ASSIGN_OR_RETURN(query_.tensor, round_->config().ChooseTensor(request.tensor()));
-    query_.keys = {request.range().begin(), request.range().end()};
+    ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));
+    export_.query.keys = {request.range().begin(), request.range().end()};
     const uint64_t limit = server_.limits.max_page_bytes == 0 ? kUnlimitedPageBytes : server_.limits.max_page_bytes;
-    query_.max_bytes = request.max_page_bytes() == 0 ? limit : std::min(limit, request.max_page_bytes());
-    query_.sample_every = request.sample_every();
+    const uint64_t wanted = request.max_page_bytes() == 0 ? Export::kDefaultPageBytes : request.max_page_bytes();
+    export_.query.max_bytes = std::min(limit, wanted);
+    export_.Open(request);
     page_token_ = request.page_token();
+    pages_left_ = request.max_pages();  // 0 wraps around: no limit
     return absl::OkStatus();
   }
 
   void WriteNext() {
     server_.in_flight.Acquire(
-        PageInFlightBytes(round_->ExportPageBytes(query_)),
+        PageInFlightBytes(export_.PageBytes(*round_)),
         [self = self_](InFlightReservation reservation) {
           self->reservation_ = std::move(reservation);
-          // On a thread of its own: the first page sorts the submissions, which may take seconds, and others wait.
+          // On a thread of its own: the first page sorts or merges the submissions, which may take seconds, and others
+          // wait.
           self->server_.inspections.Post([self] {
-            const absl::Status made = ToStatus([&] { return self->MakePage(); });
+            self->page_.Clear();
+            const absl::Status made =
+                ToStatus([&] { return self->export_.MakePage(*self->round_, self->page_token_, &self->page_); });
             made.ok() ? self->StartWrite(&self->page_) : self->Finish(ToGrpc(made, self->context_));
           });
         },
         [canceller = canceller_] { canceller->Cancel(); }, InFlightMemory::Wait::kUnbounded, canceller_->peer());
   }
 
-  absl::Status MakePage() {
-    ASSIGN_OR_RETURN(ExportPage exported, round_->Export(query_, page_token_));
-    page_token_ = exported.next_page_token;
-    v1::ExportedSubmissions page;
-    EncodeExport(round_->config().tensors[query_.tensor], std::move(exported), &page);
-    page_.Clear();
-    return Serialize(page, &page_);
-  }
-
   AggregationService& service_;
   std::shared_ptr<Round> round_;
-  Round::ExportQuery query_;
+  Export export_;
+  uint32_t pages_left_ = 0;
   std::string page_token_;  // of the next page; empty before the first and after the last one
   InFlightReservation reservation_;
   grpc::ByteBuffer page_;
@@ -96,7 +140,12 @@ class ExportReactor final : public CallReactor<ExportReactor, grpc::ServerWriteR
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::ExportSubmissions(Context* context,
                                                                                   const grpc::ByteBuffer* message) {
-  return ExportReactor::Start(std::make_shared<ExportReactor>(this, context), message);
+  return ExportReactor<Submissions>::Start(std::make_shared<ExportReactor<Submissions>>(this, context), message);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::ExportPartial(Context* context,
+                                                                              const grpc::ByteBuffer* message) {
+  return ExportReactor<Partial>::Start(std::make_shared<ExportReactor<Partial>>(this, context), message);
 }
 
 }  // namespace sparseagg::service

@@ -21,6 +21,8 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
                                         &AggregationService::StreamResult);
   Serve<CallbackServerStreamingHandler>(Method::kExportSubmissions, RpcMethod::SERVER_STREAMING,
                                         &AggregationService::ExportSubmissions);
+  Serve<CallbackServerStreamingHandler>(Method::kExportPartial, RpcMethod::SERVER_STREAMING,
+                                        &AggregationService::ExportPartial);
   Serve<CallbackBidiHandler>(Method::kAggregate, RpcMethod::BIDI_STREAMING, &AggregationService::Aggregate);
 }
 

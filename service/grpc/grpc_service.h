@@ -28,6 +28,7 @@ class AggregationService final : public RpcService {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*);
   // grpc_export.cc
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportSubmissions(Context*, const grpc::ByteBuffer*);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportPartial(Context*, const grpc::ByteBuffer*);
   // grpc_aggregate.cc
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Aggregate(Context*);
 

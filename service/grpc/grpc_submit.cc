@@ -193,7 +193,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     RETURN_IF_ERROR(context_.ResolveClientId(&client_id));
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     RETURN_IF_ERROR(CheckId(chunk.submission_id(), "submission_id"));
-    ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, chunk.round()));
+    ASSIGN_OR_RETURN(round_, service_.methods().FindTargetOf(client_id, context_, chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, client_id);
     ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(client_id, chunk.submission_id(), AbortCallback()));

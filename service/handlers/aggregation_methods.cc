@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
@@ -46,6 +48,12 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
       entry(Method::kGetCertificate, &AggregationMethods::GetCertificate),
       entry(Method::kGetReceipt, &AggregationMethods::GetReceipt),
       entry(Method::kExportRound, &AggregationMethods::ExportRound),
+      entry(Method::kCreateStream, &AggregationMethods::CreateStream),
+      entry(Method::kGetStream, &AggregationMethods::GetStream),
+      entry(Method::kListStreams, &AggregationMethods::ListStreams),
+      entry(Method::kCutStream, &AggregationMethods::CutStream),
+      entry(Method::kDeleteStream, &AggregationMethods::DeleteStream),
+      entry(Method::kWatchVersions, &AggregationMethods::WatchVersions),
   };
 }
 
@@ -58,7 +66,42 @@ AggregationMethods::LargeMethod AggregationMethods::FindLargeMethod(Method metho
 absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Caller& caller,
                                                                      absl::string_view name) const {
   ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
-  return registry_.Find(caller.identity().tenant, id);
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
+  if (!round->config().IsIntake()) return round;
+  return absl::NotFoundError(absl::StrCat("no round '", id, "'; there is a stream of this id, streams/", id));
+}
+
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTarget(const Caller& caller,
+                                                                      absl::string_view name) const {
+  const bool names_stream = absl::StartsWith(name, kStreamPrefix);
+  ASSIGN_OR_RETURN(const std::string id, names_stream ? ParseStreamName(name) : ParseRoundName(name));
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
+  if (names_stream && !round->config().IsIntake()) return absl::NotFoundError(absl::StrCat("no stream '", id, "'"));
+  if (!round->config().IsVersion()) return round;
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " is a version of a stream; submissions go to ", StreamName(round->config().stream->id)));
+}
+
+absl::Status AggregationMethods::CheckNotOfStream(const Round& round, absl::string_view verb) {
+  if (!round.config().IsVersion()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("a version of the stream '", round.config().stream->id, "' cannot be ", verb));
+}
+
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRoundOf(absl::string_view client_id,
+                                                                       const Caller& caller,
+                                                                       absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindRound(caller, name));
+  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
+  return round;
+}
+
+absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTargetOf(absl::string_view client_id,
+                                                                        const Caller& caller,
+                                                                        absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindTarget(caller, name));
+  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
+  return round;
 }
 
 bool AggregationMethods::HidesCounts(const Round& round, const Identity& caller) {

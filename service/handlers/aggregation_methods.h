@@ -19,6 +19,7 @@
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/server_context.h"
+#include "service/streams/stream_registry.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
@@ -27,7 +28,8 @@ namespace sparseagg::service {
 // outlives all calls. Borrows the server context and the registry. Thread-safe.
 class AggregationMethods : public Methods {
  public:
-  AggregationMethods(ServerContext* server, Registry* registry) : Methods(server), registry_(*registry) {}
+  AggregationMethods(ServerContext* server, Registry* registry, StreamRegistry* streams)
+      : Methods(server), registry_(*registry), streams_(*streams) {}
 
   // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();
@@ -51,6 +53,17 @@ class AggregationMethods : public Methods {
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Round>> FindRound(const Caller& caller, absl::string_view name) const;
+  // The same for a call about one client's submission. `client_id`: as of Caller::ResolveClientId.
+  // Errors: also FAILED_PRECONDITION (HomeElsewhere): another server of the round's cluster is the client's home.
+  absl::StatusOr<std::shared_ptr<Round>> FindRoundOf(absl::string_view client_id, const Caller& caller,
+                                                     absl::string_view name) const;
+  // Finds where a submission goes: a round, or the intake of the stream "streams/{id}", which "rounds/{id}" finds, too:
+  // over HTTP, the paths of submissions have that.
+  // Errors: as of FindRound. FAILED_PRECONDITION: the round is a version of a stream.
+  absl::StatusOr<std::shared_ptr<Round>> FindTarget(const Caller& caller, absl::string_view name) const;
+  // FindTarget, and the check of FindRoundOf.
+  absl::StatusOr<std::shared_ptr<Round>> FindTargetOf(absl::string_view client_id, const Caller& caller,
+                                                      absl::string_view name) const;
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
@@ -67,8 +80,13 @@ class AggregationMethods : public Methods {
   void CloseRound(const Call& call);
   void CancelRound(const Call& call);
   void DeleteRound(const Call& call);
-  // wait.cc
+  // wait.cc: long polls. No thread waits meanwhile.
   void WaitRound(const Call& call);
+  // Returns: how long a long poll waits: `wanted`, but up to max_wait, which is the default. Errors: of DecodeDuration.
+  absl::StatusOr<absl::Duration> WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const;
+  // Answers as soon as the round has ended, or after the timeout. `most_bytes`: of the answer, asked at that time.
+  void AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
+                   std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
   // uploads.cc
   void CommitSubmission(const Call& call);
   void GetUploadStatus(const Call& call);
@@ -82,6 +100,21 @@ class AggregationMethods : public Methods {
   void GetCertificate(const Call& call);
   void GetReceipt(const Call& call);
   void ExportRound(const Call& call);
+
+  // streams.cc
+  void CreateStream(const Call& call);
+  void GetStream(const Call& call);
+  void ListStreams(const Call& call);
+  void CutStream(const Call& call);
+  void DeleteStream(const Call& call);
+  void WatchVersions(const Call& call);
+
+  // Errors: INVALID_ARGUMENT for another form of name than "streams/{id}", NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Stream>> FindStream(const Caller& caller, absl::string_view name) const;
+  // Encodes the spec and the present figures of a stream.
+  static void Encode(const Stream& stream, const Identity& caller, v1::Stream* wire);
+  // Errors: FAILED_PRECONDITION: the round is a version of a stream, which alone may do `verb` ("closed").
+  static absl::Status CheckNotOfStream(const Round& round, absl::string_view verb);
 
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.
   // `changes`: `act` changes the round, and waits for the disk if there is a store.
@@ -98,6 +131,7 @@ class AggregationMethods : public Methods {
   static uint64_t MostBytesOf(const Round& round);
 
   Registry& registry_;
+  StreamRegistry& streams_;
 };
 
 }  // namespace sparseagg::service

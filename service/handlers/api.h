@@ -13,8 +13,8 @@ namespace sparseagg::service {
 
 // Owned by Server, which outlives all calls. Immutable, and so thread-safe.
 struct Api {
-  Api(ServerContext* server, Registry* registry, TaskRegistry* tasks_registry)
-      : aggregation(server, registry), tasks(server, tasks_registry) {
+  Api(ServerContext* server, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry)
+      : aggregation(server, registry, streams), tasks(server, tasks_registry) {
     for (MethodEntry& entry : aggregation.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
     for (MethodEntry& entry : tasks.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
   }

@@ -11,17 +11,6 @@
 #include "service/handlers/call_log.h"
 
 namespace sparseagg::service {
-namespace {
-
-// Returns: about the most bytes of a receipt and its message: ids, a promise, a path, and a digest of each tensor.
-uint64_t ReceiptBytes(const RoundConfig& config) {
-  uint64_t bytes = 16384;
-  for (const TensorSpec& spec : config.tensors) bytes += 2 * (64 + spec.name.size());
-  return bytes;
-}
-
-}  // namespace
-
 void AggregationMethods::GetCertificate(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::GetCertificateRequest request;
@@ -43,8 +32,9 @@ void AggregationMethods::GetReceipt(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
-    return PlannedAnswer{ReceiptBytes(round->config()), [&self, round, request]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindRoundOf(request.client_id(), self.caller(), request.round()));
+    return PlannedAnswer{MostReceiptBytes(round->config()), [&self, round, request]() -> absl::Status {
                            ASSIGN_OR_RETURN(Round::SubmissionReceipt receipt, round->GetReceipt(request.client_id()));
                            // A promise is worth something only if a restart keeps the submission.
                            RETURN_IF_ERROR(round->AwaitDurable());

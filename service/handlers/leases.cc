@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,12 +83,14 @@ void TaskMethods::AnswerLease(const Call& call, const Leased& leased) {
   tasks_.WhenDurable([this, call, task = **leased](const absl::Status& durable) {
     FailPoint("before_lease_answer");
     if (!durable.ok()) return call->Finish(durable);
-    server_.pool.Post([call, task] {
-      const auto answer = [&self = *call, task]() -> absl::Status {
+    server_.pool.Post([this, call, task] {
+      const auto answer = [this, &self = *call, task]() -> absl::Status {
         LogCall(LogLevel::kDebug, self.caller(), "LeaseTask", task.record->spec.round,
                 task.state.leases.back().client_id);
         v1::LeaseTaskResponse response;
         EncodeTask(task, TaskParts::kAll, response.mutable_task());
+        const std::optional<uint64_t> base_version = tasks_.BaseVersionOf(task);
+        if (base_version.has_value()) response.mutable_task()->set_base_version(*base_version);
         return Serialize(response, self.response());
       };
       call->ReserveAndAnswer(kMaxTaskBytes + task.record->spec.payload.size(), UnaryCall::Wait::kUnbounded, answer);

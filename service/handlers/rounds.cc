@@ -39,7 +39,10 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "CloseRoundRequest.client_weights",
                                            "RoundSpec.privacy",
                                            "RoundSpec.certificate",
-                                           "ExportSubmissions"};
+                                           "ExportSubmissions",
+                                           "RoundSpec.cluster",
+                                           "Streams",
+                                           "ExportPartial"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
@@ -128,6 +131,7 @@ void AggregationMethods::SealRound(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round, name = request.name()]() -> absl::Status {
+                           RETURN_IF_ERROR(CheckNotOfStream(*round, "sealed"));
                            RETURN_IF_ERROR(round->Seal());
                            RETURN_IF_ERROR(round->AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "SealRound", name);
@@ -141,6 +145,7 @@ void AggregationMethods::CloseRound(const Call& call) {
   AnswerWithRound<v1::CloseRoundRequest>(
       call, /*changes=*/true,
       [](const Caller& caller, const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
+        RETURN_IF_ERROR(CheckNotOfStream(round, "closed; CutStream cuts it"));
         RETURN_IF_ERROR(round.Close());
         RETURN_IF_ERROR(round.AwaitDurable());
         LogCall(LogLevel::kInfo, caller, "CloseRound", request.name());
@@ -162,6 +167,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
           "only_client_ids and client_weights exclude each other: a weight of 0 leaves a client out");
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
+    RETURN_IF_ERROR(CheckNotOfStream(*round, "closed; CutStream cuts it"));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
                            v1::CloseRoundRequest request;
                            RETURN_IF_ERROR(Parse(self.request(), &request));
@@ -187,6 +193,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
 
 void AggregationMethods::CancelRound(const Call& call) {
   const auto cancel = [](const Caller& caller, const v1::CancelRoundRequest& request, Round& round) -> absl::Status {
+    RETURN_IF_ERROR(CheckNotOfStream(round, "cancelled"));
     RETURN_IF_ERROR(CheckReason(request.reason()));
     RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
     RETURN_IF_ERROR(round.AwaitDurable());
@@ -237,6 +244,7 @@ void AggregationMethods::DeleteRound(const Call& call) {
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    if (!HasEnded(round->state())) RETURN_IF_ERROR(CheckNotOfStream(*round, "deleted before it has ended"));
     RETURN_IF_ERROR(registry_.Delete(self.caller().identity().tenant, round->config().id).status());
     RETURN_IF_ERROR(round->AwaitDurable());
     LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.name());

@@ -22,14 +22,30 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     if (HidesCounts(*round, self.caller().identity())) {
       return absl::PermissionDeniedError("privacy: the submissions of this round are shown to coordinators alone");
     }
-    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / kMaxSubmissionBytes, 1));
-    const uint64_t most = std::min(size, round->Snapshot().num_submissions + 1);  // one may come before the answer
-    return PlannedAnswer{most * kMaxSubmissionBytes,
-                         [&self, round, most, token = request.page_token()]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionPage page, round->ListSubmissions(most, token));
+    const bool with_leaves = request.with_leaves();
+    if (with_leaves) {
+      if (self.caller().identity().role == Role::kObserver) {
+        return absl::PermissionDeniedError("with_leaves: leaves have secret salts, which observers may not read");
+      }
+      if (!round->config().has_certificate) {
+        return absl::FailedPreconditionError("with_leaves: the round has no leaves: its spec asks for no certificate");
+      }
+    }
+    const uint64_t bytes_each = with_leaves ? MostLeafBytes(round->config()) : kMaxSubmissionBytes;
+    const uint64_t size = std::min<uint64_t>(asked, std::max<uint64_t>(PageBytes(0) / bytes_each, 1));
+    const RoundSnapshot snapshot = round->Snapshot();
+    const uint64_t most = std::min(size, snapshot.num_submissions + 1);  // one may come before the answer
+    const uint64_t withdrawn = with_leaves ? snapshot.num_withdrawn : 0;
+    return PlannedAnswer{(most + withdrawn) * bytes_each,
+                         [&self, round, most, with_leaves, token = request.page_token()]() -> absl::Status {
+                           ASSIGN_OR_RETURN(Round::SubmissionPage page,
+                                            round->ListSubmissions(most, token, with_leaves));
                            v1::ListSubmissionsResponse list;
                            for (const ListedSubmission& submission : page.submissions) {
-                             EncodeSubmission(submission, list.add_submissions());
+                             EncodeSubmission(submission, with_leaves, list.add_submissions());
+                           }
+                           for (std::string& leaf : page.withdrawn_leaves) {
+                             list.add_withdrawn_leaves(std::move(leaf));
                            }
                            list.set_next_page_token(std::move(page.next_page_token));
                            return Serialize(list, self.response());
@@ -70,9 +86,17 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindTargetOf(request.client_id(), self.caller(), request.round()));
     v1::WithdrawSubmissionResponse answer;
-    ASSIGN_OR_RETURN(const bool withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    bool withdrawn = false;
+    if (round->config().IsIntake()) {
+      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream,
+                       streams_.Find(self.caller().identity().tenant, round->config().id));
+      ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
+    } else {
+      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+    }
     RETURN_IF_ERROR(round->AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());

@@ -53,7 +53,7 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
   RETURN_IF_ERROR(caller.ResolveClientOf(&answer));
   const std::string& client_id = answer.client_id();
   RETURN_IF_ERROR(CheckIds(client_id, head));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(caller, head.round()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTargetOf(client_id, caller, head.round()));
   absl::StatusOr<Chunk> decoded = message.Decode();
   const absl::Status fits = CheckMessageSize(size);
   if (!fits.ok()) decoded = fits;
@@ -76,7 +76,8 @@ void AggregationMethods::CommitSubmission(const Call& call) {
     LogCall(LogLevel::kDebug, call->caller(), "CommitSubmission", request.round(), request.client_id());
     RETURN_IF_ERROR(call->caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call->caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindTargetOf(request.client_id(), call->caller(), request.round()));
     const auto encode = [name = request.round(), call](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
       RETURN_IF_ERROR(receipt.status());
       v1::CommitSubmissionResponse submission;
@@ -106,7 +107,8 @@ void AggregationMethods::GetUploadStatus(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
+                     FindTargetOf(request.client_id(), self.caller(), request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
     if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());

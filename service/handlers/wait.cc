@@ -1,4 +1,4 @@
-// The long poll WaitRound.
+// Long polls for the end of a round.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -13,38 +13,52 @@
 
 namespace sparseagg::service {
 
-// No thread waits meanwhile. The permit counts the call among those that wait.
 void AggregationMethods::WaitRound(const Call& call) {
   std::shared_ptr<Round> round;
-  absl::Duration timeout = server_.limits.max_wait;
+  absl::Duration timeout;
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     v1::WaitRoundRequest request;
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
     LogCall(LogLevel::kDebug, call->caller(), "WaitRound", request.name());
     ASSIGN_OR_RETURN(round, FindRound(call->caller(), request.name()));
-    if (!request.has_timeout()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const absl::Duration wanted, DecodeDuration(request.timeout(), "timeout"));
-    timeout = std::min(timeout, wanted);
+    ASSIGN_OR_RETURN(timeout, WaitTimeout(request.has_timeout(), request.timeout()));
     return absl::OkStatus();
   });
   if (!asked.ok()) return call->Finish(asked);
+  AnswerAfter(
+      call, round, timeout, [round] { return MostBytesOf(*round); },
+      [this, &self = *call, round] { return Respond(*round, self); });
+}
+
+absl::StatusOr<absl::Duration> AggregationMethods::WaitTimeout(bool is_set,
+                                                               const google::protobuf::Duration& wanted) const {
+  const absl::Duration most = server_.limits.max_wait;
+  if (!is_set) return most;
+  ASSIGN_OR_RETURN(const absl::Duration decoded, DecodeDuration(wanted, "timeout"));
+  return std::min(most, decoded);
+}
+
+void AggregationMethods::AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
+                                     std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer) {
+  // Counts the call among those that wait.
   const std::shared_ptr<const void> permit = server_.waits.TryAcquire(call->caller().PeerName());
   if (permit == nullptr) {
     return call->Finish(RetryLater(absl::StrCat(server_.waits.DescribeFull(),
                                                 " already wait for rounds, the most that the server's memory limit of ",
                                                 server_.limits.memory_limit_bytes, " bytes allows")));
   }
-  const auto answer = [this, &self = *call, round, permit]() -> absl::Status {
+  const auto unless_draining = [this, round, permit, answer = std::move(answer)]() -> absl::Status {
     // A client that gets an unfinished round waits again at once, and the transport would cancel that call as it shuts
     // down.
     if (registry_.draining() && !HasEnded(round->state())) {
       return absl::UnavailableError("the server is shutting down");
     }
-    return Respond(*round, self);
+    return answer();
   };
-  const Round::WaitId wait = round->Wait(timeout, [this, call, round, answer] {
-    server_.pool.Post(
-        [call, round, answer] { call->ReserveAndAnswer(MostBytesOf(*round), UnaryCall::Wait::kUnbounded, answer); });
+  const Round::WaitId wait = round->Wait(timeout, [this, call, most_bytes = std::move(most_bytes), unless_draining] {
+    server_.pool.Post([call, most_bytes, unless_draining] {
+      call->ReserveAndAnswer(most_bytes(), UnaryCall::Wait::kUnbounded, unless_draining);
+    });
   });
   call->StopWith([round, wait] { return round->StopWaiting(wait); });
   // A drain releases the calls that wait, but this call may have begun to wait just after that.

@@ -63,8 +63,9 @@ class Certifier {
  public:
   virtual ~Certifier() = default;
 
-  // Returns: the random secret of the salts of a round's leaves.
-  virtual std::string NewSaltKey() const = 0;
+  // Returns: the secret of the salts of a round's leaves. The same for one key, tenant and id, so that servers with one
+  // key give a submission the same leaf. Errors: as of Certify.
+  virtual absl::StatusOr<std::string> MakeSaltKey(absl::string_view tenant, absl::string_view id) const = 0;
   // Returns: the leaf of a submission, in CBOR. `tensors`: all of the spec, in its order.
   // Cost: SHA-256 over keys, as 8 bytes each, and values.
   virtual std::string MakeLeaf(absl::string_view salt_key, absl::string_view client_id, absl::string_view submission_id,

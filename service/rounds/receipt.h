@@ -10,6 +10,16 @@
 
 namespace sparseagg::service {
 
+// The place of a commit in its stream.
+struct StreamPlace {
+  uint64_t version = 0;   // that the commit belongs to
+  uint64_t position = 0;  // in the log of the stream's commits
+  uint64_t base_version = 0;
+  double weight = 1.0;  // by which that of the submission is multiplied, as the table has it for staleness()
+
+  uint64_t staleness() const { return version - 1 - base_version; }
+};
+
 // A submission that counts in its round.
 struct Receipt {
   std::string client_id;
@@ -17,13 +27,16 @@ struct Receipt {
   bool duplicate = false;     // true: the submission was counted before this commit
   uint64_t num_tuples = 0;
   uint64_t num_bytes = 0;  // of decoded keys and values
+  std::optional<StreamPlace> stream = std::nullopt;
 };
 
 // A submission of a list.
 struct ListedSubmission : Receipt {
+  std::string key;  // in the round: the client id, and in a stream perhaps a position behind it
   ContentHash hash;
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 };
 
 }  // namespace sparseagg::service

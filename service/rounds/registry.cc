@@ -32,7 +32,14 @@ absl::Status NoRoundError(absl::string_view id) { return absl::NotFoundError(abs
 
 // Returns: the round that exists, if it has the spec that is asked for.
 absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing, const RoundConfig& asked) {
-  if (existing->config().wire_spec == asked.wire_spec) return existing;
+  const StreamPart* const has = existing->config().stream.get();
+  const StreamPart* const wants = asked.stream.get();
+  const bool is_of_same =
+      has == nullptr || wants == nullptr ? has == wants : has->id == wants->id && has->version == wants->version;
+  if (is_of_same && existing->config().wire_spec == asked.wire_spec) return existing;
+  if (has != nullptr && has->version == 0 && wants == nullptr) {
+    return absl::AlreadyExistsError(absl::StrCat("'", asked.id, "' is a stream; rounds and streams share their ids"));
+  }
   return absl::AlreadyExistsError(absl::StrCat("round '", asked.id, "' exists already, with another spec"));
 }
 
@@ -132,6 +139,7 @@ absl::StatusOr<Registry::Page> Registry::List(absl::string_view tenant, size_t p
   MutexLock lock(&table_->mu);
   auto it = table_->rounds.lower_bound({std::string(tenant), first});
   for (; it != table_->rounds.end() && it->first.first == tenant; ++it) {
+    if (it->second->config().IsIntake()) continue;  // a stream, which its own list has
     const std::string token = absl::StrCat(it->first.second);
     if (page.entries.size() == page_size) {
       page.next_page_token = token;
@@ -146,7 +154,9 @@ std::array<uint64_t, kNumRoundStates> Registry::CountByState() const {
   std::vector<std::shared_ptr<Round>> rounds;
   {
     MutexLock lock(&table_->mu);
-    for (const auto& [place, round] : table_->rounds) rounds.push_back(round);
+    for (const auto& [place, round] : table_->rounds) {
+      if (!round->config().IsIntake()) rounds.push_back(round);
+    }
   }
   std::array<uint64_t, kNumRoundStates> counts{};
   for (const auto& round : rounds) ++counts[static_cast<size_t>(round->state())];

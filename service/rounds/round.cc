@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
   Permit permit(&tenant.open_rounds);
   RETURN_IF_ERROR(CheckCertifies(config, services));
   if (config.has_certificate && config.leaf_salt_key.empty()) {
-    config.leaf_salt_key = services.certifier->NewSaltKey();
+    ASSIGN_OR_RETURN(config.leaf_salt_key, services.certifier->MakeSaltKey(config.tenant, config.id));
   }
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));
@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
 absl::Status Round::Start(Permit permit) {
   {
     MutexLock merge(&merge_mu_);
-    RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
+    if (!config_->IsIntake()) RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
   }
   MutexLock lock(&mu_);
   open_permit_ = std::move(permit);
@@ -110,8 +110,11 @@ void Round::OnDeadline() {
   MutexLock lock(&mu_);
   if (!life_.is_open()) return;  // sealed or closed in the meantime
   const absl::Status closed = CloseLocked();
-  if (closed.ok()) return;
-  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
+  if (!closed.ok()) RetryCloseLocked(closed);
+}
+
+void Round::RetryCloseLocked(const absl::Status& status) {
+  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", status.message()}});
   deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->OnDeadline();
   });
@@ -119,7 +122,7 @@ void Round::OnDeadline() {
 
 absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reason) const {
   const bool has_result = state != RoundState::kFailed && state != RoundState::kCancelled;
-  if (has_result && config_->max_submissions != 0 && committed_.num_submissions() == config_->max_submissions) {
+  if (has_result && config_->max_submissions != 0 && committed_.num_submissions() >= config_->max_submissions) {
     const std::string full =
         absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
     // The caller of a one-shot call knows of no round.

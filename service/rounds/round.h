@@ -34,6 +34,7 @@
 #include "service/rounds/round_sum.h"
 #include "service/rounds/round_waits.h"
 #include "service/rounds/row_export.h"
+#include "service/rounds/stream_commits.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
 #include "service/rounds/upload_handle.h"
@@ -104,6 +105,7 @@ class Round : public std::enable_shared_from_this<Round> {
   void StartDeadline();
 
   const RoundConfig& config() const { return *config_; }
+  std::shared_ptr<const RoundConfig> shared_config() const { return config_; }
   const Clock& clock() const { return services_.clock; }
   RoundSnapshot Snapshot() const;
   RoundState state() const;
@@ -214,16 +216,53 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<UploadProgress> GetProgress(const std::string& client_id, const std::string& submission_id,
                                              const std::string& tag = "");
 
+  // ---- streams: docs/streams.md ----
+
+  // A stream has an intake, which is a round that has uploads and no sum, and gives complete uploads to its
+  // StreamCommits; and versions, which are rounds that take no uploads but the commits that their stream gives them.
+
+  // The intake: submits in one chunk. Errors: as of OpenStreamUpload, Append and Commit.
+  absl::StatusOr<Receipt> SubmitToStream(const std::string& client_id, const std::string& submission_id,
+                                         const Chunk& chunk);
+  // The intake: writes a cut to the store. Errors: of Store.
+  absl::Status RecordCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
+    return journal_->PutCut(version, record, oldest);
+  }
+  // Makes WhenDurable and AwaitDurable wait for what `other` has written until now, too.
+  void FollowWrites(const Round& other) { journal_->Follow(other.journal_->latest()); }
+  // Returns: the latest version of the intake's stream that is DONE; nullopt of any other round.
+  std::optional<uint64_t> LatestVersion() const {
+    const std::shared_ptr<StreamCommits> commits = Commits();
+    return commits == nullptr ? std::nullopt : std::optional(commits->LatestDone());
+  }
+  // A version: begins a commit, which will be counted even if the version is closed before AddStreamCommit.
+  // Errors: FAILED_PRECONDITION: the version is not open.
+  absl::Status BeginStreamCommit();
+  // A version: counts a submission. Call it once after each BeginStreamCommit. `upload`: complete. `hash`: of it.
+  // Errors: as of Commit, but for those of a closed round.
+  absl::StatusOr<Receipt> AddStreamCommit(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
+  // A version: closes it, now or, if the store does not take that, as soon as it does.
+  void CloseVersion();
+  // A version: calls `take` for each committed submission, by key.
+  // Returns: the submission with this key, or nothing.
+  std::optional<CommittedSubmission> FindCommitted(const std::string& key) const;
+  void ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const;
+  // The intake: as a refused upload. Counts it.
+  void CountStreamRefusal(absl::string_view client_id, const absl::Status& status);
+
   // ---- committed submissions ----
 
   struct SubmissionPage {
     std::vector<ListedSubmission> submissions;  // in ascending order of client ids
     std::string next_page_token;                // empty on the last page
+    std::vector<std::string> withdrawn_leaves;  // on the last page: of the submissions that were withdrawn
   };
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
-  absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token) const;
+  // `with_withdrawn`: whether the last page has withdrawn_leaves.
+  absl::StatusOr<SubmissionPage> ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                 bool with_withdrawn = false) const;
   // Returns: whether the client has a committed submission that was not withdrawn; false if the round is CANCELLED.
   // `submission_id`: as in Withdraw.
   bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const;
@@ -334,6 +373,25 @@ class Round : public std::enable_shared_from_this<Round> {
   // AppendRows. RESOURCE_EXHAUSTED: no memory. Blocks: the first time, while it sorts the submissions of the tensor;
   // other calls to the round wait, too. Cost: besides the page, O(n log n) in the number n of submissions.
   absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
+  // Which rows to export of a partial.
+  struct PartialQuery {
+    size_t tensor = 0;
+    KeyInterval keys;
+    uint64_t max_bytes = 0;  // of a page
+  };
+  struct PartialPage {
+    std::string blocks;           // one block of host/partial.h
+    std::string next_page_token;  // empty on the last page
+  };
+  // Returns: a page of what the submissions add up to, in ascending order of keys, from the token on. A page has one
+  // row at least, or the end of the range. Errors: INVALID_ARGUMENT: not a token of this round, or a range that ends
+  // before it begins. FAILED_PRECONDITION: the round is not sealed, or not any more; or as of
+  // Aggregation::CheckExportsPartial; or the round keeps its submissions. OUT_OF_RANGE: as of
+  // Aggregation::ExportPartial. Blocks: the first time, while it merges what is pending; other calls wait, too.
+  absl::StatusOr<PartialPage> ExportPartial(const PartialQuery& query, absl::string_view page_token);
+  // Returns: an upper bound of the bytes of a page.
+  uint64_t PartialPageBytes(const PartialQuery& query) const;
+
   // Returns: an upper bound of the bytes of a page.
   uint64_t ExportPageBytes(const ExportQuery& query) const;
 
@@ -414,12 +472,20 @@ class Round : public std::enable_shared_from_this<Round> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // CommitComplete and PrepareAndAdd: `upload` is that in `handle`, whose mutex is held.
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
+  // Makes of a complete upload what Add takes. Errors: of Commit.
+  absl::StatusOr<PreparedSubmission> Prepare(const UploadHandle& handle, Upload& upload) const;
+  // RESOURCE_EXHAUSTED: with so many submissions more there would be more than max_submissions.
+  absl::Status CheckRoomLocked(uint64_t num_submissions) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
+  // Hands a complete upload of the intake of a stream on.
+  absl::StatusOr<Receipt> CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash);
+  // Returns: the factor of the weight of a commit to a stream; nullopt: there is none.
+  std::optional<double> FactorOf(const UploadHandle& handle) const;
   // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                              PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf)
+                              PreparedSubmission prepared, TuplesPerTensor tuples, const std::string& leaf)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
   // Ends the round as failed, because an Add has changed some tensors and not others. Returns: the error.
   absl::Status FailAfterPartialAdd(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
@@ -434,6 +500,22 @@ class Round : public std::enable_shared_from_this<Round> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds one operation of a stage to the round's timeline and to the metrics.
   void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
+
+  // round_stream.cc
+  // Returns: who takes the commits of an intake; null of any other round. Errors: NOT_FOUND: the stream is gone.
+  std::shared_ptr<StreamCommits> Commits() const;
+  absl::StatusOr<Receipt> AddFromStream(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
+  // The config of the uploads of this round.
+  const std::shared_ptr<const RoundConfig>& UploadConfig() const {
+    return config_->IsVersion() ? config_->stream->uploads : config_;
+  }
+  // Returns: the submission of this name that counts, or nothing. Of a round: that of the client.
+  std::optional<CommittedSubmission> FindCommittedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // SubmissionTable::HasUpload.
+  bool HasUploadLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Requires: the round is a version.
+  StreamPlace StreamPlaceOf(const SubmissionRecord& record) const;
 
   // round_submissions.cc: the committed submissions, listed and taken out
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
@@ -494,6 +576,12 @@ class Round : public std::enable_shared_from_this<Round> {
   };
   // Errors: of Export, but for the token and for what only the submissions tell.
   absl::Status CheckExported(const ExportQuery& query) const;
+  // Whether submissions of a tensor are merged as they arrive, and so exported as a partial.
+  bool IsMergedOnArrival(size_t tensor) const {
+    return !config_->keep_submissions && !OrderMatters(config_->tensors[tensor]);
+  }
+  // Returns: a page of every n-th key of the unfinished rows of a tensor.
+  absl::StatusOr<ExportPage> SampleMerged(const ExportQuery& query, absl::string_view page_token);
   // Errors: INVALID_ARGUMENT: not a token of this round.
   absl::StatusOr<ExportPosition> ResumeExport(absl::string_view page_token) const;
   // Reads the rows of all submissions, and up to `max_clients` clients from the `first` one on. `working`: gets the
@@ -533,6 +621,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: what the store is to keep of the round's state. Requires: the round is not open.
   StateRecord RecordState() const;
   void OnDeadline();
+  // Closes the round as soon as the store takes it, which has just refused with `status`.
+  void RetryCloseLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<const RoundConfig> config_;
   const RoundServices services_;

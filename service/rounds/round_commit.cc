@@ -41,7 +41,7 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
 }
 
 absl::StatusOr<Receipt> Round::AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag) {
-  if (committed_.HasUpload(name, tag)) return CountDuplicate(*committed_.Find(name.first));
+  if (HasUploadLocked(name, tag)) return CountDuplicate(*FindCommittedLocked(name));
   if (!life_.is_open()) return NotOpenErrorLocked();
   if (uploads_.FindNamed(name) != nullptr) return ReplacedError(name);
   return NoUploadError(name);
@@ -59,10 +59,11 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
       return AnswerRepeatLocked(handle);
     }
     if (!upload.complete()) {
-      if (handle.is_named_ && committed_.HasUpload({handle.client_id, handle.submission_id}, handle.tag)) {
+      const UploadName name(handle.client_id, handle.submission_id);
+      if (handle.is_named_ && HasUploadLocked(name, handle.tag)) {
         // Late or repeated chunks have opened an upload of the committed submission again.
         removed = uploads_.Remove(handle, absl::CancelledError("the submission is committed"));
-        return CountDuplicate(*committed_.Find(handle.client_id));
+        return CountDuplicate(*FindCommittedLocked(name));
       }
       return absl::FailedPreconditionError(
           absl::StrCat("commit before the chunk marked last; chunk ", upload.next_sequence(), " is expected next"));
@@ -80,6 +81,7 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& uplo
   const absl::Duration begin = services_.clock.Monotonic();
   const ContentHash hash = upload.Hash();
   stages_.Add(RoundStage::kPrepare, services_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
+  if (config_->IsIntake()) return CommitToStream(handle, upload, hash);
   {
     MutexLock lock(&mu_);
     handle.hash_ = hash;
@@ -93,8 +95,8 @@ absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& uplo
 }
 
 absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
-  const CommittedSubmission* const found = committed_.Find(handle.client_id);
-  if (found != nullptr && found->hash == handle.hash_) return CountDuplicate(*found);
+  const std::optional<CommittedSubmission> found = FindCommittedLocked({handle.client_id, handle.submission_id});
+  if (found.has_value() && found->hash == handle.hash_) return CountDuplicate(*found);
   if (!life_.is_open()) return NotOpenErrorLocked();
   return NoUploadError({handle.client_id, handle.submission_id});
 }
@@ -116,9 +118,37 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerWithoutAddLocked(const Uploa
     committed_.SetRetry(handle.client_id, handle.submission_id, handle.tag);
     return CountDuplicate(*found);
   }
-  if (!life_.is_open()) return NotOpenErrorLocked();
+  // The stream has begun the commit while the version was open (BeginStreamCommit).
+  const bool has_begun = handle.stream_.has_value() && !life_.has_ended();
+  if (!life_.is_open() && !has_begun) return NotOpenErrorLocked();
   if (absl::Status status = CheckSubmissionLimitLocked(); !status.ok()) return status;
   return std::nullopt;
+}
+
+absl::StatusOr<Receipt> Round::CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
+  {
+    MutexLock lock(&mu_);
+    handle.hash_ = hash;
+  }
+  const std::shared_ptr<StreamCommits> commits = Commits();
+  if (commits == nullptr) return absl::NotFoundError(absl::StrCat("no stream '", config_->id, "'"));
+  StreamUpload complete{handle.client_id, handle.submission_id, handle.tag, upload, hash, nullptr};
+  if (journal_->IsActive()) {
+    complete.chunks = [&, num_chunks = upload.next_sequence()](const StreamUpload::TakeChunk& take) -> absl::Status {
+      for (uint64_t sequence = 0; sequence < num_chunks; ++sequence) {
+        ASSIGN_OR_RETURN(const std::string chunk, journal_->ReadChunk(handle.id_, sequence));
+        const absl::string_view span = chunk;
+        RETURN_IF_ERROR(take({&span, 1}));
+      }
+      return absl::OkStatus();
+    };
+  }
+  return commits->Commit(complete);
+}
+
+std::optional<double> Round::FactorOf(const UploadHandle& handle) const {
+  if (!handle.stream_.has_value() || !config_->stream->has_factors) return std::nullopt;
+  return handle.stream_->weight;
 }
 
 void Round::RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
@@ -129,12 +159,13 @@ void Round::RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wa
 absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
   const absl::Duration begin = services_.clock.Monotonic();
   Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
+  if (handle.stream_.has_value()) {
+    receipt.client_id = handle.client_of_key_;
+    receipt.stream = handle.stream_;
+  }
   auto tuples = std::make_shared<const std::vector<uint64_t>>(upload.CountTuples());
-  std::string leaf = MakeLeaf(handle, upload);
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());
-  const Aggregation& aggregation = AggregationForPrepare();
-  RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
-  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
+  const std::string leaf = MakeLeaf(handle, upload);
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, Prepare(handle, upload));
   upload.reservation().SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = services_.clock.Monotonic();
   const uint64_t bytes = receipt.num_bytes;
@@ -143,30 +174,53 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   MutexLock merge(&merge_mu_);
   const absl::Duration merge_begin = services_.clock.Monotonic();
   absl::StatusOr<Receipt> added =
-      Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), std::move(leaf));
+      Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), leaf);
   const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
   add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
   RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
   return added;
 }
 
+absl::StatusOr<PreparedSubmission> Round::Prepare(const UploadHandle& handle, Upload& upload) const {
+  const Aggregation& aggregation = AggregationForPrepare();
+  if (upload.is_partial()) {
+    ASSIGN_OR_RETURN(std::vector<PartialBlock> blocks, upload.TakePartial());
+    return aggregation.PreparePartial(std::move(blocks));
+  }
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(handle)));
+  RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
+  return aggregation.Prepare(std::move(updates));
+}
+
+absl::Status Round::CheckRoomLocked(uint64_t num_submissions) const {
+  const uint64_t most = config_->max_submissions;
+  if (most == 0 || committed_.num_submissions() + num_submissions <= most) return absl::OkStatus();
+  const std::string already =
+      absl::StrCat("there are ", committed_.num_submissions(), " of max_submissions ", most, " submissions already");
+  if (num_submissions == 1) return absl::ResourceExhaustedError(already);
+  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_submissions));
+}
+
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
-                                   PreparedSubmission prepared, TuplesPerTensor tuples, std::string leaf) {
+                                   PreparedSubmission prepared, TuplesPerTensor tuples, const std::string& leaf) {
   // Allocated before the Add: what is in the sum must be recorded even if no memory is left.
   SubmissionTable::Map records;
-  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
-                                                        "", "", prepared.clip, upload.weight(), std::nullopt, leaf});
+  const bool is_sum = prepared.updates.front()->is_partial();
+  const uint64_t num_submissions = prepared.num_submissions;
+  const std::optional<double> weight = is_sum ? std::nullopt : std::optional(upload.weight());
+  records.emplace(handle.client_id,
+                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "",
+                                      prepared.clip, weight, FactorOf(handle), num_submissions, leaf});
+  const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
+    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoomLocked(num_submissions));
   }
   const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
-  absl::Status recorded = journal_->Write(
-      &Store::PutSubmission, handle.client_id,
-      SubmissionRecord{handle.submission_id, handle.tag, handle.id_, upload.next_sequence(), receipt.num_tuples,
-                       receipt.num_bytes, hash, upload.weight(), std::nullopt, std::move(leaf)});
+  absl::Status recorded = journal_->Write(&Store::PutSubmission, handle.client_id, stored);
   if (!recorded.ok()) {
     sum_.UpdateReservation();
     return recorded;
@@ -184,7 +238,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
     return FailAfterPartialAdd(added);
   }
   MutexLock lock(&mu_);
-  latest_tuples_.swap(tuples);
+  if (!is_sum) latest_tuples_.swap(tuples);
   handle.is_submission_ = true;
   return RecordLocked(records.extract(records.begin()), std::move(receipt));
 }
@@ -208,7 +262,8 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
   committed_.Insert(std::move(record));
-  if (life_.is_open() && committed_.num_submissions() == config_->max_submissions) {
+  const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;
+  if (most != 0 && life_.is_open() && committed_.num_submissions() >= most) {
     FinalizeLocked(PrepareToFinalizeLocked(), services_.clock.Now());
   }
   return receipt;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,24 @@
 #include "absl/time/time.h"
 #include "host/spec/spec.h"
 #include "service/auth/identity.h"
+#include "service/rounds/home_servers.h"
 
 namespace sparseagg::service {
+
+class StreamCommits;
+
+// What the rounds of a stream have beside their spec. docs/streams.md.
+struct StreamPart {
+  std::string id;        // of the stream
+  uint64_t version = 0;  // that the round is; 0: it is the intake, which has the uploads of all versions
+  // Of the intake: the serialised v1::StreamSpec, and who takes its commits.
+  std::string spec;
+  std::weak_ptr<StreamCommits> commits;
+  // Of a version: whether the table of staleness weights has others than 1. All tensors are then weighted kByWeight.
+  bool has_factors = false;
+  // Of a version: the intake's config, of which all uploads are.
+  std::shared_ptr<const struct RoundConfig> uploads;
+};
 
 // The configuration of one round. Made by DecodeRoundSpec; immutable once the round is open, and shared by its uploads.
 struct RoundConfig {
@@ -28,15 +45,22 @@ struct RoundConfig {
   uint64_t max_tuples_per_submission = 0;              // 0: none
   uint64_t max_bytes_per_submission = 0;               // decoded keys and values; 0: none
   bool keep_submissions = false;                       // as asked for; see KeepsSubmissions
+  bool stays_open = false;                             // it does not close itself
+  bool accepts_partials = false;                       // submissions may be partials
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
   bool has_certificate = false;                        // the round gets a signed certificate
   bool allows_export = false;  // coordinators may read the submissions of the round once it is DONE
   std::string leaf_salt_key;   // with has_certificate: secret of the salts; empty: Round::Open chooses one
+  HomeServers homes;           // the servers of the round; none: this one alone
   std::string wire_spec;       // serialised spec; equal for two requests of the same round
+  std::shared_ptr<StreamPart> stream = nullptr;  // null: of no stream
 
   // Returns: the round's name in the log: the id, with "TENANT/" before it unless that is the default tenant.
   std::string LogName() const;
+  // Returns: whether this is the intake of a stream, or a version of one.
+  bool IsIntake() const { return stream != nullptr && stream->version == 0; }
+  bool IsVersion() const { return stream != nullptr && stream->version != 0; }
   // Returns: the index of the tensor. Errors: INVALID_ARGUMENT: no such tensor; the message lists the tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
   // The same; an empty name stands for the only tensor. Errors: INVALID_ARGUMENT: also if there are several.

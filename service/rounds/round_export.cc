@@ -88,6 +88,7 @@ absl::Status Round::ReadForExport(const ExportQuery& query, uint64_t first, uint
 
 absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_view page_token) {
   RETURN_IF_ERROR(CheckExported(query));
+  if (query.sample_every != 0 && IsMergedOnArrival(query.tensor)) return SampleMerged(query, page_token);
   ASSIGN_OR_RETURN(ExportPosition at, ResumeExport(page_token));
   const TensorSpec& spec = config_->tensors[query.tensor];
   const uint64_t row_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) : KeyBytes(spec);
@@ -101,6 +102,11 @@ absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_
   };
   if (at.submission > rows.size()) return ForeignPageToken(page_token);
   ExportPage page;
+  if (query.sample_every == 0) {
+    // So that the columns of a full page are not copied as they grow. What is not used takes no memory.
+    page.keys.reserve(query.max_bytes / row_bytes * KeyBytes(spec));
+    page.values.reserve(query.max_bytes / row_bytes * (row_bytes - KeyBytes(spec)));
+  }
   const uint64_t first = at.submission;
   uint64_t head_bytes = 0;
   for (uint64_t s = first; s < rows.size(); ++s) {
@@ -139,7 +145,8 @@ absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_
 
 uint64_t Round::ExportPageBytes(const ExportQuery& query) const {
   const uint64_t row_bytes = SaturatingMultiply(ExportedRowBytes(config_->tensors[query.tensor]), kMaxTerms);
-  return SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
+  const uint64_t bytes = SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
+  return IsMergedOnArrival(query.tensor) ? SaturatingAdd(bytes, kSampledRows * sizeof(uint64_t)) : bytes;
 }
 
 }  // namespace sparseagg::service

@@ -40,6 +40,10 @@ class RoundJournal : public Journal {
   absl::StatusOr<std::string> ReadChunk(uint64_t upload, uint64_t sequence) const {
     return store()->ReadChunk(number_, upload, sequence);
   }
+  // Writes the cut of a version of the stream that the round is.
+  absl::Status PutCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
+    return Write(&Store::PutCut, version, record, oldest);
+  }
   // Removes all that was written, and writes nothing from then on.
   absl::Status Delete() {
     RETURN_IF_ERROR(Write(&Store::DeleteRound));

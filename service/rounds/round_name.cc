@@ -27,6 +27,18 @@ absl::StatusOr<std::string> ParseRoundName(absl::string_view name) {
   return std::string(id);
 }
 
+std::string StreamName(absl::string_view id) { return absl::StrCat(kStreamPrefix, id); }
+
+absl::StatusOr<std::string> ParseStreamName(absl::string_view name) {
+  absl::string_view id = name;
+  if (!absl::ConsumePrefix(&id, kStreamPrefix)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name ", QuotedId(name), " is not a stream name; stream names are streams/ID"));
+  }
+  RETURN_IF_ERROR(CheckName(id, "stream_id"));
+  return std::string(id);
+}
+
 absl::Status CheckReason(absl::string_view reason) {
   if (reason.size() <= kMaxReasonBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(

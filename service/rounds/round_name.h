@@ -14,6 +14,10 @@ namespace sparseagg::service {
 std::string RoundName(absl::string_view id);
 // Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
 absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
+// Of streams: "streams/ID".
+inline constexpr char kStreamPrefix[] = "streams/";
+std::string StreamName(absl::string_view id);
+absl::StatusOr<std::string> ParseStreamName(absl::string_view name);
 
 // Checks the reason that a caller gives for the end of a round or a task.
 // Errors: INVALID_ARGUMENT: more than 1024 bytes.

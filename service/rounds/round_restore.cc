@@ -14,8 +14,14 @@ absl::Status Round::StartJournal(uint64_t number) {
   journal_->Start(number);
   std::string noise_key_id;
   if (config_->HasPrivacy()) noise_key_id = privacy::NoiseKeyId(*services_.noise_key);
-  return journal_->Write(&Store::PutRound, RoundRecord{config_->tenant, config_->id, config_->wire_spec, create_time_,
-                                                       std::move(noise_key_id), config_->leaf_salt_key});
+  RoundRecord record{config_->tenant,         config_->id,           config_->wire_spec, create_time_,
+                     std::move(noise_key_id), config_->leaf_salt_key};
+  if (config_->IsIntake()) record.stream_spec = config_->stream->spec;
+  if (config_->IsVersion()) {
+    record.stream = config_->stream->id;
+    record.version = config_->stream->version;
+  }
+  return journal_->Write(&Store::PutRound, record);
 }
 
 absl::Status Round::CheckNoiseKey(absl::string_view noise_key_id) const {
@@ -33,6 +39,11 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
     next_upload_ = record.upload;
     ASSIGN_OR_RETURN(upload, OpenUploadLocked({client_id, record.submission_id}, /*is_named=*/false, record.tag, {}));
   }
+  if (config_->IsVersion()) {
+    MutexLock lock(&mu_);
+    upload->stream_ = StreamPlaceOf(record);
+    upload->client_of_key_ = record.client_id;
+  }
   const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
   if (!read.ok()) Discard(*upload);
   RETURN_IF_ERROR(read);
@@ -44,13 +55,22 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
                                           config_->LogName(), "' are not those that the client committed"));
 }
 
+StreamPlace Round::StreamPlaceOf(const SubmissionRecord& record) const {
+  return {config_->stream->version, record.position.value_or(0), record.base_version,
+          record.client_weight.value_or(1.0)};
+}
+
 void Round::RestoreWithdrawn(std::vector<std::string> leaves) {
   MutexLock lock(&mu_);
   withdrawn_leaves_ = std::move(leaves);
 }
 
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
-  const Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
+  Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
+  if (config_->IsVersion()) {
+    receipt.client_id = record.client_id;
+    receipt.stream = StreamPlaceOf(record);
+  }
   SubmissionTable::Map records;
   records.emplace(client_id, CommittedSubmission{record.hash,
                                                  receipt,
@@ -62,6 +82,7 @@ void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord&
                                                  {},
                                                  record.weight,
                                                  record.client_weight,
+                                                 record.num_submissions,
                                                  record.leaf});
   MutexLock lock(&mu_);
   committed_.Insert(records.extract(records.begin()));
@@ -94,7 +115,7 @@ void Round::RestoreState(const StateRecord& record) {
   {
     MutexLock merge(&merge_mu_);
     MutexLock lock(&mu_);
-    if (is_undone) MultiplyStoredWeightsLocked();
+    if (is_undone && !config_->IsVersion()) MultiplyStoredWeightsLocked();
     certificate_ = {record.certificate, record.certificate_content};
     if (record.name == StateRecord::Name::kSealed) {
       life_.Seal();

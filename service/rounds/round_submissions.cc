@@ -20,7 +20,8 @@ std::vector<absl::string_view> SortedUnique(absl::Span<const std::string> ids) {
 
 }  // namespace
 
-absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token) const {
+absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                             bool with_withdrawn) const {
   absl::string_view last_client;
   if (!page_token.empty()) {
     ASSIGN_OR_RETURN(last_client, PlaceOf(page_token, create_time_));
@@ -29,16 +30,18 @@ absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, a
   {
     MutexLock lock(&mu_);
     page.submissions = committed_.List(page_token.empty() ? nullptr : &last_client, page_size + 1);
+    if (with_withdrawn && page.submissions.size() <= page_size) page.withdrawn_leaves = withdrawn_leaves_;
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();
-    page.next_page_token = MakePageToken(create_time_, page.submissions.back().client_id);
+    page.next_page_token = MakePageToken(create_time_, page.submissions.back().key);
   }
   return page;
 }
 
 bool Round::HasSubmission(absl::string_view client_id, absl::string_view submission_id) const {
   MutexLock lock(&mu_);
+  if (config_->IsIntake()) return FindCommittedLocked({client_id, submission_id}).has_value();
   return committed_.Find(client_id, submission_id) != nullptr;
 }
 

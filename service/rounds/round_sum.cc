@@ -38,8 +38,9 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
 uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag,
                                    absl::string_view leaf) {
   // The client id is twice in the table of submissions and twice in the aggregation; retries bring another submission
-  // id and tag.
-  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size()) + leaf.size();
+  // id and tag. A leaf is copied for the certificate, and has two hashes in the tree.
+  const uint64_t leaf_bytes = leaf.empty() ? 0 : 2 * (leaf.size() + sizeof(std::string)) + 64;
+  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size()) + leaf_bytes;
 }
 
 absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared,
@@ -106,6 +107,12 @@ absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl:
   });
   UpdateReservation();
   return read;
+}
+
+absl::StatusOr<PartialBlock> RoundSum::ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows) {
+  auto block = ToStatus([&] { return aggregation_->ExportPartial(tensor, first, last, max_rows); });
+  UpdateReservation();
+  return block;
 }
 
 absl::StatusOr<Results> RoundSum::Finish() {

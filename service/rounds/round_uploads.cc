@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<UploadHandle>> Round::OpenUploadLocked(UploadName
     return RefuseLocked(name.first, OpenLimitError(tenant_.uploads, "uploads", "uploads", services_.metrics));
   }
   Permit permit(&tenant_.uploads);
-  auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, config_,
+  auto upload = std::make_shared<UploadHandle>(std::string(name.first), std::string(name.second), tag, UploadConfig(),
                                                &tenant_.budget, std::move(permit), journal_);
   {
     // Against the lock order, which is safe: nobody else has this handle yet.
@@ -106,7 +106,7 @@ void Round::DiscardLocked(UploadHandle& upload, absl::Status status) {
   // Two kinds are not counted as refused: uploads of a one-shot call (its round has no id), which end with the call,
   // and those that late chunks of a committed submission have opened again.
   upload.counts_as_refused_ =
-      !config_->id.empty() && !committed_.HasUpload({upload.client_id, upload.submission_id}, upload.tag);
+      !config_->id.empty() && !HasUploadLocked({upload.client_id, upload.submission_id}, upload.tag);
   if (upload.counts_as_refused_) ++num_refused_;
 }
 
@@ -222,7 +222,7 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
 
 UploadTable::Map::node_type Round::RemoveOtherTagLocked(UploadName name, const std::string& tag) {
   const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
-  if (upload == nullptr || upload->tag == tag || committed_.HasUpload(name, tag)) return {};
+  if (upload == nullptr || upload->tag == tag || HasUploadLocked(name, tag)) return {};
   if (upload->is_committing_) {
     // The commit goes on without the name. Whichever upload is committed last is compared with the other.
     uploads_.RemoveName(*upload);
@@ -248,7 +248,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
       // A late chunk of a committed submission is answered with its progress. Not chunk 0 without a tag where there is
       // no upload: it may begin other content, so it opens an upload, and the commit compares.
       const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
-      if (may_be_late && committed_.HasUpload(name, tag)) return committed_.Find(client_id)->progress();
+      if (may_be_late && HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
     }
     if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
@@ -288,7 +288,7 @@ absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, 
                                                   const std::string& tag) {
   const UploadName name(client_id, submission_id);
   MutexLock lock(&mu_);
-  if (committed_.HasUpload(name, tag)) return committed_.Find(client_id)->progress();
+  if (HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
   const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
   if (upload == nullptr) return NoUploadError(name);
   return upload->tag == tag ? upload->progress_ : UploadProgress{};

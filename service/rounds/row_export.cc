@@ -52,6 +52,9 @@ void AppendKeys(const TensorSpec& spec, const UpdateRows& update, RowInterval ro
   std::visit(copy, update.keys);
 }
 
+// Rows that are converted at a time.
+constexpr uint64_t kNarrowedRows = 4096;
+
 // How the values of a dtype are made of folded ones. Nearest: of a finite value, the nearest one within the finite
 // range of the dtype; of others, the same.
 struct Float32Terms {
@@ -61,6 +64,8 @@ struct Float32Terms {
     constexpr double kMost = std::numeric_limits<float>::max();
     return static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
   }
+  // Beyond the range: infinite, which is another value.
+  static Value Cast(double value) { return static_cast<float>(value); }
   static double Widen(float value) { return value; }
 };
 struct Float16Terms {
@@ -69,6 +74,7 @@ struct Float16Terms {
   static Value Nearest(double value) {
     return RoundToFloat16(std::isfinite(value) ? std::clamp(value, -65504.0, 65504.0) : value);
   }
+  static Value Cast(double value) { return RoundToFloat16(value); }
   static double Widen(uint16_t bits) { return WidenFloat16(bits); }
 };
 struct BFloat16Terms {
@@ -78,6 +84,7 @@ struct BFloat16Terms {
     constexpr double kMost = 0x1.fep127;
     return RoundToBFloat16(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value);
   }
+  static Value Cast(double value) { return RoundToBFloat16(value); }
   static double Widen(uint16_t bits) { return WidenBFloat16(bits); }
 };
 struct Int32Terms {
@@ -87,6 +94,7 @@ struct Int32Terms {
     using Limits = std::numeric_limits<int32_t>;
     return static_cast<int32_t>(std::clamp<int64_t>(value, Limits::min(), Limits::max()));
   }
+  static Value Cast(int64_t value) { return static_cast<int32_t>(value); }
   static int64_t Widen(int32_t value) { return value; }
 };
 
@@ -105,12 +113,37 @@ bool AppendTerm(std::vector<typename Terms::Wide>& rest, std::vector<typename Te
   return is_whole;
 }
 
+// Converts values up to the first one that the dtype does not hold. Returns: their number.
+template <typename Terms>
+size_t NarrowExact(const std::byte* wide, size_t count, typename Terms::Value* out) {
+  using Wide = typename Terms::Wide;
+  constexpr size_t kStep = 64;  // few enough that what is converted in vain does not count
+  for (size_t begin = 0; begin < count; begin += kStep) {
+    const size_t end = std::min(count, begin + kStep);
+    bool is_exact = true;
+    for (size_t i = begin; i < end; ++i) {
+      Wide value;
+      std::memcpy(&value, wide + i * sizeof(Wide), sizeof(Wide));
+      out[i] = Terms::Cast(value);
+      is_exact &= Terms::Widen(out[i]) == value;
+    }
+    if (is_exact) continue;
+    for (size_t i = begin;; ++i) {
+      Wide value;
+      std::memcpy(&value, wide + i * sizeof(Wide), sizeof(Wide));
+      if (!(Terms::Widen(out[i]) == value)) return i;
+    }
+  }
+  return count;
+}
+
 template <typename Terms>
 absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
                                         uint64_t max_rows, ExportPage& page) {
   using Wide = typename Terms::Wide;
   std::vector<Wide> rest(spec.row_width);
   std::vector<typename Terms::Value> narrow(spec.row_width);
+  std::vector<typename Terms::Value> narrowed;
   const size_t row_bytes = rest.size() * sizeof(Wide);
   uint64_t row = rows.begin;
   uint64_t first = row;  // the first row whose key is not appended: those up to `row` are of one term each
@@ -118,7 +151,19 @@ absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows
     AppendKeys(spec, update, {first, row}, page.keys);
     first = row;
   };
-  for (; row < rows.end; ++row) {
+  const size_t columns = rest.size();
+  while (row < rows.end) {
+    // Most rows are those of keys that the submission lists once.
+    const uint64_t room = std::max<uint64_t>(page.num_rows == 0 ? 1 : 0, max_rows - std::min(max_rows, page.num_rows));
+    const uint64_t most = std::min({room, rows.end - row, kNarrowedRows});
+    narrowed.resize(most * columns);
+    const uint64_t exact =
+        NarrowExact<Terms>(update.values + row * row_bytes, most * columns, narrowed.data()) / columns;
+    page.values.append(reinterpret_cast<const char*>(narrowed.data()), exact * columns * sizeof(narrowed[0]));
+    page.num_rows += exact;
+    row += exact;
+    if (most == 0) break;
+    if (exact == most) continue;
     const size_t values_before = page.values.size();
     std::memcpy(rest.data(), update.values + row * row_bytes, row_bytes);
     uint64_t num_terms = 1;
@@ -133,10 +178,13 @@ absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows
       break;
     }
     page.num_rows += num_terms;
-    if (num_terms == 1) continue;
+    if (num_terms == 1) {
+      ++row;
+      continue;
+    }
     append_keys();
     for (uint64_t term = 0; term < num_terms; ++term) AppendKey(spec, KeyAt(update.keys, row), page.keys);
-    ++first;
+    first = ++row;
   }
   append_keys();
   return row;

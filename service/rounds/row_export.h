@@ -28,6 +28,9 @@ struct ExportPage {
 // The most rows that one row of folded repeated keys is exported as.
 inline constexpr uint64_t kMaxTerms = 64;
 
+// Unfinished rows that are read at a time to sample their keys.
+inline constexpr uint64_t kSampledRows = uint64_t{1} << 16;
+
 // Returns: bytes of one exported row.
 uint64_t ExportedRowBytes(const TensorSpec& spec);
 

@@ -76,6 +76,7 @@ absl::Status SubmissionBatch::CheckLengths(Tuples& tuples) const {
     default:
       return Invalid(slice, "keys must be U32, U64 or IMPLICIT");
   }
+  if (slice.slice.is_partial) return Invalid(slice, "partials are sent one by one");
   if (slice.slice.view.value_packing == wire::ValuePacking::kInt8Scaled) {
     return Invalid(slice, "values must not be INT8_SCALED");
   }
@@ -115,6 +116,7 @@ Chunk& SubmissionBatch::Next() {
 
 absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
                                     const Chunk& chunk) {
+  if (round.config().IsIntake()) return round.SubmitToStream(client_id, submission_id, chunk);
   ASSIGN_OR_RETURN(const auto upload, round.OpenStreamUpload(client_id, submission_id, /*on_discard=*/nullptr));
   absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
     RETURN_IF_ERROR(round.Append(*upload, chunk));
@@ -130,7 +132,10 @@ BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids,
   outcome.codes.reserve(client_ids.size());
   for (const std::string& client_id : client_ids) {
     const Chunk& chunk = next();
-    const auto receipt = ToStatus([&] { return SubmitWhole(round, client_id, submission_id, chunk); });
+    const auto receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
+      RETURN_IF_ERROR(round.config().homes.CheckHome(client_id));
+      return SubmitWhole(round, client_id, submission_id, chunk);
+    });
     if (receipt.ok()) {
       outcome.num_duplicates += receipt->duplicate ? 1 : 0;
       outcome.num_tuples += receipt->num_tuples;

@@ -29,14 +29,15 @@ std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* cli
   auto it = client_id == nullptr ? submissions_.begin() : submissions_.upper_bound(*client_id);
   for (; it != submissions_.end() && listed.size() < max_size; ++it) {
     const CommittedSubmission& submission = it->second;
-    listed.push_back({submission.receipt, submission.hash, submission.weight, submission.client_weight});
+    listed.push_back(
+        {submission.receipt, it->first, submission.hash, submission.weight, submission.client_weight, submission.leaf});
   }
   return listed;
 }
 
 void SubmissionTable::Insert(Map::node_type submission) {
   const Receipt& receipt = submission.mapped().receipt;
-  ++num_submissions_;
+  num_submissions_ += submission.mapped().num_submissions;
   num_tuples_ += receipt.num_tuples;
   num_bytes_ += receipt.num_bytes;
   clip_.Add(submission.mapped().clip);
@@ -46,7 +47,7 @@ void SubmissionTable::Insert(Map::node_type submission) {
 void SubmissionTable::Withdraw(absl::string_view client_id, Map& withdrawn) {
   Map::node_type submission = submissions_.extract(submissions_.find(client_id));
   const Receipt& receipt = submission.mapped().receipt;
-  --num_submissions_;
+  num_submissions_ -= submission.mapped().num_submissions;
   num_tuples_ -= receipt.num_tuples;
   num_bytes_ -= receipt.num_bytes;
   clip_.Add(submission.mapped().clip, -1);

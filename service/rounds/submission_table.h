@@ -32,12 +32,27 @@ struct CommittedSubmission {
   ClipOutcome clip = {};
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 
   // Returns: what the store keeps of it.
   SubmissionRecord Record() const {
-    return {receipt.submission_id, tag,  upload, num_chunks,    receipt.num_tuples,
-            receipt.num_bytes,     hash, weight, client_weight, leaf};
+    SubmissionRecord record{receipt.submission_id,
+                            tag,
+                            upload,
+                            num_chunks,
+                            receipt.num_tuples,
+                            receipt.num_bytes,
+                            hash,
+                            weight,
+                            client_weight,
+                            num_submissions,
+                            leaf};
+    if (!receipt.stream.has_value()) return record;
+    record.position = receipt.stream->position;
+    record.base_version = receipt.stream->base_version;
+    record.client_id = receipt.client_id;
+    return record;
   }
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };
@@ -50,7 +65,7 @@ class SubmissionTable {
   using Map = std::map<std::string, CommittedSubmission, std::less<>>;
 
   size_t size() const { return submissions_.size(); }
-  // Submissions inserted and not withdrawn, and their tuples and bytes; also after DropAll.
+  // Submissions inserted and not withdrawn, with those in partials; and their tuples and bytes; also after DropAll.
   uint64_t num_submissions() const { return num_submissions_; }
   uint64_t num_tuples() const { return num_tuples_; }
   uint64_t num_bytes() const { return num_bytes_; }

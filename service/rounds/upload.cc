@@ -38,11 +38,17 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
   if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();
   RETURN_IF_ERROR(CheckSequence(chunk));
   RETURN_IF_ERROR(CheckWeight(chunk));
+  RETURN_IF_ERROR(CheckBaseVersion(chunk));
   if (chunk.sequence == 0) {
     RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
     weight_ = chunk.weight;
+    base_version_ = chunk.base_version.value_or(0);
   }
   for (const ChunkSlice& slice : chunk.slices) {
+    if (slice.is_partial) {
+      RETURN_IF_ERROR(AppendPartial(chunk.sequence, slice));
+      continue;
+    }
     RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice, /*more_chunks=*/!chunk.last));
   }
   ++next_sequence_;
@@ -65,6 +71,11 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", chunk.sequence, ": weight ", *chunk.weight, " differs from the weight of chunk 0"));
   }
+  const bool is_partial = !chunk.slices.empty() && chunk.slices.front().is_partial;
+  if (is_partial && chunk.weight.has_value()) {
+    return absl::InvalidArgumentError("chunk 0: a partial has the weights of its submissions, and none of its own");
+  }
+  if (is_partial) return absl::OkStatus();
   for (const TensorSpec& spec : config_->tensors) {
     if (chunk.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *chunk.weight));
@@ -73,6 +84,22 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Upload::CheckBaseVersion(const Chunk& chunk) const {
+  if (config_->stream == nullptr) {
+    if (!chunk.base_version.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.sequence, ": base_version is of submissions to streams, and this is a round"));
+  }
+  if (chunk.sequence == 0) {
+    if (chunk.base_version.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "chunk 0: base_version is missing; a submission to a stream says which version it was computed from");
+  }
+  if (!chunk.base_version.has_value() || chunk.base_version == base_version_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.sequence, ": base_version ", *chunk.base_version,
+                                                 " differs from that of chunk 0, ", base_version_));
 }
 
 absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const {
@@ -92,9 +119,50 @@ absl::Status Upload::CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_
   return absl::OkStatus();
 }
 
+absl::Status Upload::AppendPartial(uint64_t chunk, const ChunkSlice& slice) {
+  ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
+  const TensorSpec& spec = config_->tensors[tensor];
+  if (!config_->accepts_partials) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the round takes no partials (RoundSpec.accept_partials)"));
+  }
+  if (!builders_.empty() || !imported_.empty()) {
+    return InvalidSlice(spec, chunk, "rows of a partial in a submission with others");
+  }
+  if (!partial_.has_value()) partial_.emplace(config_->tensors);
+  PartialBuilder& blocks = partial_->blocks;
+  const uint64_t size = slice.view.values.size();
+  const uint64_t bytes = SaturatingAdd(num_bytes_, size);
+  RETURN_IF_ERROR(CheckLimits(spec, chunk, num_tuples_, bytes));
+  const uint64_t held_bytes = reservation_.bytes() - blocks.memory_bytes();
+  // The bytes in one place, the rows of a block, and those of all blocks, which may move as they grow.
+  RETURN_IF_ERROR(reservation_.Grow(SaturatingAdd(SaturatingMultiply(size, 4), blocks.memory_bytes()),
+                                    absl::StrCat("a partial of ", Quoted(spec))));
+  Column<char> copy;
+  const absl::string_view whole = slice.view.values.Flatten(copy);
+  const uint64_t rows_before = blocks.num_rows(tensor);
+  const uint64_t all_before = blocks.num_rows();
+  const absl::Status appended = blocks.Append(whole);
+  if (!appended.ok()) {
+    return absl::Status(appended.code(), absl::StrCat(Quoted(spec), ", chunk ", chunk, ": ", appended.message()));
+  }
+  if (blocks.num_rows() - all_before != blocks.num_rows(tensor) - rows_before) {
+    return InvalidSlice(spec, chunk, "the partial has rows of another tensor");
+  }
+  RETURN_IF_ERROR(CheckLimits(spec, chunk, blocks.num_rows(), bytes));
+  partial_->hash.Add(whole.data(), whole.size());
+  reservation_.SetTo(held_bytes + blocks.memory_bytes());
+  num_tuples_ = blocks.num_rows();
+  num_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<PartialBlock>> Upload::TakePartial() { return std::move(partial_->blocks).Finish(); }
+
 absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks) {
   ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
   const TensorSpec& spec = config_->tensors[tensor];
+  if (partial_.has_value()) return InvalidSlice(spec, chunk, "rows of one client in a partial");
   if (slice.imported != nullptr) return AppendImported(chunk, tensor, *slice.imported);
   if (imported_.contains(tensor)) return InvalidSlice(spec, chunk, "the tensor came before, in the memory of a device");
   SliceView view = slice.view;
@@ -165,6 +233,7 @@ absl::StatusOr<Growth> Upload::ReserveFor(const UpdateBuilder& builder, const Te
 }
 
 ContentHash Upload::Hash() const {
+  if (partial_.has_value()) return partial_->hash.Digest();
   std::vector<uint64_t> words = {weight_.has_value(), std::bit_cast<uint64_t>(weight_.value_or(0.0))};
   for (const auto& [tensor, builder] : builders_) {
     if (builder.num_keys() == 0) continue;  // the same as a tensor that no chunk has named
@@ -191,12 +260,13 @@ std::vector<uint64_t> Upload::CountTuples() const {
   return tuples;
 }
 
-absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
+absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates(std::optional<double> factor) {
   std::vector<ValidatedUpdate> updates;
   updates.reserve(config_->tensors.size());
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
     if (const auto found = imported_.find(tensor); found != imported_.end()) {
-      updates.push_back(std::move(found->second));
+      const ValidatedUpdate& update = found->second;
+      updates.push_back(factor.has_value() ? update.WithWeight(update.weight() * *factor) : update);
       continue;
     }
     UpdateBuilder& builder = builders_.try_emplace(tensor, &config_->tensors[tensor]).first->second;
@@ -204,7 +274,7 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates() {
     RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "the search for repeated keys"));
     ASSIGN_OR_RETURN(ValidatedUpdate update, std::move(builder).Finish(weight_.value_or(1.0)));
     reservation_.SetTo(held_bytes);
-    updates.push_back(std::move(update));
+    updates.push_back(factor.has_value() ? update.WithWeight(update.weight() * *factor) : std::move(update));
   }
   builders_.clear();
   imported_.clear();

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/content_hash.h"
+#include "host/partial.h"
 #include "host/spec/dtype.h"
 #include "host/updates/slice.h"
 #include "host/updates/update.h"
@@ -31,6 +32,7 @@ struct ChunkSlice {
   std::optional<DType> dtype;  // of the values as sent; Append widens them to the tensor's. nullopt: as `view` says
   // Declarations about the keys of all slices of the tensor, in their order. One slice that declares is enough.
   // TakeUpdates checks them.
+  bool is_partial = false;   // `view.values` are blocks of a partial; there are no keys
   bool keys_sorted = false;  // no key is less than the one before it; keys may repeat
   bool keys_unique = false;  // no key repeats
   // The tensor's whole update, in the memory of the engine's device (Engine::Import), in place of `view`. Only the
@@ -45,6 +47,7 @@ struct Chunk {
   // Of the submission, in chunk 0. Later chunks repeat it or leave it out. Left out of chunk 0: each submission counts
   // alike, which tensors weighted by_weight refuse.
   std::optional<double> weight;
+  std::optional<uint64_t> base_version = std::nullopt;  // in chunk 0, of a submission to a stream
   std::vector<ChunkSlice> slices;
   absl::Span<const absl::string_view> message;  // as received, for service/store; borrowed; Upload does not read it
 };
@@ -93,6 +96,7 @@ class Upload {
   uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
   uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
   double weight() const { return weight_.value_or(1.0); }    // of the submission; 1 if none was sent
+  uint64_t base_version() const { return base_version_; }    // 0 unless the config is of a stream
   uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
 
   // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,
@@ -108,7 +112,13 @@ class Upload {
   // Returns: one update per tensor, in the order of the spec; an empty one for a sparse tensor without slices.
   // Requires: complete(). Errors: INVALID_ARGUMENT: keys are not as declared, or a dense tensor lacks rows.
   // RESOURCE_EXHAUSTED: the memory budget has no room for the check of keys_unique.
-  absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates();
+  // `factor`: of a stream whose table is not all ones: each update gets the weight of its tensor times this; 1 is the
+  // weight of a tensor weighted kUniform.
+  absl::StatusOr<std::vector<ValidatedUpdate>> TakeUpdates(std::optional<double> factor = std::nullopt);
+  // Whether the submission is a partial.
+  bool is_partial() const { return partial_.has_value(); }
+  // Returns: the rows of a partial, as TakeUpdates does those of updates. Errors: as of PartialBuilder::Finish.
+  absl::StatusOr<std::vector<PartialBlock>> TakePartial();
   // Returns: what the upload has reserved; after TakeUpdates, the memory of the updates. A caller that keeps them
   // longer than the upload must move the reservation to its own (Reservation::Absorb).
   Reservation& reservation() { return reservation_; }
@@ -118,10 +128,12 @@ class Upload {
  private:
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
+  absl::Status CheckBaseVersion(const Chunk& chunk) const;
   // Takes an imported update of a tensor. Errors: INVALID_ARGUMENT: the tensor has another slice. As of CheckLimits.
   absl::Status AppendImported(uint64_t chunk, size_t tensor, const ValidatedUpdate& update);
   // `chunk`: the number of the chunk. `more_chunks`: it is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
+  absl::Status AppendPartial(uint64_t chunk, const ChunkSlice& slice);
   // Reserves columns of the expected size for a tensor whose first slice is `first`, if there is memory.
   void ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder);
   absl::Status CheckLimits(const TensorSpec& spec, uint64_t chunk, uint64_t tuples, uint64_t bytes) const;
@@ -132,8 +144,15 @@ class Upload {
   Reservation reservation_;
   std::map<size_t, UpdateBuilder> builders_;    // by tensor; only tensors that a chunk has named
   std::map<size_t, ValidatedUpdate> imported_;  // by tensor; no tensor is in both
-  TuplesPerTensor expected_;                    // null: unknown
+  struct Partial {
+    explicit Partial(absl::Span<const TensorSpec> tensors) : blocks(tensors) {}
+    PartialBuilder blocks;
+    ContentHasher hash;
+  };
+  std::optional<Partial> partial_;
+  TuplesPerTensor expected_;  // null: unknown
   std::optional<double> weight_;
+  uint64_t base_version_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;

@@ -29,10 +29,17 @@ class Journal {
   absl::Status Write(absl::StatusOr<Store::Ticket> (Store::*write)(Parameters...), const Arguments&... arguments) {
     if (store_ == nullptr) return absl::OkStatus();
     ASSIGN_OR_RETURN(const Store::Ticket ticket, (store_->*write)(arguments...));
+    Follow(ticket);
+    return absl::OkStatus();
+  }
+
+  // The latest write, for Follow.
+  Store::Ticket latest() const { return latest_; }
+  // Makes WhenDurable and AwaitDurable wait for this write of another owner, too.
+  void Follow(Store::Ticket ticket) {
     Store::Ticket latest = latest_;
     while (latest < ticket && !latest_.compare_exchange_weak(latest, ticket)) {
     }
-    return absl::OkStatus();
   }
 
   // As Store::WhenDurable and AwaitDurable, for all that was written until now.

@@ -19,7 +19,8 @@ enum class Kind : char {
   kChunk = 4,
   kSynced = 5,
   kWithdrawn = 6,
-  kEnd = 7
+  kCut = 7,
+  kEnd = 8
 };
 
 // Numbers are big-endian, so that keys are in ascending order of numbers.
@@ -60,6 +61,13 @@ inline std::string Upload(uint64_t round, uint64_t upload) {
 inline std::string Withdrawn(uint64_t round, uint64_t upload) {
   std::string key = Make(round, Kind::kWithdrawn);
   AppendNumber(upload, &key);
+  return key;
+}
+
+// `round`: the number of the stream.
+inline std::string Cut(uint64_t round, uint64_t version) {
+  std::string key = Make(round, Kind::kCut);
+  AppendNumber(version, &key);
   return key;
 }
 

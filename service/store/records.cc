@@ -14,6 +14,9 @@ std::string EncodeRecord(const RoundRecord& record) {
   message.set_create_time_ns(absl::ToUnixNanos(record.create_time));
   message.set_noise_key_id(record.noise_key_id);
   message.set_leaf_salt_key(record.leaf_salt_key);
+  message.set_stream_spec(record.stream_spec);
+  message.set_stream(record.stream);
+  message.set_version(record.version);
   return message.SerializeAsString();
 }
 
@@ -40,7 +43,13 @@ std::string EncodeRecord(const SubmissionRecord& record) {
   message.set_hash_low(record.hash.second);
   if (record.weight.has_value()) message.set_weight(*record.weight);
   if (record.client_weight.has_value()) message.set_client_weight(*record.client_weight);
+  if (record.num_submissions != 1) message.set_num_submissions(record.num_submissions);
   message.set_leaf(record.leaf);
+  if (record.position.has_value()) {
+    message.set_position(*record.position);
+    message.set_base_version(record.base_version);
+    message.set_client_id(record.client_id);
+  }
   return message.SerializeAsString();
 }
 
@@ -67,11 +76,21 @@ std::string EncodeRecord(const SyncedRecord& record) {
   return message.SerializeAsString();
 }
 
+std::string EncodeRecord(const CutRecord& record) {
+  store::Cut message;
+  message.set_cause(record.cause);
+  message.set_time_ns(absl::ToUnixNanos(record.time));
+  message.set_next_position(record.next_position);
+  return message.SerializeAsString();
+}
+
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
   return RoundRecord{message.tenant(),       message.id(),
                      message.spec(),         absl::FromUnixNanos(message.create_time_ns()),
-                     message.noise_key_id(), message.leaf_salt_key()};
+                     message.noise_key_id(), message.leaf_salt_key(),
+                     message.stream_spec(),  message.stream(),
+                     message.version()};
 }
 
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
@@ -98,7 +117,11 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
                           {message.hash_high(), message.hash_low()}};
   if (message.has_weight()) record.weight = message.weight();
   if (message.has_client_weight()) record.client_weight = message.client_weight();
+  if (message.num_submissions() != 0) record.num_submissions = message.num_submissions();
   record.leaf = message.leaf();
+  if (message.has_position()) record.position = message.position();
+  record.base_version = message.base_version();
+  record.client_id = message.client_id();
   return record;
 }
 
@@ -115,6 +138,11 @@ absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes) {
 absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Synced message, ParseRecord<store::Synced>(bytes));
   return SyncedRecord{message.bytes()};
+}
+
+absl::StatusOr<CutRecord> DecodeCutRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::Cut message, ParseRecord<store::Cut>(bytes));
+  return CutRecord{message.cause(), absl::FromUnixNanos(message.time_ns()), message.next_position()};
 }
 
 }  // namespace sparseagg::service

@@ -23,6 +23,16 @@ struct RoundRecord {
   // an initialiser leaves it out.
   std::string noise_key_id = {};   // NOLINT(readability-redundant-member-init)
   std::string leaf_salt_key = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
+  std::string stream_spec = {};    // NOLINT(readability-redundant-member-init): this is a stream
+  std::string stream = {};         // NOLINT(readability-redundant-member-init): id of the stream of this version
+  uint64_t version = 0;
+};
+
+// The cut of a version of a stream.
+struct CutRecord {
+  int cause = 0;  // v1::CutCause
+  absl::Time time;
+  uint64_t next_position = 0;  // above those of all commits that had begun
 };
 
 // The state of a round that is not open.
@@ -48,7 +58,12 @@ struct SubmissionRecord {
   ContentHash hash;
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt in older records
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
+  uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
+  // Of a commit to a stream: its place; client_weight is its staleness weight.
+  std::optional<uint64_t> position = std::nullopt;
+  uint64_t base_version = 0;
+  std::string client_id = {};  // NOLINT(readability-redundant-member-init): the key may have more
 };
 
 // A committed submission that is taken out of its round.
@@ -84,6 +99,7 @@ std::string EncodeRecord(const SubmissionRecord& record);
 std::string EncodeRecord(const UploadRecord& record);
 std::string EncodeRecord(const ChunkReference& record);
 std::string EncodeRecord(const SyncedRecord& record);
+std::string EncodeRecord(const CutRecord& record);
 
 // Errors: DATA_LOSS: the bytes are not such a record.
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes);
@@ -92,6 +108,7 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
 absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes);
 absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes);
 absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes);
+absl::StatusOr<CutRecord> DecodeCutRecord(absl::string_view bytes);
 
 }  // namespace sparseagg::service
 

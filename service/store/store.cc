@@ -329,4 +329,15 @@ absl::StatusOr<Store::Ticket> Store::WithdrawSubmission(uint64_t round, const Wi
   return ticket;
 }
 
+absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t round, uint64_t version, const CutRecord& record,
+                                            uint64_t oldest) {
+  rocksdb::WriteBatch batch;
+  batch.DeleteRange(keys::Cut(round, 0), keys::Cut(round, oldest));
+  batch.Put(keys::Cut(round, version), EncodeRecord(record));
+  FailPoint("before_cut");
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  FailPoint("after_cut");
+  return ticket;
+}
+
 }  // namespace sparseagg::service

@@ -101,6 +101,9 @@ class Store {
   // The same for a submission that somebody withdraws: keeps its leaf.
   absl::StatusOr<Ticket> WithdrawSubmission(uint64_t round, const WithdrawnSubmission& withdrawn);
 
+  // Writes the cut of a version of the stream `round`, and forgets those of the versions before `oldest`.
+  absl::StatusOr<Ticket> PutCut(uint64_t round, uint64_t version, const CutRecord& record, uint64_t oldest);
+
   // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
   using NumberedTask = std::pair<uint64_t, const TaskRecord*>;
   absl::StatusOr<Ticket> PutTasks(absl::Span<const NumberedTask> tasks);
@@ -137,6 +140,8 @@ class Store {
                             const std::function<absl::Status(absl::string_view)>& take) const;
   // Returns: the leaves of withdrawn submissions.
   absl::StatusOr<std::vector<std::string>> ReadWithdrawn(uint64_t round) const;
+  // Returns: the cuts of the stream `round`, by version.
+  absl::StatusOr<std::map<uint64_t, CutRecord>> ReadCuts(uint64_t round) const;
   // Returns: one chunk of an upload. Errors: NOT_FOUND. DATA_LOSS or ABORTED: as of ForEachChunk.
   absl::StatusOr<std::string> ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const;
   // Removes the upload's chunks from `sequence` on.

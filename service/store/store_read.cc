@@ -122,7 +122,7 @@ absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
 
 absl::StatusOr<std::vector<std::string>> Store::ReadWithdrawn(uint64_t round) const {
   std::vector<std::string> leaves;
-  Database::Range range(*database_, keys::Make(round, Kind::kWithdrawn), keys::Make(round, Kind::kEnd));
+  Database::Range range(*database_, keys::Make(round, Kind::kWithdrawn), keys::Make(round, Kind::kCut));
   for (; range.Valid(); range.Next()) leaves.emplace_back(range.value());
   RETURN_IF_ERROR(range.status());
   return leaves;
@@ -171,6 +171,18 @@ absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t se
     freed->push_back({round, chunk});
   }
   return range.status();
+}
+
+absl::StatusOr<std::map<uint64_t, CutRecord>> Store::ReadCuts(uint64_t round) const {
+  std::map<uint64_t, CutRecord> cuts;
+  Database::Range range(*database_, keys::Make(round, Kind::kCut), keys::Make(round, Kind::kEnd));
+  for (; range.Valid(); range.Next()) {
+    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key());
+    ASSIGN_OR_RETURN(CutRecord record, DecodeCutRecord(range.value()));
+    cuts.emplace(keys::NumberAt(range.key().substr(keys::kRestAt)), record);
+  }
+  RETURN_IF_ERROR(range.status());
+  return cuts;
 }
 
 absl::Status Store::DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence) {

@@ -26,6 +26,7 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t, absl::string_view, 
 }
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t, absl::string_view, uint64_t) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::WithdrawSubmission(uint64_t, const WithdrawnSubmission&) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t, uint64_t, const CutRecord&, uint64_t) { return NoStore(); }
 absl::StatusOr<std::string> Store::ReadChunk(uint64_t, uint64_t, uint64_t) const { return NoStore(); }
 void Store::WhenDurable(Ticket, OnDurable done) { std::exchange(done, nullptr)(NoStore()); }
 absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }

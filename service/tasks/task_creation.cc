@@ -113,6 +113,12 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
   return ids;
 }
 
+std::optional<uint64_t> TaskRegistry::BaseVersionOf(const TaskSnapshot& task) const {
+  const absl::StatusOr<std::shared_ptr<Round>> round =
+      services_.rounds.Find(task.record->tenant, task.record->spec.round);
+  return round.ok() ? (*round)->LatestVersion() : std::nullopt;
+}
+
 void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Round>& round) {
   const std::string& id = round->config().id;
   {

@@ -78,6 +78,8 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
                                                   std::vector<NewTask> tasks);
   // Errors: NOT_FOUND.
   absl::StatusOr<TaskSnapshot> Get(const std::string& tenant, absl::string_view id) const;
+  // Returns: which version of the task's stream a worker that leases it now starts from; nullopt: it has no stream.
+  std::optional<uint64_t> BaseVersionOf(const TaskSnapshot& task) const;
   struct Filter {
     std::optional<TaskState> state;
     std::string round;  // id; empty: all tasks

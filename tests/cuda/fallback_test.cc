@@ -19,6 +19,7 @@
 #include "host/aggregation.h"
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
@@ -58,6 +59,10 @@ class FailsOnce : public Accumulator {
   void Remove(absl::Span<const uint32_t> indices) override { accumulator_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { accumulator_->MultiplyWeights(factors); }
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return accumulator_->ReadPending(); }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
+    return accumulator_->ExportRows(first, last, max_rows);
+  }
+  PartialTotals Totals() const override { return accumulator_->Totals(); }
   uint64_t ReadBytes() const override { return accumulator_->ReadBytes(); }
   absl::Status FoldPending(SubmissionOrder order) override { return accumulator_->FoldPending(order); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }

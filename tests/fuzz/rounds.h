@@ -11,6 +11,7 @@
 #include "service/base/log.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
+#include "service/streams/stream_registry.h"
 
 namespace sparseagg::service {
 
@@ -34,6 +35,7 @@ struct Rounds {
   const std::unique_ptr<Engine> engine = CreateCpuEngine({1});
   ServerContext server;
   Registry registry{server.ForRounds()};
+  StreamRegistry streams{&registry, server.ForRounds()};
 };
 
 }  // namespace sparseagg::service

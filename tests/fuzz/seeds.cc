@@ -3,12 +3,16 @@
 //   sparseagg_fuzz_seeds FOLDER
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "host/cpu/cpu_engine.h"
+#include "host/updates/update.h"
 #include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
+#include "tests/fuzz/partials.h"
 #include "tests/service/support/three_tensors.h"
 
 namespace sparseagg::service {
@@ -138,6 +142,26 @@ std::vector<std::string> HttpBodies() {
           std::string("\"\x80\xc3\xa9\5\1")};
 }
 
+// A partial of each tensor of the target.
+std::vector<std::string> Partials() {
+  std::vector<std::string> seeds;
+  const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 1});
+  for (const TensorSpec& spec : PartialSpecs()) {
+    const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {spec});
+    const std::vector<double> values(20);  // zeros of any dtype
+    for (const std::string client : {"a", "b"}) {
+      UpdateColumns columns;
+      columns.keys = KeyRun{client == "a" ? uint64_t{3} : uint64_t{7}, 10};
+      columns.values = reinterpret_cast<const std::byte*>(values.data());
+      std::vector<ValidatedUpdate> updates = {*ValidatedUpdate::Create(spec, columns, 2.0)};
+      static_cast<void>(aggregation->Add(client, *aggregation->Prepare(std::move(updates))));
+    }
+    static_cast<void>(aggregation->MergePending());
+    seeds.push_back(ExportAll(*aggregation, 0));
+  }
+  return seeds;
+}
+
 }  // namespace
 }  // namespace sparseagg::service
 
@@ -147,6 +171,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = argv[1];
   Write(folder / "batch", Batches());
   Write(folder / "chunk", Chunks());
+  Write(folder / "partial", Partials());
   Write(folder / "spec", Specs());
   Write(folder / "frames", Frames());
   Write(folder / "config", Configs());

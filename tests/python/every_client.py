@@ -34,7 +34,7 @@ class Settled:
             answer = self._loop.run_until_complete(answer)
         elif inspect.isasyncgen(answer):
             answer = self._loop.run_until_complete(all_of(answer))
-        if isinstance(answer, (sa.Round, sa.aio.Round)):
+        if isinstance(answer, (sa.Round, sa.aio.Round, sa.Stream, sa.aio.Stream)):
             return Settled(answer, self._loop)
         return answer
 

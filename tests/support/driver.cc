@@ -103,6 +103,56 @@ std::string DisagreementOnFailure(const std::vector<TensorSpec>& specs, const st
                       " naming '", specs[first.tensor].name, "' and key ", first.key);
 }
 
+// Whether partials keep the bits: no order matters, and sums of integer weights stay exact.
+bool HavePartials(const std::vector<TensorSpec>& specs, const std::vector<RawSubmission>& submissions) {
+  double weights = 0;
+  for (const RawSubmission& submission : submissions)
+    weights += submission.weight > 0 ? submission.weight : 0;  // NaN: 0
+  return std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
+    const bool is_exact = !NeedsWeightSum(spec) || spec.aggregation.numerics == Numerics::kFixedPoint;
+    return OrderMatters(spec) || (!is_exact && weights > 0x1p53);
+  });
+}
+
+// Returns: a partial of an aggregation, in blocks of random sizes.
+absl::StatusOr<std::string> ExportAll(Aggregation& aggregation, Rng& rng) {
+  std::string bytes;
+  for (size_t t = 0; t < aggregation.tensors().size(); ++t) {
+    RETURN_IF_ERROR(aggregation.CheckExportsPartial(t));
+    const uint64_t max_rows = uint64_t{1} << rng.Below(14);
+    constexpr uint64_t kEnd = std::numeric_limits<uint64_t>::max();
+    for (uint64_t first = 0;;) {
+      ASSIGN_OR_RETURN(const PartialBlock block, aggregation.ExportPartial(t, first, kEnd, max_rows));
+      AppendPartialBlock(aggregation.tensors()[t], block, bytes);
+      if (block.last == kEnd) break;
+      first = block.last + 1;
+    }
+  }
+  return bytes;
+}
+
+absl::Status AddPartialOf(Aggregation& from, absl::string_view client, Rng& rng, Aggregation& into) {
+  if (from.num_submissions() == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string bytes, ExportAll(from, rng));
+  PartialBuilder builder(into.tensors());
+  RETURN_IF_ERROR(builder.Append(bytes));
+  ASSIGN_OR_RETURN(std::vector<PartialBlock> blocks, std::move(builder).Finish());
+  ASSIGN_OR_RETURN(PreparedSubmission prepared, into.PreparePartial(std::move(blocks)));
+  return into.Add(std::string(client), std::move(prepared));
+}
+
+absl::StatusOr<std::unique_ptr<Aggregation>> MergePartials(Engine& engine, const std::vector<TensorSpec>& specs,
+                                                           std::vector<std::unique_ptr<Aggregation>> leaves, Rng& rng) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> root, Aggregation::Create(engine, specs));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Aggregation> relay, Aggregation::Create(engine, specs));
+  rng.Shuffle(leaves);
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    RETURN_IF_ERROR(AddPartialOf(*leaves[i], absl::StrCat("leaf ", i), rng, i < leaves.size() / 2 ? *root : *relay));
+  }
+  RETURN_IF_ERROR(AddPartialOf(*relay, "relay", rng, *root));
+  return root;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ValidatedUpdate>> BuildUpdates(const std::vector<TensorSpec>& specs,
@@ -158,6 +208,11 @@ Driven Drive(Engine& engine, const std::vector<TensorSpec>& specs, const std::ve
       driven.results = status;
       return driven;
     }
+  }
+  if (options.partial_engine != nullptr && HavePartials(specs, submissions)) {
+    auto root = MergePartials(*options.partial_engine, specs, std::move(aggregations), rng);
+    driven.results = root.ok() ? std::move(**root).Finish() : root.status();
+    return driven;
   }
   while (aggregations.size() > 1) {
     rng.Shuffle(aggregations);

@@ -24,6 +24,9 @@ struct DriveOptions {
   std::optional<uint64_t> shuffle_seed = std::nullopt;
   // Deals the submissions to this many aggregations, and then merges these in random pairs.
   int num_aggregations = 1;
+  // Adds the aggregations to one of `partial_engine` as partials of random blocks, if the specs have partials; the last
+  // half of them through another aggregation, as a tree. Null: they are merged with MergeFrom.
+  Engine* partial_engine = nullptr;
   // If given: adds the submissions in ascending order of client id, and folds the pending ones after random
   // submissions. For one aggregation only.
   std::optional<uint64_t> fold_seed = std::nullopt;

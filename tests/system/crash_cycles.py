@@ -3,9 +3,9 @@
 
     python tests/system/crash_cycles.py [--cycles N] [--seed N] [--server PATH] [--durability sync]
 
-Cycles are a round and a batch of tasks in turn. The server is killed in every other of each at one of its named fail
-points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same directory, and the
-clients go on.
+Cycles are a round, a batch of tasks and a stream in turn. The server is killed in every other of each at one of its
+named fail points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same
+directory, and the clients go on.
 
 In a round, clients submit their updates concurrently, in streams, in calls of one chunk each, and in batches of many
 clients. Some submit again, and some withdraw. Then the coordinator closes the round, during which the server is killed,
@@ -25,6 +25,15 @@ one more kill, the cycle checks that
 - every acknowledged end of a task has stayed, with its worker, its submission and its result;
 - no task was completed twice, or ended in two ways;
 - the submission of a completed task is in its round.
+
+In a stream, the same clients commit several times, in streams, chunks and batches, while somebody cuts; some withdraw.
+Before and after one more kill, the cycle checks that
+
+- every acknowledged commit is in one version, with the position, staleness and weight that its client was told, and no
+  withdrawn one is;
+- a commit without an acknowledgement is in one version or in none;
+- versions follow one another without gaps, and the positions of each come after those of the one before;
+- each version has the bits of a sum over its list.
 
 With --torn-tails, each kill also takes from each file a part of what no sync had covered: the end of the file is cut,
 or zeroed, at a random place. With --power-failures it takes all of that. Under --durability async, what was
@@ -50,11 +59,12 @@ import sys
 import tempfile
 import time
 
-from crash.fail_points import fail_points, points_of_rounds, points_of_tasks
+from crash.fail_points import fail_points, points_of_rounds, points_of_streams, points_of_tasks
 from crash.failure import Failure
 from crash.lossy_round_cycle import LossyRoundCycle
 from crash.round_cycle import RoundCycle
 from crash.server import Server
+from crash.stream_cycle import StreamCycle
 from crash.task_cycle import TaskCycle
 from crash.torn_files import TornFiles
 from crash.updates import make_batch, make_client
@@ -68,36 +78,41 @@ def run(options: argparse.Namespace) -> int:
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     print(f"crash_cycles: seed {seed}, {options.cycles} cycles", flush=True)
     points = fail_points(REPOSITORY)
-    points_of = [points_of_rounds(points), points_of_tasks(points)]
+    points_of = [points_of_rounds(points), points_of_tasks(points), points_of_streams(points)]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crash-", dir=options.folder))
     disk = _make_disk(options, folder, seed)
     is_lossy = disk is not None and options.durability == "async"
     server = Server(options.server, folder, ["--durability", options.durability], disk)
     hashes: dict[frozenset[str], str] = {}
     hits: collections.Counter[str] = collections.Counter()
-    kills = completed = 0
+    kills = completed = versions = 0
     begin = time.monotonic()
     try:
         for number in range(options.cycles):
             rng = random.Random(seed * 1_000_003 + number)
-            is_round = is_lossy or number % 2 == 0
-            own = points_of[0 if is_round else 1]
-            point = own[number // 4 % len(own)] if number // 2 % 2 == 0 else ""
+            kinds = [2] if options.kinds == "streams" else [0] if is_lossy else [0, 1, 2]
+            kind, turn = kinds[number % len(kinds)], number // len(kinds)
+            own = points_of[kind]
+            point = own[turn // 2 % len(own)] if turn % 2 == 0 else ""
             clients = [make_client(index, seed) for index in range(options.clients)]
             batches = [make_batch(index, seed) for index in range(options.batches)]
-            cycle: RoundCycle | TaskCycle
-            if is_round:
+            cycle: RoundCycle | TaskCycle | StreamCycle
+            if kind == 0:
                 kind_of_round = LossyRoundCycle if is_lossy else RoundCycle
                 cycle = kind_of_round(server, number, rng, point, clients, batches)
-            else:
+            elif kind == 1:
                 cycle = TaskCycle(server, number, rng, point)
+            else:
+                cycle = StreamCycle(server, number, rng, point, clients, batches)
             try:
                 if isinstance(cycle, RoundCycle):
                     listed, found = cycle.run()
                     if hashes.setdefault(listed, found) != found:
                         raise Failure("another cycle had another hash for the same submissions")
-                else:
+                elif isinstance(cycle, TaskCycle):
                     completed += cycle.run()
+                else:
+                    versions += cycle.run()
             except BaseException:
                 print(f"crash_cycles: cycle {number} at '{point or 'a random time'}', seed {seed}; see {folder}")
                 raise
@@ -106,8 +121,8 @@ def run(options: argparse.Namespace) -> int:
                 hits.update(cycle.points)
                 server.close()
             if options.verbose:
-                kind = "round" if is_round else "tasks"
-                print(f"cycle {number}: {kind}, {point or 'random'}, {cycle.num_kills} kills", flush=True)
+                name = ("round", "tasks", "stream")[kind]
+                print(f"cycle {number}: {name}, {point or 'random'}, {cycle.num_kills} kills", flush=True)
     except Failure as failure:
         print(f"crash_cycles: FAILED: {failure}")
         return 1
@@ -116,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
         if disk is not None:
             disk.close()
     shutil.rmtree(folder)
-    never = [point for point in points if not hits[point]] if options.cycles >= 4 * max(map(len, points_of)) else []
+    never = [point for point in points if not hits[point]] if options.cycles >= 6 * max(map(len, points_of)) else []
     figures = {
         "seed": seed,
         "cycles": options.cycles,
@@ -128,6 +143,7 @@ def run(options: argparse.Namespace) -> int:
         "sets": len(hashes),
         "hashes": len(set(hashes.values())),
         "tasks_completed": completed,
+        "versions": versions,
         "torn_files": disk.num_torn if isinstance(disk, TornFiles) else 0,
         "seconds": round(time.monotonic() - begin, 1),
     }
@@ -148,6 +164,7 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--clients", type=int, default=8, help="in a round, each by itself")
     parser.add_argument("--batches", type=int, default=2, help="in a round, of 60 clients each")
+    parser.add_argument("--kinds", choices=["all", "streams"], default="all", help="what the cycles are")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--durability", choices=["sync", "async"], default="sync")
     parser.add_argument(

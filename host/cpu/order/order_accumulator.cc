@@ -23,6 +23,7 @@
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/update_list.h"
 #include "host/result.h"
+#include "host/unfinished_rows.h"
 
 namespace sparseagg::cpu {
 namespace {
@@ -68,6 +69,11 @@ class OrderAccumulator : public Accumulator {
   uint64_t ReadBytes() const override { return list_.ReadBytes(); }
 
   absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }
+
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override {
+    return KeepsSubmissionsError(spec_);
+  }
+  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), {}); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));

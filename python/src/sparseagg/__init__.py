@@ -30,11 +30,12 @@ of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what
 server has signed about a round. ``sparseagg._internal`` is private.
 """
 
-from sparseagg import aio, certificates, errors, robust
+from sparseagg import aio, certificates, errors, robust, staleness
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.types import DTypeLike, Update
 from sparseagg._internal.client.blocking_client import Client, open_round
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_stream import Stream
 from sparseagg._internal.client.blocking_worker import worker
 from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
@@ -55,6 +56,7 @@ from sparseagg._internal.results.info import (
 )
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.results.streams import StreamInfo, StreamPlace, StreamVersion
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
 from sparseagg._internal.spec.clip_spec import ClipSpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
@@ -95,6 +97,10 @@ __all__ = [
     "ServerLimits",
     "SparseaggError",
     "StageTime",
+    "Stream",
+    "StreamInfo",
+    "StreamPlace",
+    "StreamVersion",
     "Submission",
     "SubmissionReceipt",
     "Task",
@@ -110,6 +116,7 @@ __all__ = [
     "open_round",
     "release_memory",
     "robust",
+    "staleness",
     "worker",
 ]
 

@@ -91,6 +91,10 @@ class Aggregator:
         """Leaves all merging to ``finish``: the caller keeps the updates until then."""
 
     def merge(self, other: Aggregator) -> None: ...
+    def add_partial(self, client_id: str, blocks: list[Bulk], first: int, last: int) -> None: ...
+    def export_partial(self, tensor: int, first: int, last: int, max_bytes: int) -> tuple[bytes, int | None]:
+        """Returns a block of a partial, and the first key behind it; None: the block ends at ``last``."""
+
     def withdraw(self, client_id: str) -> bool: ...
     def finish(self, finite: Sequence[int]) -> list[RawResult] | None: ...
     def finish_on_device(self) -> list[RawDeviceResult]: ...
@@ -139,6 +143,7 @@ class MemoryRound:
         submission_id: str,
         weight: float | None,
         parts: list[Part],
+        base_version: int | None = None,
         device_parts: list[DevicePart] = ...,
     ) -> dict[str, Any]:
         """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt.
@@ -147,7 +152,13 @@ class MemoryRound:
         """
 
     def submit_batch(
-        self, client_ids: str, submission_id: str, weights: bytes, num_keys: bytes, parts: list[Part]
+        self,
+        client_ids: str,
+        submission_id: str,
+        weights: bytes,
+        num_keys: bytes,
+        parts: list[Part],
+        base_version: int | None = None,
     ) -> dict[str, Any]:
         """Adds the updates of many clients, as SubmitBatchRequest has them. Returns the fields of the answer."""
 
@@ -207,6 +218,37 @@ class MemoryRounds:
         """Opens a round; returns the one that has the id, if its ``spec`` is the same. None: it cannot be found."""
 
     def find(self, name: str) -> MemoryRound: ...
+    def find_target(self, name: str) -> MemoryRound:
+        """Returns where submissions to a name go: a round, or the intake of a stream."""
+
+    def create_stream(
+        self,
+        stream_id: str,
+        spec: bytes,
+        stream_spec: bytes,
+        tensors: list[dict[str, Any]],
+        min_submissions: int,
+        max_submissions: int,
+        max_tuples_per_submission: int,
+        max_bytes_per_submission: int,
+        deadline: float | None,
+        result_ttl: float | None,
+        keep_submissions: bool,
+        buffer: int,
+        staleness_weights: list[float],
+        max_interval: float | None,
+        one_per_client: bool,
+    ) -> str:
+        """Opens a stream, or finds the one that has the id and the same ``stream_spec``; returns its name."""
+
+    def streams(self) -> list[str]: ...
+    def describe_stream(self, name: str) -> dict[str, Any]: ...
+    def cut_stream(self, name: str, version: int) -> None: ...
+    def delete_stream(self, name: str) -> None: ...
+    def first_after(self, name: str, after: int) -> MemoryRound:
+        """Returns the version whose end ends a wait for versions after ``after``."""
+
+    def ended_after(self, name: str, after: int) -> list[dict[str, Any]]: ...
     def all(self) -> list[MemoryRound]: ...
     def delete(self, name: str) -> None: ...
     def close(self) -> None:

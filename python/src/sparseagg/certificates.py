@@ -10,6 +10,6 @@ certificate proves, and what it does not.
 from sparseagg._internal.certificates.bundle import replay
 from sparseagg._internal.certificates.envelope import VerificationError
 from sparseagg._internal.certificates.verify import verify
-from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
+from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
 
-__all__ = ["Certificate", "SubmissionReceipt", "VerificationError", "replay", "verify"]
+__all__ = ["Certificate", "Leaves", "SubmissionReceipt", "VerificationError", "replay", "verify"]

@@ -99,9 +99,13 @@ class ResourceExhaustedError(SparseaggError):
 
 
 class FailedPreconditionError(SparseaggError):
-    """The state does not allow the call, as with the result of an open round."""
+    """The state does not allow the call, as with the result of an open round.
+
+    ``error.home`` is the address of the server that takes the client's calls instead, in a cluster's round; else None.
+    """
 
     code = grpc.StatusCode.FAILED_PRECONDITION
+    home: str | None = None
 
 
 class _StateError(FailedPreconditionError):

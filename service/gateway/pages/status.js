@@ -93,6 +93,8 @@ function roundCard(round) {
     bytesText(Number(round.numBytes)),
     round.spec.tensors.map(({ name }) => name).join(", "),
   ];
+  const { servers = [], index = 0 } = round.spec.cluster ?? {};
+  if (servers.length > 0) facts.push(`server ${index + 1} of ${servers.length} of a cluster`);
   if (Number(round.numUploads) > 0) facts.push(`${plural(Number(round.numUploads), "upload")} under way`);
   const open = secondsOf(round.timeline?.open);
   const when = ended
@@ -127,7 +129,30 @@ function roundCard(round) {
   }
   if (round.stateReason) card.append(element("p", { className: "error", textContent: round.stateReason }));
   card.append(...timelineOf(round));
+  if (round.spec.certificate && ended) card.append(certificateButton(round.name, id));
   return card;
+}
+
+const certificateTexts = new Map(); // by round, of the buttons that were pressed
+
+/** A button that saves the certificate of a round; its text then says how much that states, or why there is none. */
+function certificateButton(name, id) {
+  const textContent = certificateTexts.get(name) ?? "Certificate";
+  const button = element("button", { type: "button", className: "quiet", textContent });
+  button.addEventListener("click", async () => {
+    try {
+      const { envelope, statement } = await client.certificate(name);
+      const link = element("a", { download: `${id}-certificate.json` });
+      link.href = URL.createObjectURL(new Blob([envelope], { type: "application/json" }));
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href)); // the download has begun by then
+      certificateTexts.set(name, `Certificate of ${plural(statement.predicate.numSubmissions, "submission")}`);
+    } catch (error) {
+      certificateTexts.set(name, `No certificate: ${error.message}`);
+    }
+    button.textContent = certificateTexts.get(name);
+  });
+  return button;
 }
 
 function showRounds(rounds) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
 #include "tests/support/results.h"
@@ -27,6 +28,8 @@ class ThrowingAccumulator : public Accumulator {
   void Remove(absl::Span<const uint32_t>) override {}
   void MultiplyWeights(absl::Span<const double>) override {}
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return Fail(); }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override { return Fail(); }
+  PartialTotals Totals() const override { return {7, 8, true}; }
   uint64_t ReadBytes() const override { return 6; }
   absl::Status FoldPending(SubmissionOrder) override { return Fail(); }
   absl::StatusOr<Result> Finish(SubmissionOrder) && override { return Fail(); }
@@ -86,6 +89,7 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
   statuses.push_back(accumulator->MergeFrom(std::move(*other)));
   statuses.push_back(accumulator->ReadPending().status());
   statuses.push_back(accumulator->FoldPending({}));
+  statuses.push_back(accumulator->ExportRows(0, 1, 1).status());
   statuses.push_back(std::move(*accumulator).Finish({}).status());
   statuses.push_back(std::move(*accumulator).FinishOnDevice({}).status());
   return statuses;
@@ -93,10 +97,10 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
 
 TEST(GuardedEngineTest, Exceptions_BecomeStatuses) {
   const auto no_memory = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::bad_alloc(); }));
-  EXPECT_EQ(StatusesOf(*no_memory), std::vector(11, absl::ResourceExhaustedError("out of memory")));
+  EXPECT_EQ(StatusesOf(*no_memory), std::vector(12, absl::ResourceExhaustedError("out of memory")));
   EXPECT_EQ(no_memory->description(), "");
   const auto wrong = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::logic_error("bad"); }));
-  EXPECT_EQ(StatusesOf(*wrong), std::vector(11, absl::InternalError("unexpected exception: bad")));
+  EXPECT_EQ(StatusesOf(*wrong), std::vector(12, absl::InternalError("unexpected exception: bad")));
 }
 
 TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {

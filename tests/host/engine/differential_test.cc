@@ -1,7 +1,7 @@
 // Seeded random aggregations: engine and reference agree on every submission and on every bit.
 //
-// In any order of arrival, chunking and number of threads, split over aggregations that are merged, and folded early.
-// Repeat one case with
+// In any order of arrival, chunking and number of threads, split over aggregations that are merged, directly or as
+// partials, and folded early. Repeat one case with
 //   SPARSEAGG_TEST_SEED=17 SPARSEAGG_TEST_CASES=1
 #include <gtest/gtest.h>
 
@@ -24,11 +24,13 @@ namespace {
 constexpr uint64_t kDefaultCases = 2500;
 
 // The ways in which every case is driven.
-std::vector<DriveOptions> Ways(uint64_t seed) {
+std::vector<DriveOptions> Ways(uint64_t seed, Engine& engine, Engine& other) {
   return {{},
           {.shuffle_seed = seed},
           {.shuffle_seed = seed + 1, .num_aggregations = 2},
           {.shuffle_seed = seed + 2, .num_aggregations = 5},
+          {.shuffle_seed = seed + 4, .num_aggregations = static_cast<int>(1 + seed % 8), .partial_engine = &engine},
+          {.shuffle_seed = seed + 5, .num_aggregations = 3, .partial_engine = &other},
           {.fold_seed = seed + 3}};
 }
 
@@ -47,7 +49,8 @@ std::string FindDisagreement(const Case& c, const std::vector<EngineCase>& engin
   for (const EngineCase& engine_case : engines) {
     const std::unique_ptr<Engine> engine = engine_case.create();
     int way = 0;
-    for (const DriveOptions& options : Ways(c.seed)) {
+    const std::unique_ptr<Engine> other = engines[c.seed % engines.size()].create();
+    for (const DriveOptions& options : Ways(c.seed, *engine, *other)) {
       const std::string text = RunOnce(*engine, c, options, verdict);
       if (!text.empty()) return absl::StrCat(engine_case.name, ", way ", way, ": ", text);
       ++way;

@@ -45,3 +45,10 @@ def test_example(example: str, play: pathlib.Path) -> None:
     assert each["held_out_loss"]["all"][-1] != mean["held_out_loss"]["all"][-1]
     assert sum(mean["up_mb"]) < 0.6 * sum(stock["up_mb"])
     assert mean["down_mb"][1] < 0.6 * stock["down_mb"][1]
+
+
+def test_example_of_a_cluster_in_the_ray_of_the_simulation() -> None:
+    command = [sys.executable, str(EXAMPLES / "flower_cluster.py"), "--clients", str(CLIENTS), "--rounds", str(ROUNDS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "one model: True"

@@ -12,6 +12,7 @@ import pytest
 import sparseagg as sa
 from flwr.app import ConfigRecord, Message, RecordDict
 from local_grid import LocalGrid, start
+from sparseagg.cluster import Cluster
 from sparseagg.flower import SparseFedAvg, sparse_mod
 from sparseagg.flower.records import CONFIG
 
@@ -36,6 +37,19 @@ def test_model_has_the_bits_of_arrays_in_replies(client: sa.Client, tmp_path: An
     # A reply has metrics and the configuration alone.
     assert not any(reply.content.array_records for reply in grid.replies)
     assert max(max(sizes) for sizes in grid.received.values()) < 1000
+
+
+def test_model_has_the_bits_of_arrays_in_replies_with_a_cluster(tmp_path: Any) -> None:
+    wanted, _ = start(
+        SparseFedAvg(sparse=SPARSE), LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES)
+    )
+    with Cluster(3, ranges=2) as cluster:
+        for server in (cluster, ",".join(cluster.addresses)):
+            grid = LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES, seed=1)
+            got, _ = start(SparseFedAvg(sparse=SPARSE, server=server), grid)
+            assert all(got[name].tobytes() == array.tobytes() for name, array in wanted.items())
+            assert not any(reply.content.array_records for reply in grid.replies)
+        assert [list(each.list_rounds()) for each in cluster._clients] == [[], [], []]
 
 
 def test_client_that_dies_after_its_upload_does_not_count(

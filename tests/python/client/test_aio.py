@@ -208,7 +208,7 @@ def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
         client = sa.aio.Client(server.address)
 
         async def call_too_late():
-            with client._connection._channels.least_busy() as stub:
+            with client._connection._server.channels.least_busy() as stub:
                 await client.close()
                 await stub.GetServerInfo(pb.GetServerInfoRequest())
 

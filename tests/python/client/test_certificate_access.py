@@ -193,6 +193,11 @@ def test_clients_get_their_own_receipt_and_no_export(start_server, certificate_k
     for role in ("client", "observer"):
         with pytest.raises(sa.errors.PermissionDeniedError, match="may not call ExportRound"):
             rounds[role].export(tmp_path / role)
+        with pytest.raises(
+            sa.errors.PermissionDeniedError, match=r"may not call ListSubmissions|observers may not read"
+        ):
+            rounds[role].leaves()
+    assert list(rounds["coordinator"].leaves().counted) == ["alice", "bob"]
     rounds["coordinator"].export(tmp_path / "bundle")
     for client in clients.values():
         client.close()

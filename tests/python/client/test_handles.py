@@ -78,7 +78,7 @@ async def _get(address: str, name: str) -> sa.aio.Round:
 def test_forked_child_opens_connections_of_its_own(client):
     opened = client.create_round(ONE)
     opened.submit("before", UPDATE)
-    channels = client._connection._channels
+    channels = client._connection._server.channels
 
     def child(pipe):
         opened.submit("child", UPDATE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY, server_binary
+from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample, home_of
+from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample
 
 CLIENTS = [f"client-{i}" for i in range(20)]
 SPEC = one(op="mean", num_rows=1000, return_counts=True)
@@ -57,7 +59,7 @@ def test_homes_are_shared_evenly_and_stay_when_a_server_is_added():
     assert [home_of(each, 4) for each in ("", "a", "client-7", "ü")] == HOMES
 
 
-HOMES = [2, 1, 0, 0]
+HOMES = [1, 3, 0, 1]
 
 
 def test_cuts_are_balanced_and_in_order():
@@ -120,12 +122,20 @@ def test_creating_again_gives_the_same_round(cluster):
             cluster.create_round(one(op="sum"), "twice")
 
 
-def test_client_on_two_servers_is_found(cluster, addresses):
-    with submitted(cluster) as opened:
-        wrong = addresses[(home_of(CLIENTS[0], 3) + 1) % 3]
-        with sa.Client(wrong) as client:
-            client.get_round(opened.name).submit(CLIENTS[0], updates_of()[CLIENTS[0]])
-        with pytest.raises(sa.errors.FailedPreconditionError, match=f"'{CLIENTS[0]}' has submissions .* on servers"):
+def test_client_on_two_servers_is_found(start_server):
+    """Servers send clients home, so that only rounds whose servers were told different places can have this."""
+    servers = [start_server(), start_server()]
+    with Cluster([each.address for each in servers]) as first, submitted(first) as opened:
+        swapped = dataclasses.replace(opened._rounds[0].spec, cluster=opened._rounds[1].spec.cluster)
+        with sa.Client(servers[0].address) as client:
+            client.get_round(opened.name).delete()
+            client.create_round(swapped, opened.name.removeprefix("rounds/"))
+        with pytest.raises(sa.errors.FailedPreconditionError, match="not the round of a cluster of 2 servers"):
+            first.resume(opened.name)
+        homes = [each for each in CLIENTS if home_of(each, 2) == 1]
+        with sa.Client(servers[0].address) as client:
+            client.get_round(opened.name).submit(homes[0], updates_of()[homes[0]])
+        with pytest.raises(sa.errors.FailedPreconditionError, match=f"'{homes[0]}' has submissions .* on servers"):
             opened.finish()
 
 

@@ -3,35 +3,78 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import functools
+import importlib.util
+import os
 
 import numpy as np
 import pytest
 import reference
 import sparseagg as sa
+from cuda_plugins import plugin
 from every_client import digest
 from golden_cases import cases
 from order_rounds import random_order_round
 from random_cuts import with_random_cuts
 from random_rounds import as_reference, error_of, is_weighted, random_pools, random_spec, random_updates
 from sparseagg.cluster import Cluster
+from sparseagg.cluster.ray_session import ray_session
 
-SERVERS = (1, 2, 4)
+SERVERS = (1, 2, 4, 8)
 RANGES = (1, 3, 8)
 # Privacy and scaling bounds are not for clusters.
 GOLDEN = [case for case in cases() if case.clients and case.spec.privacy is None and case.spec.clip is None]
 
 
+# SPARSEAGG_CLUSTER_SPECS=200 for more random rounds.
+NUM_SPECS = int(os.environ.get("SPARSEAGG_CLUSTER_SPECS", "48"))
+NUM_OTHERS = int(os.environ.get("SPARSEAGG_CLUSTER_SPECS", "12"))  # of Ray and of the CUDA engine
+
+
 @pytest.fixture(scope="module")
-def clusters():
+def addresses():
+    with Cluster(max(SERVERS)) as cluster:
+        yield cluster.addresses
+
+
+@pytest.fixture(scope="module")
+def clusters(addresses):
     """A cluster for each number of servers and of ranges, all of the same servers."""
     with contextlib.ExitStack() as stack:
-        addresses = stack.enter_context(Cluster(max(SERVERS))).addresses
-        yield {
-            (servers, ranges): stack.enter_context(Cluster(addresses[:servers], ranges=ranges, reducers=2))
-            for servers in SERVERS
-            for ranges in RANGES
-        }
+        yield with_ranges(
+            {servers: stack.enter_context(Cluster(addresses[:servers], reducers=2)) for servers in SERVERS}
+        )
+
+
+@pytest.fixture(scope="module")
+def ray_clusters(addresses):
+    """The same with Ray, which all of them share."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: make test-ray")
+    with ray_session(num_cpus=2), contextlib.ExitStack() as stack:
+        options = {"executor": "ray", "reducers": 1, "reducer_cpus": 0}
+        yield with_ranges(
+            {servers: stack.enter_context(Cluster(addresses[:servers], **options)) for servers in SERVERS}
+        )
+
+
+def with_ranges(clusters, **plan):
+    """Copies of clusters that have other numbers of ranges, and the same connections and reducers."""
+    found = {}
+    for servers, cluster in clusters.items():
+        for ranges in RANGES:
+            found[servers, ranges] = copy.copy(cluster)
+            found[servers, ranges]._plan = dataclasses.replace(cluster._plan, ranges=ranges, **plan)
+    return found
+
+
+@pytest.fixture
+def cuda_clusters(clusters, monkeypatch):
+    """The same with the CUDA engine, whose device is the host (the test plug-in)."""
+    monkeypatch.setenv("SPARSEAGG_CUDA_PLUGIN", plugin("test_plugin"))
+    return with_ranges({servers: clusters[servers, 1] for servers in SERVERS}, device="cuda")
 
 
 def outcome(call):
@@ -49,6 +92,8 @@ def check_bits(clusters, spec, updates, servers=SERVERS):
             for client_id, (update, weight) in updates.items():
                 opened.submit(client_id, update, weight)
             found = {ranges: outcome(clusters[number, ranges].resume(opened.name).finish) for ranges in RANGES}
+            stored = clusters[number, RANGES[number % len(RANGES)]].resume(opened.name)
+            assert outcome(lambda stored=stored: (stored.close(), stored.result())[1]) == expected, number
         assert found == dict.fromkeys(RANGES, expected), number
 
 
@@ -62,6 +107,20 @@ def accepted(spec, updates):
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
 def test_golden_rounds(clusters, case):
+    check_golden(clusters, case)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
+def test_golden_rounds_with_ray(ray_clusters, case):
+    check_golden(ray_clusters, case)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
+def test_golden_rounds_with_cuda(cuda_clusters, case):
+    check_golden(cuda_clusters, case)
+
+
+def check_golden(clusters, case):
     used = is_weighted(case.spec.tensors, case.spec.weighting)
     updates = {
         client.id: (client.tensors, client.weight if used else None)
@@ -73,8 +132,22 @@ def test_golden_rounds(clusters, case):
     check_bits(clusters, case.spec, updates)
 
 
-@pytest.mark.parametrize("seed", range(48))
+@pytest.mark.parametrize("seed", range(NUM_SPECS))
 def test_random_rounds(clusters, seed):
+    check_random(clusters, seed)
+
+
+@pytest.mark.parametrize("seed", range(NUM_OTHERS))
+def test_random_rounds_with_ray(ray_clusters, seed):
+    check_random(ray_clusters, seed)
+
+
+@pytest.mark.parametrize("seed", range(NUM_OTHERS))
+def test_random_rounds_with_cuda(cuda_clusters, seed):
+    check_random(cuda_clusters, seed)
+
+
+def check_random(clusters, seed):
     print("seed", seed)
     rng = np.random.default_rng([38, seed])
     spec = random_spec(rng)
@@ -82,7 +155,7 @@ def test_random_rounds(clusters, seed):
         spec = with_random_cuts(rng, spec)
     print(spec)
     updates = random_updates(rng, spec, random_pools(rng, spec), int(rng.integers(0, 12)), int(rng.integers(0, 2)))
-    check_bits(clusters, spec, accepted(spec, updates), SERVERS[seed % 3 :][:1])
+    check_bits(clusters, spec, accepted(spec, updates), SERVERS[seed % len(SERVERS) :][:1])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -90,7 +163,7 @@ def test_random_order_statistics(clusters, seed):
     print("seed", seed)
     spec, updates, _ = random_order_round(np.random.default_rng([39, seed]))
     print(spec)
-    check_bits(clusters, spec, accepted(spec, dict(list(updates.items())[:70])), SERVERS[seed % 3 :][:1])
+    check_bits(clusters, spec, accepted(spec, dict(list(updates.items())[:70])), SERVERS[seed % len(SERVERS) :][:1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])

@@ -224,7 +224,7 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
     again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", value_encoding="float16")
     assert again.duplicate, "of the same id and values"
     run("submit", opened.id, "b", str(update))
-    assert resumable == [True, False, False], "of which the first has an id to go on under"
+    assert resumable == [True, False, True], "the command's have an id to go on under"
     run("rounds", "close", opened.id, "--timeout", "60")
     run("result", opened.id, "-o", str(merged), "--value-encoding", "bfloat16", "--timeout", "60")
     with np.load(merged) as arrays:
@@ -243,3 +243,83 @@ def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):
     assert main(["rounds", "close", "r", "--timeout", "2.5"]) == 1
     assert timeouts == [2.5]
     assert "late" in capsys.readouterr().err
+
+
+def test_listing_commands_print_json_for_programs(run, tmp_path, capsys):
+    spec, tokens = tmp_path / "spec.json", tmp_path / "tokens"
+    spec.write_text(json.dumps(SPEC))
+    run("rounds", "create", str(spec), "--id", "in-json")
+    assert json.loads(run("info", "--json"))["limits"]["max_page_bytes"] > 0
+    shown = json.loads(run("rounds", "show", "in-json", "--json"))
+    (listed,) = (each for each in json.loads(run("rounds", "list", "--json")) if each["name"] == "rounds/in-json")
+    assert shown.pop("timeline").keys() == listed.pop("timeline").keys()  # whose times go on
+    assert shown == listed
+    assert (shown["name"], shown["state"], shown["end_time"]) == ("rounds/in-json", "open", None)
+    again = tmp_path / "again.json"  # a spec that `rounds create` reads
+    again.write_text(json.dumps(shown["spec"]))
+    run("rounds", "create", str(again), "--id", "in-json")
+    run("rounds", "delete", "in-json")
+    assert main(["keys", "create", str(tokens), "--role", "observer", "--days", "1"]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", str(tokens), "--json"]) == 0
+    (token,) = json.loads(capsys.readouterr().out)
+    assert (token["role"], token["tenant"], sorted(token)) == (
+        "observer",
+        "default",
+        ["expires", "id", "name", "role", "tenant"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rond"], "rounds"),
+        (["rounds", "lst"], "list"),
+        (["info", "--adress", "x"], "--address"),
+        (["submit", "r", "c", "f", "--value-encoding=float61"], "float16"),
+    ],
+)
+def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert f"; did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_words_without_a_near_one_get_the_choices(capsys):
+    with pytest.raises(SystemExit):
+        main(["qqqq"])
+    errors = capsys.readouterr().err
+    assert "did you mean" not in errors
+    assert "choose from info, rounds, submit" in errors
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_and_options(shell, tmp_path, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("rounds", "certificate", "--submission-id", "--address"):
+        assert word in script
+    if shell == "bash":
+        path = tmp_path / "complete"
+        path.write_text(script)
+        subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_interrupted_submit_names_the_id_that_resumes(run, server, tmp_path, monkeypatch, capsys):
+    spec, update = tmp_path / "spec.json", tmp_path / "update.npz"
+    spec.write_text(json.dumps(SPEC))
+    np.savez(update, **{"emb.weight.keys": np.array([3]), "emb.weight.values": np.array([[1.0, 2.0]])})
+    run("rounds", "create", str(spec), "--id", "stopped")
+
+    def interrupted(*_given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "submit", interrupted)
+    assert main(["submit", "stopped", "a", str(update), "--address", server.address]) == 130
+    submission_id = re.search(r"add to the same command: --submission-id (\S+)", capsys.readouterr().err)[1]
+    monkeypatch.undo()
+    assert "1 tuples" in run("submit", "stopped", "a", str(update), "--submission-id", submission_id)
+    (listed,) = sparseagg.Client(server.address).get_round("stopped").submissions()
+    assert listed.submission_id == submission_id
+    run("rounds", "delete", "stopped")

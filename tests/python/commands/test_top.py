@@ -24,6 +24,7 @@ import sparseagg as sa
 from sparseagg._internal.commands import top
 from sparseagg._internal.commands.cli import main
 from sparseagg._internal.commands.top_look import Look, Rate, look_at, rates
+from sparseagg.cluster import Cluster
 
 rich_console = pytest.importorskip("rich.console")
 top_view = pytest.importorskip("sparseagg._internal.commands.top_view")
@@ -209,7 +210,8 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
 
     view = types.SimpleNamespace(live=contextlib.nullcontext, message=lambda *_: None)
     monkeypatch.setattr(top, "_keys", keys)
-    top._watch(Silent(), None, 60.0, view)
+    silent = Silent()
+    top._watch(silent, silent.server_info, 60.0, view)
     assert closed.is_set()
 
 
@@ -247,15 +249,6 @@ def test_top_once_without_a_server_fails(in_process):
     assert (status, out) == (1, "")
     assert errors.startswith("sparseagg: ")
     assert "refused" in errors
-
-
-def test_top_without_rich_says_how_to_install_it(in_process, monkeypatch, server):
-    monkeypatch.delitem(sys.modules, "sparseagg._internal.commands.top_view")
-    monkeypatch.delattr("sparseagg._internal.commands.top_view")
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    status, _, errors = in_process("--once", "--address", server.address)
-    assert status == 1
-    assert "pip install 'sparseagg[top]'" in errors
 
 
 def test_commands_other_than_top_import_no_rich():
@@ -393,3 +386,20 @@ def test_view_writes_numbers_with_prefixes(number, text):
 )
 def test_view_writes_memory_as_flags_do(number, text):
     assert top_view._binary(number) == text
+
+
+def test_cluster_is_shown_as_one(capsys):
+    with Cluster(3, ranges=2) as cluster:
+        opened = cluster.create_round(sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)], op="sum"), "spread")
+        for i in range(9):
+            opened.submit(f"c{i}", {"w": (np.arange(100) + i, np.ones(100, np.float32))})
+        assert main(["top", "--address", cluster.client().address, "--once"]) == 0
+        before = capsys.readouterr().out
+        opened.close()
+        assert main(["top", "--address", cluster.client().address, "--once"]) == 0
+        after = capsys.readouterr().out
+    assert re.search(r"spread +open +9 ", before)
+    assert re.search(r"spread  on server 0: \d", before)
+    assert re.search(r"spread +done +9 ", after)
+    assert re.search(r"; seal [\d.]+ s, plan [\d.]+ s, reduce [\d.]+ s; slowest of 2 ranges w \d+–\d*: [\d.]+ s", after)
+    assert "rounds   1 done" in after  # not those of the result's ranges

@@ -177,7 +177,13 @@ def test_server_info_describes_engine_and_encodings(any_client, client):
     for field in ("api_versions", "engine", "key_encodings", "value_encodings"):
         assert getattr(mine, field) == getattr(theirs, field), field
     # Rounds in this process have neither tasks nor certificates, and export no submissions.
-    assert set(theirs.features) - set(mine.features) <= {"Tasks", "RoundSpec.certificate", "ExportSubmissions"}
+    assert set(theirs.features) - set(mine.features) <= {
+        "Tasks",
+        "RoundSpec.certificate",
+        "ExportSubmissions",
+        "RoundSpec.cluster",
+        "ExportPartial",
+    }
     assert set(mine.features) <= set(theirs.features)
     assert mine.version
     assert mine.engine_description

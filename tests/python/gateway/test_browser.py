@@ -141,3 +141,35 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                 page.evaluate("window.seen = document.getElementById('updated').textContent")
     screenshot(page, HERE.parents[2] / "docs/status-page.png")
     assert page.errors() == []
+
+
+def test_status_page_saves_the_certificate_of_a_round(driver, tmp_path):
+    from real_server import ServerProcess
+
+    key = tmp_path / "certificate.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    server = ServerProcess(tmp_path / "log", *LOCAL, "--certificate-key", str(key))
+    try:
+        with sa.Client(server.address) as client:
+            for name, certificate in (("plain", False), ("signed", True)):
+                spec = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=9)], certificate=certificate)
+                rnd = client.create_round(spec, name)
+                rnd.submit("a", {"t": ([1], np.ones(1, np.float32))})
+                rnd.finish()
+        page = driver.open(f"http://{server.http_address}/")
+        page.wait("document.querySelectorAll('#rounds > li').length >= 2")
+        with_button = "return [...document.querySelectorAll('#rounds > li')].filter((li) => li.querySelector('button'))"
+        assert page.evaluate(f"{with_button}.map((li) => li.querySelector('h3').textContent)") == ["signed"]
+        page.evaluate(
+            "window.saved = []; const made = URL.createObjectURL;"
+            "URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return made(blob); };"
+            "document.querySelector('#rounds > li button').click()"
+        )
+        page.wait("window.saved.length === 1")
+        page.wait("document.querySelector('#rounds > li button').textContent === 'Certificate of 1 submission'")
+        with sa.Client(server.address) as client:
+            envelope = client.get_round("signed").certificate().envelope
+        assert page.evaluate("return window.saved[0]").encode() == envelope
+        assert page.errors() == []
+    finally:
+        assert server.stop() == 0

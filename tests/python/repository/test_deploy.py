@@ -20,7 +20,12 @@ CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 UNIT = DEPLOY / "systemd" / "sparseagg.service"
 # Every "--flag" in these is one of the server's.
-FILES_OF_FLAGS = [COMPOSE, UNIT, CHART / "values.yaml", CHART / "templates" / "deployment.yaml"]
+FILES_OF_FLAGS = [
+    COMPOSE,
+    UNIT,
+    CHART / "values.yaml",
+    CHART / "templates" / "deployment.yaml",
+]
 DEFAULT_SHUTDOWN_S = 10
 
 
@@ -69,6 +74,14 @@ def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
         needed.add(owner.partition(":")[0])
     install = re.findall(r"apt-get install -y --no-install-recommends(.*?)&&", text(CONTAINERFILE), re.DOTALL)
     assert set(install[-1].replace("\\", " ").split()) - {"busybox"} == needed
+
+
+def test_flags_of_a_cluster_are_those_of_the_server() -> None:
+    manifests = yaml.safe_load_all(text(DEPLOY / "statefulset" / "servers.yaml"))
+    (servers,) = [each for each in manifests if each["kind"] == "StatefulSet"]
+    flags = {word.split("=")[0] for word in servers["spec"]["template"]["spec"]["containers"][0]["args"]}
+    assert flags
+    assert flags <= flags_of_server()
 
 
 @pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)

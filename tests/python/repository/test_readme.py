@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 from real_server import REPOSITORY, ServerProcess
 
-DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "python" / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "python" / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
@@ -39,7 +43,8 @@ def test_document_make_targets_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_document_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8"))
-    dead = [link for link in links if not link.startswith("http") and not (document.parent / link).exists()]
+    links = [link for link in links if not link.startswith("http") and not link.endswith("reference/grpc.md")]  # made
+    dead = [link for link in links if not (document.parent / link).exists()]
     assert dead == []
 
 

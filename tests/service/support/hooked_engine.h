@@ -13,6 +13,7 @@
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
+#include "host/unfinished_rows.h"
 #include "tests/service/support/event.h"
 
 namespace sparseagg::service {
@@ -69,6 +70,10 @@ class HookedAccumulator final : public Accumulator {
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
   void DeferMerges() override { inner_->DeferMerges(); }
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return inner_->ReadPending(); }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
+    return inner_->ExportRows(first, last, max_rows);
+  }
+  PartialTotals Totals() const override { return inner_->Totals(); }
   uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(hooks_.finish());

@@ -7,6 +7,7 @@ import re
 
 FAIL_POINT = re.compile(r"\bFailPoint\(\"(\w+)\"\)")
 OF_TASKS = re.compile("task|lease")
+OF_STREAMS = re.compile("cut|version|stream")
 OF_BOTH = re.compile("^sync_")
 # Those that a cycle passes more than once.
 MANY_TIMES = re.compile("chunk|submission|sync|answer|acknowledgement|task_state|tasks")
@@ -20,6 +21,11 @@ def fail_points(repository: pathlib.Path) -> list[str]:
 
 def points_of_rounds(points: list[str]) -> list[str]:
     """Those that a round passes."""
+    return [point for point in points if not OF_TASKS.search(point) and not OF_STREAMS.search(point)]
+
+
+def points_of_streams(points: list[str]) -> list[str]:
+    """Those that a stream passes: all of rounds but what only their close and their certificates pass."""
     return [point for point in points if not OF_TASKS.search(point)]
 
 

@@ -4,6 +4,7 @@ The result has the bits of one server that has all submissions. ``docs/scale.md`
 """
 
 from sparseagg.cluster.cluster import Cluster
+from sparseagg.cluster.cluster_client import ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound
 
-__all__ = ["Cluster", "ClusterRound"]
+__all__ = ["Cluster", "ClusterClient", "ClusterRound"]

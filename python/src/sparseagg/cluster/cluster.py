@@ -3,45 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
-from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.local.server import Server
+from sparseagg._internal.spec.cluster_spec import HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg.cluster.cluster_client import ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound, Plan, server_spec
 from sparseagg.cluster.executor import Executor, LocalExecutor
 from sparseagg.cluster.ray_executor import RayExecutor
+from sparseagg.cluster.ray_servers import RayServers
+from sparseagg.cluster.ray_session import ray_session
+from sparseagg.cluster.server_keeper import LocalServers
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 __all__ = ["Cluster"]
 
 _MOST_SERVERS = 1024
-_EXECUTORS: dict[str, Callable[[Sequence[Client], int], Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
+_MOST_ID = 84  # bytes of a round's id: those of its result have the id, tensor and range
 
 
 class Cluster:
-    """Several servers that take the submissions of one round together. A coordinator or a client makes one.
+    """Several servers that take the submissions of one round together. A coordinator makes one.
 
         with sa.cluster.Cluster(["a:8001", "b:8001"]) as cluster:
             with cluster.create_round(spec) as rnd:
                 rnd.submit("client-7", update)
                 result = rnd.finish()
 
-    Each client submits to its home server, which follows from its id and the list of servers. ``ClusterRound.finish``
-    seals the round on all servers, and merges ranges of keys, each from the submissions of all servers.
-    The result has the bits of one server that has all submissions, whatever the numbers of servers and ranges.
+    Each client submits to its home server, which follows from its id and the number of servers; a server that is not
+    the home sends the client there. ``ClusterRound.finish`` seals the round on all servers, and merges ranges of keys,
+    each from the submissions of all servers. The result has the bits of one server that has all submissions, whatever
+    the numbers of servers and ranges.
 
     Thread-safe. ``close``, or the end of a ``with`` statement, closes the connections, and stops the servers that this
     object has started.
 
     Args:
         servers: the addresses of servers that run already, in an order that stays the same; or how many servers to
-            start on this machine, which this object then owns.
+            start, which this object then owns, and starts again when they end: as processes on this machine, or with
+            ``executor="ray"`` in actors that are spread over the nodes.
         executor: "local" merges in threads of this process. "ray" merges in actors of Ray, which
             ``pip install "sparseagg[ray]"`` brings: of the cluster of Ray that this process is connected to, or of one
             on this machine, which ``close`` ends. The servers must be reached from all nodes of Ray.
@@ -49,9 +56,20 @@ class Cluster:
         ranges: ranges of keys of each tensor; None: as many as ``reducers`` and ``range_bytes`` ask for. It leaves no
             trace in the result.
         range_bytes: the most bytes of submissions that a range should have. A reducer holds one range in memory.
+        memory_limit: bytes that a reducer may take for submissions and sums; the result of its range comes on top. A
+            range may then be larger: submissions are folded in ascending order of client ids, before others are read.
+            The largest submission and its range's result must fit into half of it. None: no limit.
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
-        server_options: more flags of the servers that are started.
+        gpus: GPUs of each reducer, also a part of one; above 0 the CUDA engine merges. Only with "ray".
+        reducer_cpus: of each reducer's actor, for Ray's accounts; 0 where others, as Flower's simulation, take all.
+        server_cpus, server_gpus: of each server's actor. Only with "ray" and servers that are started.
+        server_options: more flags of the servers that are started. On several nodes of Ray the servers listen on their
+            nodes' addresses, which needs flags for credentials and TLS, or "--insecure".
+        http_urls: "http://host:port" of the HTTP gateway of each server that runs already, where curl and browsers are
+            sent; None: servers send them nowhere. Of servers that are started it is known.
+        certificate_key: file of an Ed25519 private key in PEM, which signs the certificates of rounds that ask for one.
+            Give the servers the same key: then a certificate states what one server would.
         client: arguments of ``sparseagg.Client``, such as ``token`` and ``tls``, for all servers.
 
     Raises:
@@ -68,8 +86,15 @@ class Cluster:
         reducers: SupportsIndex | None = None,
         ranges: SupportsIndex | None = None,
         range_bytes: SupportsIndex = 256 << 20,
+        memory_limit: SupportsIndex | None = None,
         data_dir: str | os.PathLike[str] | None = None,
+        reducer_cpus: SupportsFloat = 1,
+        gpus: SupportsFloat = 0,
+        server_cpus: SupportsFloat = 1,
+        server_gpus: SupportsFloat = 0,
         server_options: Sequence[str] = (),
+        http_urls: Sequence[str] | None = None,
+        certificate_key: str | os.PathLike[str] | None = None,
         **client: Any,
     ) -> None:
         cores = os.cpu_count() or 1
@@ -77,44 +102,53 @@ class Cluster:
         if ranges is not None:
             ranges = checked_integer("ranges must be 1 or more, or None", ranges, 1, 1 << 20)
         largest = checked_integer("range_bytes must be a number of bytes, 1 or more", range_bytes, 1, (1 << 63) - 1)
-        if executor not in _EXECUTORS:
+        if executor not in ("local", "ray"):
             raise InvalidArgumentError(f'executor must be "local" or "ray", got {shown(executor)}')
-        self._plan = Plan(ranges, count, largest, max(1, cores // count))
+        shares = {"gpus": gpus, "reducer_cpus": reducer_cpus, "server_cpus": server_cpus, "server_gpus": server_gpus}
+        share = {name: checked_number(f"{name} must be 0 or more", value) for name, value in shares.items()}
+        if executor == "local" and (share["gpus"] or share["server_gpus"]):
+            raise InvalidArgumentError('gpus and server_gpus are resources of Ray: executor="ray"')
+        number, given = _checked_servers(servers, http_urls, data_dir, server_options)
+        key = None if certificate_key is None else pathlib.Path(certificate_key)
+        if memory_limit is not None:
+            what = "memory_limit must be a number of bytes, 1 or more, or None"
+            memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
+        self._plan = Plan(
+            ranges, count, largest, max(1, cores // count), "cuda" if share["gpus"] else None, key, memory_limit
+        )
         self._owned = contextlib.ExitStack()
+        self._started: LocalServers | RayServers | None = None
         try:
-            addresses = self._addresses(servers, data_dir, server_options)
-            self._clients = [self._owned.enter_context(Client(address, **client)) for address in addresses]
-            self._executor = _EXECUTORS[executor](self._clients, count)
+            num_cpus = count * share["reducer_cpus"] + number * share["server_cpus"]
+            ray = self._owned.enter_context(ray_session(num_cpus)) if executor == "ray" else None
+            if number:
+                if ray is None:
+                    self._started = LocalServers(number, data_dir, server_options)
+                else:
+                    of_servers = share["server_cpus"], share["server_gpus"]
+                    self._started = RayServers(ray, number, data_dir, server_options, *of_servers)
+                self._owned.callback(self._started.close)
+                given = self._started.homes
+            self.servers: tuple[HomeServer, ...] = tuple(given)
+            self._clients = [self._owned.enter_context(Client(each.address, **client)) for each in given]
+            self._executor: Executor = (
+                LocalExecutor(self._clients, count)
+                if ray is None
+                else RayExecutor(ray, self._clients, count, share["reducer_cpus"], share["gpus"])
+            )
             self._owned.callback(self._executor.close)
         except BaseException:
             self._owned.close()
             raise
 
-    def _addresses(
-        self, servers: Sequence[str] | SupportsIndex, data_dir: str | os.PathLike[str] | None, options: Sequence[str]
-    ) -> list[str]:
-        """Returns the addresses of the servers, which are started first if ``servers`` is a number."""
-        if isinstance(servers, str):
-            raise InvalidArgumentError(f"servers must be a list of addresses, or a number of servers, got {servers!r}")
-        if isinstance(servers, Sequence):
-            if not servers or len(set(servers)) < len(servers):
-                raise InvalidArgumentError(f"servers must be one address or more, each once, got {list(servers)!r}")
-            if data_dir is not None or options:
-                raise InvalidArgumentError(
-                    "data_dir and server_options are for servers that are started: with servers=2, for example"
-                )
-            return list(servers)
-        number = checked_integer("servers must be a number of servers, 1 or more", servers, 1, _MOST_SERVERS)
-        started = []
-        for index in range(number):
-            own = None if data_dir is None else pathlib.Path(data_dir) / f"server-{index}"
-            started.append(self._owned.enter_context(Server(own, options=options)))
-        return [server.address for server in started]
-
     @property
     def addresses(self) -> list[str]:
         """The servers' addresses, in the order that decides who is whose home."""
-        return [client.address for client in self._clients]
+        return [each.address for each in self.servers]
+
+    def client(self) -> ClusterClient:
+        """Returns an object with the methods of ``sparseagg.Client`` whose rounds are those of this cluster."""
+        return ClusterClient(self, self._clients)
 
     def create_round(self, spec: RoundSpec, round_id: str | None = None) -> ClusterRound:
         """Creates a round on all servers. Safe to repeat with a ``round_id``, after an error too.
@@ -128,9 +162,14 @@ class Cluster:
             InvalidArgumentError: the spec makes no sense, or has such a field.
             AlreadyExistsError: the id is taken by another round.
         """
-        rounds = [self._clients[0].create_round(server_spec(checked_spec(spec)), round_id)]
+        if round_id is not None and len(round_id) > _MOST_ID:
+            raise InvalidArgumentError(
+                f"a cluster's round has an id of at most {_MOST_ID} bytes, got {shown(round_id)}"
+            )
+        specs = [server_spec(checked_spec(spec), self.servers, index) for index in range(len(self.servers))]
+        rounds = [self._clients[0].create_round(specs[0], round_id)]
         name = rounds[0].name.removeprefix("rounds/")
-        rounds += [client.create_round(rounds[0].spec, name) for client in self._clients[1:]]
+        rounds += [client.create_round(own, name) for client, own in zip(self._clients[1:], specs[1:])]
         return ClusterRound(self._clients, self._executor, self._plan, rounds)
 
     def open_round(self, round_id: str) -> ClusterRound:
@@ -149,11 +188,13 @@ class Cluster:
                 rounds.append(client.get_round(round_id))
             except NotFoundError as error:
                 raise NotFoundError(f"server {client.address}: {error}") from None
-        for opened in rounds:
-            if not opened.spec.keep_submissions or opened.spec != rounds[0].spec:
+        for index, opened in enumerate(rounds):
+            cluster = opened.spec.cluster
+            is_own = cluster is not None and (cluster.index, len(cluster.servers)) == (index, len(rounds))
+            if not is_own or dataclasses.replace(opened.spec, cluster=rounds[0].spec.cluster) != rounds[0].spec:
                 raise FailedPreconditionError(
-                    f"{opened.name} on server {opened.handle} is not the round of a cluster, or not that of "
-                    f"{self._clients[0].address}"
+                    f"{opened.name} on server {opened.handle} is not the round of a cluster of {len(rounds)} servers "
+                    f"in this order, or not that of {self._clients[0].address}"
                 )
         return ClusterRound(self._clients, self._executor, self._plan, rounds)
 
@@ -170,3 +211,24 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked_servers(
+    servers: Any, urls: Sequence[str] | None, data_dir: Any, options: Sequence[str]
+) -> tuple[int, list[HomeServer]]:
+    """Returns how many servers to start, or the servers that run."""
+    if isinstance(servers, str):
+        raise InvalidArgumentError(f"servers must be a list of addresses, or a number of servers, got {servers!r}")
+    if not isinstance(servers, Sequence):
+        if urls is not None:
+            raise InvalidArgumentError("http_urls are of servers that run already")
+        return checked_integer("servers must be a number of servers, 1 or more", servers, 1, _MOST_SERVERS), []
+    if not servers or len(set(servers)) < len(servers):
+        raise InvalidArgumentError(f"servers must be one address or more, each once, got {list(servers)!r}")
+    if data_dir is not None or options:
+        raise InvalidArgumentError(
+            "data_dir and server_options are for servers that are started: with servers=2, for example"
+        )
+    if urls is not None and len(urls) != len(servers):
+        raise InvalidArgumentError(f"http_urls has {len(urls)} URLs for {len(servers)} servers")
+    return 0, [HomeServer(address, urls[i] if urls is not None else None) for i, address in enumerate(servers)]

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
-from sparseagg.cluster.reduce import RangeTask, reduce_range
+from sparseagg.cluster.published import Part
+from sparseagg.cluster.reduce import RangeTask, run_task
 
 __all__ = ["Executor", "LocalExecutor"]
 
@@ -16,7 +17,7 @@ __all__ = ["Executor", "LocalExecutor"]
 class Executor(Protocol):
     """Merges ranges. ``run`` returns the results in the order of the tasks, or raises the error of the first one."""
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult]: ...
+    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]: ...
 
     def close(self) -> None: ...
 
@@ -33,11 +34,8 @@ class LocalExecutor:
         self._clients = clients
         self._pool = concurrent.futures.ThreadPoolExecutor(reducers, thread_name_prefix="sparseagg-reducer")
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult]:
-        if not tasks:
-            return []
-        rounds = [client.get_round(tasks[0].round_name) for client in self._clients]
-        futures = [self._pool.submit(reduce_range, task, rounds) for task in tasks]
+    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]:
+        futures = [self._pool.submit(run_task, task, self._clients) for task in tasks]
         concurrent.futures.wait(futures)
         return [future.result() for future in futures]
 

@@ -11,12 +11,13 @@ import numpy as np
 from sparseagg._internal.base import bfloat16
 from sparseagg._internal.local.engine import aggregate
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.options import DTYPES, Aggregation, key_bytes
+from sparseagg._internal.spec.options import DTYPES, key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import has_norms
 from sparseagg._internal.updates.arrays import Array
+from sparseagg.cluster.plan import KeyRange
 
-__all__ = ["join_ranges"]
+__all__ = ["concatenated", "cut_rows", "dense", "is_cut", "is_dense", "join_ranges", "rows_between"]
 
 
 def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResult]) -> tuple[TensorResult, int]:
@@ -27,21 +28,40 @@ def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResul
         tensor: of the spec.
         parts: the results of its ranges, in order of keys, sparse.
     """
-    how = spec.aggregation_of(tensor)
-    whole = dataclasses.replace(
+    whole = concatenated(spec, tensor, parts)
+    if is_cut(spec, tensor):
+        kept = cut_rows(spec, tensor, whole)
+        return kept, len(whole) - len(kept)
+    return (dense(whole) if is_dense(spec, tensor, whole.dtype, len(whole)) else whole), 0
+
+
+def concatenated(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResult]) -> TensorResult:
+    """Returns one sparse result of those of some ranges, which are in order of keys."""
+    return dataclasses.replace(
         parts[0],
         keys=np.concatenate([part.keys for part in parts]),
         values=_joined([part.values for part in parts]),
         counts=_joined([part.counts for part in parts]),
         weights=_joined([part.weights for part in parts]),
         moments=_joined([part.moments for part in parts]),
-        fill=how.fill,
+        fill=spec.aggregation_of(tensor).fill,
         shape=tensor.shape,
     )
-    if (how.result_top_k or how.result_min_norm) and has_norms(tensor, how):
-        kept = _cut(whole, how)
-        return kept, len(whole) - len(kept)
-    return (_dense(whole) if _is_dense(tensor, how, whole) else whole), 0
+
+
+def rows_between(whole: TensorResult, keys: KeyRange) -> TensorResult:
+    """Returns the rows of a sparse result with keys of a range."""
+    first = int(np.searchsorted(whole.keys, np.uint64(keys[0]).astype(whole.keys.dtype)))
+    last = len(whole) if keys[1] is None else int(np.searchsorted(whole.keys, np.array(keys[1], np.uint64)))
+    columns = {name: getattr(whole, name) for name in ("keys", "values", "counts", "weights", "moments")}
+    picked: dict[str, Any] = {name: None if each is None else each[first:last] for name, each in columns.items()}
+    return dataclasses.replace(whole, **picked)
+
+
+def is_cut(spec: RoundSpec, tensor: TensorSpec) -> bool:
+    """Returns whether ``result_top_k`` or ``result_min_norm`` removes rows of a tensor's result."""
+    how = spec.aggregation_of(tensor)
+    return bool(how.result_top_k or how.result_min_norm) and has_norms(tensor, how)
 
 
 def _joined(columns: Sequence[Array | None]) -> Array | None:
@@ -49,8 +69,9 @@ def _joined(columns: Sequence[Array | None]) -> Array | None:
     return np.concatenate(present) if present else None
 
 
-def _cut(whole: TensorResult, how: Aggregation) -> TensorResult:
+def cut_rows(spec: RoundSpec, tensor: TensorSpec, whole: TensorResult) -> TensorResult:
     """Returns the rows that the cut leaves, by the engine: one update, whose sum is itself, and its cut."""
+    how = spec.aggregation_of(tensor)
     cut: dict[str, Any] = {"result_top_k": how.result_top_k, "result_min_norm": how.result_min_norm}
     if "float" in whole.dtype:
         cut["on_nonfinite"] = "propagate"
@@ -67,28 +88,35 @@ def _cut(whole: TensorResult, how: Aggregation) -> TensorResult:
     return dataclasses.replace(whole, **left)
 
 
-def _is_dense(tensor: TensorSpec, how: Aggregation, whole: TensorResult) -> bool:
-    """Whether the result is dense: ``IsDenseResult`` of the engine."""
+def is_dense(spec: RoundSpec, tensor: TensorSpec, dtype: str, num_rows: int) -> bool:
+    """Returns whether a result of so many rows of a dtype is dense: ``IsDenseResult`` of the engine."""
+    how = spec.aggregation_of(tensor)
     if how.result_layout != "auto":
         return how.result_layout == "dense"
     if tensor.num_rows == 0:
         return False
-    row_bytes = 4 if how.op == "union" else DTYPES[whole.dtype] * tensor.row_width
-    if len(whole) * (key_bytes(tensor.num_rows) + row_bytes) >= tensor.num_rows * row_bytes:
+    row_bytes = 4 if how.op == "union" else DTYPES[dtype] * tensor.row_width
+    if num_rows * (key_bytes(tensor.num_rows) + row_bytes) >= tensor.num_rows * row_bytes:
         return True
-    return how.dense_threshold is not None and len(whole) / tensor.num_rows >= how.dense_threshold
+    return how.dense_threshold is not None and num_rows / tensor.num_rows >= how.dense_threshold
 
 
-def _dense(whole: TensorResult) -> TensorResult:
+def dense(whole: TensorResult, keys: KeyRange = (0, None)) -> TensorResult:
+    """Returns the dense result of a range of keys, where ``whole`` has the rows with a submission."""
+    begin, end = min(keys[0], whole.num_rows), whole.num_rows if keys[1] is None else min(keys[1], whole.num_rows)
+    is_all = (begin, end) == (0, whole.num_rows)
+
     def spread(column: Array | None, fill: Any) -> Array | None:
         if column is None:
             return None
-        rows = np.full((whole.num_rows, *column.shape[1:]), fill, column.dtype)
-        rows[whole.keys] = column
+        rows = np.full((end - begin, *column.shape[1:]), fill, column.dtype)
+        rows[whole.keys - whole.keys.dtype.type(begin)] = column
         return rows
 
     fill: Any = whole.fill
     all_keys: Any = None  # which the result makes at their first use
+    if not is_all:
+        all_keys = np.arange(begin, end, dtype=whole.keys.dtype)
     if whole.dtype == "bfloat16":
         fill = bfloat16.float_from_bits(bfloat16.bits_from_float(np.array([fill])))[0]
     return dataclasses.replace(

@@ -1,26 +1,16 @@
-"""Who has what: the home servers of clients, and the ranges of keys that are merged apart."""
+"""The ranges of keys that are merged apart."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Optional
 
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
 
-__all__ = ["KeyRange", "cuts_of_rows", "cuts_of_sample", "home_of"]
+__all__ = ["KeyRange", "cuts_of_rows", "cuts_of_sample"]
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key
-
-
-def home_of(client_id: str, num_servers: int) -> int:
-    """Returns the index of a client's home server: that of the largest hash of index and id (rendezvous hashing).
-
-    With one server more at the end of the list, only the clients that this server gets have another home.
-    """
-    key = client_id.encode()
-    return max(range(num_servers), key=lambda index: hashlib.blake2b(b"%d\n" % index + key, digest_size=8).digest())
 
 
 def cuts_of_sample(sample: Array, num_ranges: int) -> list[KeyRange]:

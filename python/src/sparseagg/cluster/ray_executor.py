@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
-from sparseagg.cluster.reduce import RangeTask, reduce_range
-from sparseagg.errors import UnimplementedError
+from sparseagg.cluster.published import Part
+from sparseagg.cluster.reduce import RangeTask, run_task
 
 __all__ = ["RayExecutor"]
 
@@ -21,43 +22,38 @@ class RayExecutor:
     through Ray's object store.
 
     Args:
+        ray: the module, connected.
         clients: of each server; each actor gets copies, which connect by themselves.
-        reducers: number of actors, each of one CPU. They are spread over the nodes, as far as there are some.
-
-    Raises:
-        UnimplementedError: Ray is not installed.
+        reducers: number of actors. They are spread over the nodes, as far as there are some.
+        cpus: of each actor, as Ray counts them.
+        gpus: of each actor, also a part of one.
     """
 
-    def __init__(self, clients: Sequence[Client], reducers: int) -> None:
-        try:
-            self._ray: Any = importlib.import_module("ray")
-            pool: Any = importlib.import_module("ray.util")
-        except ImportError as error:
-            raise UnimplementedError(f'executor="ray" needs Ray: pip install "sparseagg[ray]" ({error})') from error
-        self._owns_ray = not self._ray.is_initialized()
-        if self._owns_ray:
-            self._ray.init(include_dashboard=False, log_to_driver=False)
-        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
-        actor = self._ray.remote(**options)(_Reducer)
+    def __init__(self, ray: Any, clients: Sequence[Client], reducers: int, cpus: float, gpus: float) -> None:
+        self._ray = ray
+        actor = ray.remote(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
+        )(_Reducer)
         self._actors = [actor.remote(list(clients)) for _ in range(reducers)]
-        self._pool = pool.ActorPool(self._actors)
+        self._pool = ray.util.ActorPool(self._actors)
+        self._lock = threading.Lock()  # a pool is for one thread at a time
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult]:
+    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]:
         """Merges ranges; returns the results in their order, or raises the error of the first one that failed."""
-        found: list[TensorResult | Exception] = list(
-            self._pool.map(lambda actor, task: actor.reduce.remote(task), tasks)
-        )
+        with self._lock:
+            found: list[TensorResult | Part | Exception] = list(
+                self._pool.map(lambda actor, task: actor.reduce.remote(task), tasks)
+            )
         for each in found:
             if isinstance(each, Exception):
                 raise each
-        return [each for each in found if isinstance(each, TensorResult)]
+        return [each for each in found if not isinstance(each, Exception)]
 
     def close(self) -> None:
-        """Ends the actors, and Ray if this executor has started it."""
+        """Ends the actors."""
         for actor in self._actors:
-            self._ray.kill(actor)
-        if self._owns_ray:
-            self._ray.shutdown()
+            with contextlib.suppress(Exception):  # whoever owns Ray has ended it
+                self._ray.kill(actor)
 
 
 class _Reducer:
@@ -66,9 +62,9 @@ class _Reducer:
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
 
-    def reduce(self, task: RangeTask) -> TensorResult | Exception:
+    def reduce(self, task: RangeTask) -> TensorResult | Part | Exception:
         """Returns the result or the error of a range: Ray would wrap an error that is raised."""
         try:
-            return reduce_range(task, [client.get_round(task.round_name) for client in self._clients])
+            return run_task(task, self._clients)
         except Exception as error:  # which is the caller's
             return error

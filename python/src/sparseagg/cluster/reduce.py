@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.local.engine import Aggregator, release_memory
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS
+from sparseagg._internal.wire.partial import num_submissions
+from sparseagg.cluster.ordered import DuplicateClient, OrderedSubmissions
 from sparseagg.cluster.plan import KeyRange
+from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
-__all__ = ["RangeTask", "range_spec", "reduce_range"]
+__all__ = ["RangeTask", "merges_on_arrival", "range_spec", "reduce_range", "run_task", "two_homes"]
+
+_PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
 _SUMS = ("sum", "mean", "coordinate_mean")
 
@@ -29,6 +36,11 @@ class RangeTask:
         keys: the range.
         num_submissions: of each server's round.
         threads: of the engine.
+        only: the clients that count; None: all.
+        device: of the engine, "cpu" or "cuda"; None: as ``sparseagg.aggregate`` chooses.
+        store: where the result goes; None: to the caller.
+        memory_limit: bytes that the submissions of the range may take, with their sums. Beyond, they are folded before
+            others are read. None: no limit.
     """
 
     round_name: str
@@ -36,6 +48,20 @@ class RangeTask:
     keys: KeyRange
     num_submissions: tuple[int, ...]
     threads: int
+    only: frozenset[str] | None = None
+    device: str | None = None
+    store: RangeStore | None = None
+    memory_limit: int | None = None
+
+
+def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
+    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
+    begun = time.monotonic()
+    result = reduce_range(task, [client.get_round(task.round_name) for client in clients])
+    if task.store is None:
+        return result
+    part = task.store.write(result, clients)
+    return dataclasses.replace(part, seconds=time.monotonic() - begun)
 
 
 def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
@@ -52,28 +78,89 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
         InternalError: a server has exported another number of submissions than its round has.
     """
     tensor = task.spec.tensors[0]
-    is_weighted = task.spec.aggregation_of(tensor).weighting == "by_weight"
-    updates: dict[str, Any] = {}
-    homes: dict[str, int] = {}
-    for server, (opened, expected) in enumerate(zip(rounds, task.num_submissions)):
-        exported = opened.export_submissions(tensor.name, keys=task.keys)
-        if len(exported) != expected:
-            raise InternalError(
-                f"server {server} exported {len(exported)} submissions of {task.round_name}, which has {expected}"
-            )
-        for client_id, update in exported.items():
-            if client_id in homes:
-                raise FailedPreconditionError(
-                    f"client {client_id!r} has submissions to {task.round_name} on servers {homes[client_id]} and "
-                    f"{server}: clients submit to their home server alone"
-                )
-            homes[client_id] = server
-            named = {tensor.name: (update.keys, update.values)}
-            updates[client_id] = (named, update.weight) if is_weighted else named
     try:
-        return aggregate(updates, task.spec, threads=task.threads)[tensor.name]
-    except (FailedPreconditionError, OutOfRangeError) as error:
+        if task.only is None and merges_on_arrival(task.spec, tensor):  # nobody can be taken out of a partial
+            return _reduce_partials(task, rounds)
+        return _reduce_submissions(task, rounds)
+    except OutOfRangeError as error:
         raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
+    finally:
+        if task.memory_limit is not None:
+            release_memory()  # which the engine keeps for its next merges
+
+
+def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
+    tensor = task.spec.tensors[0]
+    merged = Aggregator(task.spec, threads=task.threads, device=task.device)
+    for server, (opened, expected) in enumerate(zip(rounds, task.num_submissions)):
+        partial = opened.export_partial(tensor.name, keys=task.keys)
+        found = num_submissions(partial)
+        if found != expected:
+            raise _other_number(server, task, found, expected)
+        if found > 0:
+            merged.add_partial(str(server), partial, keys=task.keys)
+        del partial
+    return _finished(task, merged)
+
+
+def _finished(task: RangeTask, merged: Aggregator) -> TensorResult:
+    try:
+        return merged.finish()[task.spec.tensors[0].name]
+    except FailedPreconditionError as error:
+        raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
+
+
+def _other_number(server: int, task: RangeTask, found: int, expected: int) -> InternalError:
+    return InternalError(f"server {server} exported {found} submissions of {task.round_name}, which has {expected}")
+
+
+def two_homes(round_name: str, client_id: str, first: int, second: int) -> FailedPreconditionError:
+    """Returns the error for a client with submissions on two servers."""
+    return FailedPreconditionError(
+        f"client {client_id!r} has submissions to {round_name} on servers {first} and {second}: clients submit to "
+        "their home server alone"
+    )
+
+
+def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
+    """Returns whether servers merge a tensor's submissions as they arrive, so that they export partials of it.
+
+    Its result does not depend on the order of submissions.
+    """
+    how = spec.aggregation_of(tensor)
+    if spec.keep_submissions or how.op in ORDER_OPS or how.return_moments:
+        return False
+    if how.numerics == "fixed_point":
+        return True
+    sums_weights = how.weighting == "by_weight" and (how.op == "coordinate_mean" or how.return_weights)
+    return not sums_weights and not (how.op in _SUMS and "float" in tensor.dtype)
+
+
+def _reduce_submissions(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
+    tensor = task.spec.tensors[0]
+    is_weighted = task.spec.aggregation_of(tensor).weighting == "by_weight"
+    # Half of the memory is for sums and folded rows; of each server there are up to three pages.
+    page_bytes = _PAGE_BYTES if task.memory_limit is None else max(1, task.memory_limit // (6 * len(rounds)))
+    limit = None if task.memory_limit is None else max(1, task.memory_limit // 2)
+    exported = OrderedSubmissions(rounds, tensor.name, task.keys, min(page_bytes, _PAGE_BYTES))
+    merged = Aggregator(task.spec, threads=task.threads, memory_limit=limit, device=task.device)
+    try:
+        for batch in exported.batches():
+            updates: dict[str, Any] = {}
+            while batch:
+                client_id = next(iter(batch))
+                update = batch.pop(client_id)
+                if task.only is not None and client_id not in task.only:
+                    continue
+                named = {tensor.name: (update.keys, update.values)}
+                updates[client_id] = (named, update.weight) if is_weighted else named
+            merged.add_all(updates)
+    except DuplicateClient as error:
+        raise two_homes(task.round_name, *error.args) from None
+    for server, (found, expected) in enumerate(zip(exported.counts, task.num_submissions)):
+        if found != expected:
+            raise _other_number(server, task, found, expected)
+    return _finished(task, merged)
 
 
 def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
@@ -115,4 +202,4 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
         result_layout="sparse",
         **{name: value for name, value in options.items() if value is not None},
     )
-    return RoundSpec([merged], max_submissions=spec.max_submissions)
+    return RoundSpec([merged], max_submissions=spec.max_submissions, keep_submissions=spec.keep_submissions)

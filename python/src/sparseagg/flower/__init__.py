@@ -7,9 +7,11 @@ Clients send the rows that training has changed, and are sent those that other c
 travel and are averaged as with FedAvg, in float64, in an order that no run changes: ten runs give the same bits.
 
 With ``SparseFedAvg(server="host:port")`` clients upload to a sparseagg server while others still train.
+``SparseFedBuff`` has no rounds: it keeps clients busy, and a stream merges their updates as they come.
 ``sparseagg.flower.legacy`` is for strategies of ``flwr.server.strategy``.
 """
 
+from sparseagg.flower.fedbuff import SparseFedBuff
 from sparseagg.flower.mod import sparse_mod
 from sparseagg.flower.optimizer_strategies import SparseFedAdagrad, SparseFedAdam, SparseFedAvgM, SparseFedYogi
 from sparseagg.flower.order_strategies import SparseFedMedian, SparseFedTrimmedAvg
@@ -21,6 +23,7 @@ __all__ = [
     "SparseFedAdam",
     "SparseFedAvg",
     "SparseFedAvgM",
+    "SparseFedBuff",
     "SparseFedMedian",
     "SparseFedTrimmedAvg",
     "SparseFedYogi",

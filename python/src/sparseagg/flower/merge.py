@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
+from sparseagg.cluster import ClusterClient, ClusterRound
+from sparseagg.cluster.connect import check_rule
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.robust import ClientWeights
 
-__all__ = ["Merge", "changed_rows", "check_shape"]
+__all__ = ["Merge", "changed_rows", "check_shape", "difference_spec", "difference_to", "stepped"]
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")
@@ -38,7 +40,7 @@ class Merge:
         sparse: names of the tensors whose updates are differences of rows (or elements); the others are whole arrays,
             as FedAvg has them.
         op: of the sparse tensors.
-        client: of the server that merges; None: this process does.
+        client: of the server, or of the cluster, that merges; None: this process does.
         of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
         rule: chooses among the updates of all tensors when they are there (``sparseagg.robust``); None: all count.
         noise_key: for options with ``privacy``. Then whole arrays become differences before they are merged, since the
@@ -60,13 +62,14 @@ class Merge:
         tables: Mapping[str, Table],
         sparse: Iterable[str],
         op: str,
-        client: sa.Client | None,
+        client: sa.Client | ClusterClient | None,
         options: Any,
         of_all: bool = False,
         rule: Rule | None = None,
         noise_key: bytes | None = None,
         ledger: sa.PrivacyLedger | None = None,
     ) -> None:
+        check_rule(client, rule)
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
         self._sparse = set(sparse)
         on_nonfinite, options = split_on_nonfinite(options, tables)
@@ -182,6 +185,8 @@ class Merge:
             result = self._aggregator.finish()
         else:
             result, missing = self._close(set(counted))
+            if isinstance(self._round, ClusterRound):  # which would keep the submissions
+                self._round.delete()
         tables, changed = {}, {}
         for name, table in self._tables.items():
             if name in self._sparse:
@@ -200,6 +205,7 @@ class Merge:
         """Closes the round; returns its result, and the ids that have no submission there."""
         assert self._round is not None
         if self._rule is not None:
+            assert isinstance(self._round, sa.Round)
             result, self.choice = finish_by_rule(self._round, self._rule, counted)
             return result, counted.difference(self.choice.clients)
         try:
@@ -247,6 +253,51 @@ def changed_rows(before: Any, after: Any, row_width: int) -> tuple[Any, Any]:
         return keys, rows
     moved = ~unchanged(old, new).all(axis=1)  # the others are NaN as they were
     return keys[moved], rows[moved]
+
+
+def difference_spec(name: str, table: Table, is_sparse: bool, op: str) -> sa.TensorSpec:
+    """Returns the spec of a tensor of which clients send differences, whole ones unless it ``is_sparse``."""
+    return sa.TensorSpec(
+        name,
+        str(table.dtype) if str(table.dtype) in _SUMMED else "float64",  # the mean of integers is no integer
+        shape=table.shape,
+        row_width=table.row_width if is_sparse else None,
+        layout="sparse" if is_sparse else "dense",
+        result_layout="sparse" if is_sparse else "dense",
+        op=op,
+    )
+
+
+def difference_to(base: Table, name: str, value: Any, is_sparse: bool) -> Any:
+    """Returns a client's part of an update as a difference to the table that it was sent.
+
+    Args:
+        base: that the client has been sent.
+        name: of the tensor, for errors.
+        value: (keys, rows) of differences, which stay as they are, or the whole array.
+        is_sparse: whether the difference is of rows.
+    """
+    if isinstance(value, tuple):
+        if not is_sparse:
+            raise sa.InvalidArgumentError(f"tensor {name!r} comes as rows, but is not among the sparse tensors")
+        return value
+    check_shape(name, value.shape, base.shape)
+    return changed_rows(base.dense(), value, base.row_width) if is_sparse else _whole_difference(base.dense(), value)
+
+
+@default_float_environment()
+def stepped(
+    tables: Mapping[str, Table], sparse: Collection[str], result: sa.Result, optimizer: RowOptimizer | None
+) -> tuple[dict[str, Table], dict[str, Any]]:
+    """Returns the tables after a step along merged differences, and the changed keys of the sparse ones."""
+    after, changed = {}, {}
+    for name, table in tables.items():
+        if name in sparse:
+            after[name], changed[name] = _step_of_rows(name, table, result[name], optimizer)
+        else:
+            moved = table.dense().astype(np.float64) + result[name].dense().reshape(table.shape)
+            after[name] = _step_of_whole(name, table, moved, None, optimizer)
+    return after, changed
 
 
 @default_float_environment()

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -20,11 +19,14 @@ from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
+from sparseagg.cluster import ClusterClient
+from sparseagg.cluster.connect import ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
+from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.overrides import check_goes_on
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, tied_names, update_of
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
 from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
 from sparseagg.flower.streaming_grid import Replies, StreamingGrid
 from sparseagg.optimizers import RowOptimizer
@@ -54,7 +56,9 @@ class SparseMixin:
         op: of these tensors. "mean": a row that a client did not change counts as no change, as in FedAvg.
             "coordinate_mean": only clients that changed the row count. Or "sum".
         server: "host:port" of a sparseagg server to which clients upload; ":local:" starts one, for clients of this
-            machine; or a ``sparseagg.Client``. None: arrays come with Flower's replies, and are merged here.
+            machine; or a ``sparseagg.Client``. A ``sparseagg.cluster.Cluster``, or "host:port,host:port":
+            each client uploads to its home among several servers. None: arrays come with Flower's replies, and are
+            merged here.
         tls, token: of this process's connection to the server, as of ``sparseagg.Client``, with a coordinator's token.
             By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
@@ -91,7 +95,7 @@ class SparseMixin:
         sparse: Names = None,
         elements: Names = None,
         op: str = "mean",
-        server: str | sa.Client | None = None,
+        server: ServerArgument | None = None,
         tls: TLSArgument = None,
         token: TokenArgument = None,
         optimizer: RowOptimizer | None = None,
@@ -127,7 +131,7 @@ class SparseMixin:
             self._options = {**_PRIVATE, **self._options, "privacy": dp}
         self._ledger = ledger
         self._noise_key = secrets.token_bytes(32) if dp is not None and noise_key is None else noise_key
-        self._client: sa.Client | None = None
+        self._client: sa.Client | ClusterClient | None = None
         self._model: Model | None = None
         self._downlink: Downlink | None = None
         self._sparse: list[str] = []
@@ -351,24 +355,7 @@ class SparseMixin:
 
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
         """Returns the sparse tensors with the widths of their rows, and what clients need to know."""
-        shapes = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
-        shapes = {name: array for name, array in shapes.items() if array.size}
-        sparse, elements = self._names
-        spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
-        widths = {tensor.name: tensor.row_width for tensor in spec.tensors if tensor.layout == "sparse"}
-        by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
-        for name, first in tied_names(arrays, widths).items():
-            widths[name] = widths[first]
-            if first not in by_element:
-                by_element.discard(name)
-        lists = {
-            "names": list(arrays),
-            "rows": [name for name in widths if name not in by_element],
-            "elements": [name for name in widths if name in by_element],
-        }
-        # Without empty lists, of which Flower's ConfigRecord cannot count the bytes (1.42).
-        settings = {name: value for name, value in lists.items() if value}
-        return widths, {**settings, "arrays": self.arrayrecord_key, "weight": self.weighted_by_key}
+        return sparse_layout(arrays, *self._names, self.arrayrecord_key, self.weighted_by_key)
 
     def _advance(self, tables: Mapping[str, Table], changed: Mapping[str, Any]) -> None:
         model, downlink = self._known()
@@ -383,8 +370,8 @@ class SparseMixin:
     def _opened(self) -> Merge:
         if self._merge is None:
             if self._server is not None and self._client is None:
-                given = self._server
-                self._client = given if isinstance(given, sa.Client) else sa.Client(given, **self._credentials)
+                own = self._credentials if isinstance(self._server, str) else {}
+                self._client = server_client(self._server, **own)
             self._merge = Merge(
                 self._known()[0].tables,
                 self._sparse,

@@ -27,6 +27,8 @@ import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.updates import contributors as updates
+from sparseagg.cluster import ClusterClient
+from sparseagg.cluster.connect import server_client
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
 from sparseagg.nvflare.round_merge import RoundMerge
@@ -58,7 +60,8 @@ class SparseAggregator(ModelAggregator):
             and refuse these tensors with params_type FULL. "median", "trimmed_mean" with its ``trim_fraction`` or
             ``trim_count`` in ``options``, or "quantile": of all tensors, the dense ones too; each client has one vote.
             A client votes for no change of rows that it did not send, unless ``options`` have absent="skip".
-        server: "host:port" of a sparseagg server that merges; None: this process does.
+        server: "host:port" of a sparseagg server that merges, or "host:port,host:port" of a cluster's servers; None:
+            this process does.
         aggregation_weights: factors of the weights, by client name. (NVFlare applies those of the recipe to its own
             aggregator only, and the same with the next.)
         exclude_vars: a regular expression; tensors whose names it finds are left out.
@@ -103,7 +106,7 @@ class SparseAggregator(ModelAggregator):
         self.rule = rule
         self._rule = _rule_of(rule)
         self._lock = threading.RLock()
-        self._client: sa.Client | None = None
+        self._client: sa.Client | ClusterClient | None = None
         self._merges: dict[ParamsType, RoundMerge] = {}
         self._model: ModelForm | None = None
         self._round: int | None = None
@@ -227,7 +230,7 @@ class SparseAggregator(ModelAggregator):
         """Returns the merge of a params_type; opens it with the first result."""
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
-                self._client = sa.Client(self.server, tls=self.tls, token=self.token)
+                self._client = server_client(self.server, tls=self.tls, token=self.token)
             self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
         return self._merges[params_type]
 

@@ -10,6 +10,8 @@ import sparseagg as sa
 from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates import contributors as updates
+from sparseagg.cluster import ClusterClient, ClusterRound
+from sparseagg.cluster.connect import check_rule
 from sparseagg.robust import ClientWeights
 
 __all__ = ["RoundMerge"]
@@ -22,7 +24,7 @@ class RoundMerge:
 
     Args:
         spec: of the round.
-        client: of the server that merges; None: this process does.
+        client: of the server, or of the cluster, that merges; None: this process does.
         rule: chooses among the results when they are there; None: all count.
 
     Attributes:
@@ -30,7 +32,8 @@ class RoundMerge:
         choice: of the rule, once ``finish`` has been called.
     """
 
-    def __init__(self, spec: sa.RoundSpec, client: sa.Client | None, rule: Rule | None = None) -> None:
+    def __init__(self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: Rule | None = None) -> None:
+        check_rule(client, rule)
         self._rule = rule
         self.choice: ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
@@ -57,7 +60,10 @@ class RoundMerge:
         assert self._round is not None
         if self._rule is None:
             result = self._round.finish()
+            if isinstance(self._round, ClusterRound):  # which would keep the submissions
+                self._round.delete()
         else:
+            assert isinstance(self._round, sa.Round)
             result, self.choice = finish_by_rule(self._round, self._rule, self.accepted)
             self.accepted = {client: self.accepted[client] for client, weight in self.choice.items() if weight > 0}
         self._round = None

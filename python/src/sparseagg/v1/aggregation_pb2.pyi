@@ -16,6 +16,10 @@ BOUND_POLICY_UNSPECIFIED: BoundPolicy
 CLIP_POLICY_CLIP: ClipPolicy
 CLIP_POLICY_REJECT: ClipPolicy
 CLIP_POLICY_UNSPECIFIED: ClipPolicy
+CUT_CAUSE_CALL: CutCause
+CUT_CAUSE_FULL: CutCause
+CUT_CAUSE_TIMER: CutCause
+CUT_CAUSE_UNSPECIFIED: CutCause
 DESCRIPTOR: _descriptor.FileDescriptor
 DTYPE_BFLOAT16: DType
 DTYPE_FLOAT16: DType
@@ -82,6 +86,7 @@ VALUE_ENCODING_INT32: ValueEncoding
 VALUE_ENCODING_INT64: ValueEncoding
 VALUE_ENCODING_INT8_SCALED: ValueEncoding
 VALUE_ENCODING_NONE: ValueEncoding
+VALUE_ENCODING_PARTIAL: ValueEncoding
 VALUE_ENCODING_UINT32: ValueEncoding
 VALUE_ENCODING_UINT64: ValueEncoding
 VALUE_ENCODING_UNSPECIFIED: ValueEncoding
@@ -227,6 +232,14 @@ class CloseRoundRequest(_message.Message):
     only_client_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., only_client_ids: _Optional[_Iterable[str]] = ..., client_weights: _Optional[_Iterable[_Union[ClientWeight, _Mapping]]] = ...) -> None: ...
 
+class ClusterSpec(_message.Message):
+    __slots__ = ["index", "servers"]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    servers: _containers.RepeatedCompositeFieldContainer[HomeServer]
+    def __init__(self, servers: _Optional[_Iterable[_Union[HomeServer, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
+
 class CommitSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -240,20 +253,22 @@ class CommitSubmissionRequest(_message.Message):
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class CommitSubmissionResponse(_message.Message):
-    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "submission_id"]
+    __slots__ = ["client_id", "duplicate", "num_bytes", "num_tuples", "round", "stream_commit", "submission_id"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    STREAM_COMMIT_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     duplicate: bool
     num_bytes: int
     num_tuples: int
     round: str
+    stream_commit: StreamCommit
     submission_id: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., stream_commit: _Optional[_Union[StreamCommit, _Mapping]] = ...) -> None: ...
 
 class CreateRoundRequest(_message.Message):
     __slots__ = ["round_id", "spec"]
@@ -263,11 +278,49 @@ class CreateRoundRequest(_message.Message):
     spec: RoundSpec
     def __init__(self, round_id: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ...) -> None: ...
 
+class CreateStreamRequest(_message.Message):
+    __slots__ = ["spec", "stream_id"]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    spec: StreamSpec
+    stream_id: str
+    def __init__(self, stream_id: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ...) -> None: ...
+
+class CutStreamRequest(_message.Message):
+    __slots__ = ["name", "version"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
 class DeleteRoundRequest(_message.Message):
     __slots__ = ["name"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteStreamRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ExportPartialRequest(_message.Message):
+    __slots__ = ["max_page_bytes", "max_pages", "name", "page_token", "range", "tensor"]
+    MAX_PAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    max_page_bytes: int
+    max_pages: int
+    name: str
+    page_token: str
+    range: KeyRange
+    tensor: str
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., max_pages: _Optional[int] = ...) -> None: ...
 
 class ExportRoundRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token"]
@@ -288,7 +341,8 @@ class ExportRoundResponse(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportSubmissionsRequest(_message.Message):
-    __slots__ = ["max_page_bytes", "name", "page_token", "range", "sample_every", "tensor"]
+    __slots__ = ["max_page_bytes", "max_pages", "name", "page_token", "range", "sample_every", "tensor"]
+    MAX_PAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -296,12 +350,13 @@ class ExportSubmissionsRequest(_message.Message):
     SAMPLE_EVERY_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     max_page_bytes: int
+    max_pages: int
     name: str
     page_token: str
     range: KeyRange
     sample_every: int
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     __slots__ = ["chunk", "client_id", "client_weight", "last", "leaf", "submission_id"]
@@ -318,6 +373,14 @@ class ExportedChunk(_message.Message):
     leaf: bytes
     submission_id: str
     def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., chunk: _Optional[bytes] = ..., last: bool = ..., client_weight: _Optional[float] = ..., leaf: _Optional[bytes] = ...) -> None: ...
+
+class ExportedPartial(_message.Message):
+    __slots__ = ["blocks", "next_page_token"]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    blocks: bytes
+    next_page_token: str
+    def __init__(self, blocks: _Optional[bytes] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportedSubmissions(_message.Message):
     __slots__ = ["client_ids", "next_page_token", "num_keys", "slice", "weights"]
@@ -373,6 +436,12 @@ class GetServerInfoRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class GetStreamRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class GetUploadStatusRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id", "upload_tag"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +453,14 @@ class GetUploadStatusRequest(_message.Message):
     submission_id: str
     upload_tag: bytes
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
+
+class HomeServer(_message.Message):
+    __slots__ = ["address", "http_url"]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_URL_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    http_url: str
+    def __init__(self, address: _Optional[str] = ..., http_url: _Optional[str] = ...) -> None: ...
 
 class InspectRoundRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token", "tensors"]
@@ -437,23 +514,43 @@ class ListRoundsResponse(_message.Message):
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
     def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class ListStreamsRequest(_message.Message):
+    __slots__ = ["page_size", "page_token"]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListStreamsResponse(_message.Message):
+    __slots__ = ["next_page_token", "streams"]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    next_page_token: str
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class ListSubmissionsRequest(_message.Message):
-    __slots__ = ["page_size", "page_token", "parent"]
+    __slots__ = ["page_size", "page_token", "parent", "with_leaves"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    WITH_LEAVES_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     parent: str
-    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    with_leaves: bool
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., with_leaves: bool = ...) -> None: ...
 
 class ListSubmissionsResponse(_message.Message):
-    __slots__ = ["next_page_token", "submissions"]
+    __slots__ = ["next_page_token", "submissions", "withdrawn_leaves"]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_LEAVES_FIELD_NUMBER: _ClassVar[int]
     next_page_token: str
     submissions: _containers.RepeatedCompositeFieldContainer[Submission]
-    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    withdrawn_leaves: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., withdrawn_leaves: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PrivacySpec(_message.Message):
     __slots__ = ["delta", "key_epsilon", "key_noise_multiplier", "keys", "noise_multiplier", "public_keys"]
@@ -558,10 +655,12 @@ class Round(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., num_uploads: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., close_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., timeline: _Optional[_Union[RoundTimeline, _Mapping]] = ..., engine: _Optional[str] = ..., results: _Optional[_Iterable[_Union[TensorSummary, _Mapping]]] = ..., clip: _Optional[_Union[ClipSummary, _Mapping]] = ...) -> None: ...
 
 class RoundSpec(_message.Message):
-    __slots__ = ["aggregation", "certificate", "clip", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "tensors"]
+    __slots__ = ["accept_partials", "aggregation", "certificate", "clip", "cluster", "deadline", "keep_submissions", "max_bytes_per_submission", "max_submissions", "max_tuples_per_submission", "min_submissions", "privacy", "result_ttl", "stay_open", "tensors"]
+    ACCEPT_PARTIALS_FIELD_NUMBER: _ClassVar[int]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     KEEP_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_PER_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
@@ -570,10 +669,13 @@ class RoundSpec(_message.Message):
     MIN_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     RESULT_TTL_FIELD_NUMBER: _ClassVar[int]
+    STAY_OPEN_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    accept_partials: bool
     aggregation: AggregationSpec
     certificate: CertificateSpec
     clip: ClipSpec
+    cluster: ClusterSpec
     deadline: _duration_pb2.Duration
     keep_submissions: bool
     max_bytes_per_submission: int
@@ -582,8 +684,9 @@ class RoundSpec(_message.Message):
     min_submissions: int
     privacy: PrivacySpec
     result_ttl: _duration_pb2.Duration
+    stay_open: bool
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
-    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., aggregation: _Optional[_Union[AggregationSpec, _Mapping]] = ..., min_submissions: _Optional[int] = ..., max_submissions: _Optional[int] = ..., deadline: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., result_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., max_tuples_per_submission: _Optional[int] = ..., max_bytes_per_submission: _Optional[int] = ..., clip: _Optional[_Union[ClipSpec, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpec, _Mapping]] = ..., certificate: _Optional[_Union[CertificateSpec, _Mapping]] = ..., keep_submissions: bool = ..., cluster: _Optional[_Union[ClusterSpec, _Mapping]] = ..., accept_partials: bool = ..., stay_open: bool = ...) -> None: ...
 
 class RoundTimeline(_message.Message):
     __slots__ = ["finish", "longest", "open", "stages"]
@@ -693,6 +796,46 @@ class StageTime(_message.Message):
     wait: _duration_pb2.Duration
     def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class Stream(_message.Message):
+    __slots__ = ["create_time", "name", "num_buffered", "num_commits", "num_refused", "num_uploads", "oldest_version", "recent_refusals", "spec", "staleness_counts", "version"]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUFFERED_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECENT_REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    create_time: _timestamp_pb2.Timestamp
+    name: str
+    num_buffered: int
+    num_commits: int
+    num_refused: int
+    num_uploads: int
+    oldest_version: int
+    recent_refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    spec: StreamSpec
+    staleness_counts: _containers.RepeatedScalarFieldContainer[int]
+    version: int
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ..., version: _Optional[int] = ..., num_buffered: _Optional[int] = ..., num_commits: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., oldest_version: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class StreamCommit(_message.Message):
+    __slots__ = ["base_version", "position", "staleness", "staleness_weight", "version"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
+    position: int
+    staleness: int
+    staleness_weight: float
+    version: int
+    def __init__(self, version: _Optional[int] = ..., position: _Optional[int] = ..., base_version: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_weight: _Optional[float] = ...) -> None: ...
+
 class StreamResultRequest(_message.Message):
     __slots__ = ["format", "max_page_bytes", "name", "range", "tensors"]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -707,23 +850,59 @@ class StreamResultRequest(_message.Message):
     tensors: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
+class StreamSpec(_message.Message):
+    __slots__ = ["buffer", "max_interval", "one_per_client", "round", "staleness_weights"]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    MAX_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    ONE_PER_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    max_interval: _duration_pb2.Duration
+    one_per_client: bool
+    round: RoundSpec
+    staleness_weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, round: _Optional[_Union[RoundSpec, _Mapping]] = ..., buffer: _Optional[int] = ..., staleness_weights: _Optional[_Iterable[float]] = ..., max_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., one_per_client: bool = ...) -> None: ...
+
+class StreamVersion(_message.Message):
+    __slots__ = ["cause", "cut_time", "num_submissions", "round", "state", "state_reason", "version"]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CUT_TIME_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    cause: CutCause
+    cut_time: _timestamp_pb2.Timestamp
+    num_submissions: int
+    round: str
+    state: RoundState
+    state_reason: str
+    version: int
+    def __init__(self, version: _Optional[int] = ..., round: _Optional[str] = ..., state: _Optional[_Union[RoundState, str]] = ..., state_reason: _Optional[str] = ..., num_submissions: _Optional[int] = ..., cause: _Optional[_Union[CutCause, str]] = ..., cut_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class Submission(_message.Message):
-    __slots__ = ["client_id", "client_weight", "content_hash", "num_bytes", "num_tuples", "submission_id", "weight"]
+    __slots__ = ["client_id", "client_weight", "content_hash", "leaf", "num_bytes", "num_tuples", "stream_commit", "submission_id", "weight"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_TUPLES_FIELD_NUMBER: _ClassVar[int]
+    STREAM_COMMIT_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     client_weight: float
     content_hash: bytes
+    leaf: bytes
     num_bytes: int
     num_tuples: int
+    stream_commit: StreamCommit
     submission_id: str
     weight: float
-    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., content_hash: _Optional[bytes] = ..., weight: _Optional[float] = ..., client_weight: _Optional[float] = ..., stream_commit: _Optional[_Union[StreamCommit, _Mapping]] = ..., leaf: _Optional[bytes] = ...) -> None: ...
 
 class SubmissionReceipt(_message.Message):
     __slots__ = ["client_id", "leaf", "leaf_index", "path", "promise", "round", "tree_size"]
@@ -744,20 +923,22 @@ class SubmissionReceipt(_message.Message):
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., leaf: _Optional[bytes] = ..., promise: _Optional[bytes] = ..., leaf_index: _Optional[int] = ..., tree_size: _Optional[int] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SubmitBatchRequest(_message.Message):
-    __slots__ = ["client_ids", "num_keys", "round", "slices", "submission_id", "weights"]
+    __slots__ = ["base_version", "client_ids", "num_keys", "round", "slices", "submission_id", "weights"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_KEYS_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
     client_ids: str
     num_keys: bytes
     round: str
     slices: _containers.RepeatedCompositeFieldContainer[TensorSlice]
     submission_id: str
     weights: bytes
-    def __init__(self, round: _Optional[str] = ..., client_ids: _Optional[str] = ..., submission_id: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_ids: _Optional[str] = ..., submission_id: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class SubmitBatchResponse(_message.Message):
     __slots__ = ["codes", "num_bytes", "num_duplicates", "num_tuples", "refusals"]
@@ -848,7 +1029,8 @@ class TensorSummary(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_keys: _Optional[int] = ..., layout: _Optional[_Union[TensorLayout, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., row_width: _Optional[int] = ..., num_rows: _Optional[int] = ..., has_values: bool = ..., has_counts: bool = ..., has_weights: bool = ..., fixed_point_shift: _Optional[int] = ..., plan: _Optional[str] = ..., num_cut_keys: _Optional[int] = ..., has_moments: bool = ...) -> None: ...
 
 class UpdateChunk(_message.Message):
-    __slots__ = ["client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]
+    __slots__ = ["base_version", "client_id", "last", "round", "sequence", "slices", "submission_id", "upload_tag", "weight"]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -857,6 +1039,7 @@ class UpdateChunk(_message.Message):
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_TAG_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    base_version: int
     client_id: str
     last: bool
     round: str
@@ -865,7 +1048,7 @@ class UpdateChunk(_message.Message):
     submission_id: str
     upload_tag: bytes
     weight: float
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., sequence: _Optional[int] = ..., last: bool = ..., weight: _Optional[float] = ..., slices: _Optional[_Iterable[_Union[TensorSlice, _Mapping]]] = ..., upload_tag: _Optional[bytes] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class UploadStatus(_message.Message):
     __slots__ = ["client_id", "committed", "complete", "next_sequence", "received_tuples", "round", "submission_id"]
@@ -892,6 +1075,22 @@ class WaitRoundRequest(_message.Message):
     name: str
     timeout: _duration_pb2.Duration
     def __init__(self, name: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchVersionsRequest(_message.Message):
+    __slots__ = ["after_version", "name", "timeout"]
+    AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    after_version: int
+    name: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., after_version: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchVersionsResponse(_message.Message):
+    __slots__ = ["versions"]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[StreamVersion]
+    def __init__(self, versions: _Optional[_Iterable[_Union[StreamVersion, _Mapping]]] = ...) -> None: ...
 
 class WithdrawSubmissionRequest(_message.Message):
     __slots__ = ["client_id", "round", "submission_id"]
@@ -955,4 +1154,7 @@ class ValueEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class CutCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

@@ -15,47 +15,47 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18sparseagg/v1/tasks.proto\x12\x0csparseagg.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n\x08TaskSpec\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cmax_attempts\x18\x05 \x01(\r\x12\r\n\x05round\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8b\x01\n\x05Lease\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\tremaining\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf4\x02\n\x04Task\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.sparseagg.v1.TaskSpec\x12\r\n\x05owner\x18\x03 \x01(\t\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.sparseagg.v1.TaskState\x12\x14\n\x0cstate_reason\x18\x05 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\r\x12\"\n\x05lease\x18\x07 \x01(\x0b\x32\x13.sparseagg.v1.Lease\x12\x15\n\rsubmission_id\x18\x08 \x01(\t\x12\x0e\n\x06result\x18\t \x01(\x0c\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"@\n\x07NewTask\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.sparseagg.v1.TaskSpec\"I\n\x12\x43reateTasksRequest\x12$\n\x05tasks\x18\x01 \x03(\x0b\x32\x15.sparseagg.v1.NewTask\x12\r\n\x05owner\x18\x02 \x01(\t\"$\n\x13\x43reateTasksResponse\x12\r\n\x05names\x18\x01 \x03(\t\"\xa6\x01\n\x10LeaseTaskRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x0e\n\x06labels\x18\x03 \x03(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11LeaseTaskResponse\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.sparseagg.v1.Task\"z\n\x12\x45xtendLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"o\n\x13\x43ompleteTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x15\n\rsubmission_id\x18\x04 \x01(\t\x12\x0e\n\x06result\x18\x05 \x01(\x0c\"c\n\x0f\x46\x61ilTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05retry\x18\x05 \x01(\x08\"\x1e\n\x0eGetTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"p\n\x10ListTasksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.sparseagg.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\t\"O\n\x11ListTasksResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.sparseagg.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"B\n\x12\x43\x61ncelTasksRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\r\n\x05round\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\",\n\x13\x43\x61ncelTasksResponse\x12\x15\n\rnum_cancelled\x18\x01 \x01(\x04*\x9e\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_STATE_OPEN\x10\x01\x12\x15\n\x11TASK_STATE_LEASED\x10\x02\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x05\x32\xd3\x04\n\x05Tasks\x12R\n\x0b\x43reateTasks\x12 .sparseagg.v1.CreateTasksRequest\x1a!.sparseagg.v1.CreateTasksResponse\x12L\n\tLeaseTask\x12\x1e.sparseagg.v1.LeaseTaskRequest\x1a\x1f.sparseagg.v1.LeaseTaskResponse\x12\x43\n\x0b\x45xtendLease\x12 .sparseagg.v1.ExtendLeaseRequest\x1a\x12.sparseagg.v1.Task\x12\x45\n\x0c\x43ompleteTask\x12!.sparseagg.v1.CompleteTaskRequest\x1a\x12.sparseagg.v1.Task\x12=\n\x08\x46\x61ilTask\x12\x1d.sparseagg.v1.FailTaskRequest\x1a\x12.sparseagg.v1.Task\x12;\n\x07GetTask\x12\x1c.sparseagg.v1.GetTaskRequest\x1a\x12.sparseagg.v1.Task\x12L\n\tListTasks\x12\x1e.sparseagg.v1.ListTasksRequest\x1a\x1f.sparseagg.v1.ListTasksResponse\x12R\n\x0b\x43\x61ncelTasks\x12 .sparseagg.v1.CancelTasksRequest\x1a!.sparseagg.v1.CancelTasksResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18sparseagg/v1/tasks.proto\x12\x0csparseagg.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n\x08TaskSpec\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12+\n\x08\x64\x65\x61\x64line\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cmax_attempts\x18\x05 \x01(\r\x12\r\n\x05round\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8b\x01\n\x05Lease\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\tremaining\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa0\x03\n\x04Task\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.sparseagg.v1.TaskSpec\x12\r\n\x05owner\x18\x03 \x01(\t\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.sparseagg.v1.TaskState\x12\x14\n\x0cstate_reason\x18\x05 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\r\x12\"\n\x05lease\x18\x07 \x01(\x0b\x32\x13.sparseagg.v1.Lease\x12\x15\n\rsubmission_id\x18\x08 \x01(\t\x12\x0e\n\x06result\x18\t \x01(\x0c\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0c\x62\x61se_version\x18\x64 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_base_version\"@\n\x07NewTask\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.sparseagg.v1.TaskSpec\"I\n\x12\x43reateTasksRequest\x12$\n\x05tasks\x18\x01 \x03(\x0b\x32\x15.sparseagg.v1.NewTask\x12\r\n\x05owner\x18\x02 \x01(\t\"$\n\x13\x43reateTasksResponse\x12\r\n\x05names\x18\x01 \x03(\t\"\xa6\x01\n\x10LeaseTaskRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x0e\n\x06labels\x18\x03 \x03(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x11LeaseTaskResponse\x12 \n\x04task\x18\x01 \x01(\x0b\x32\x12.sparseagg.v1.Task\"z\n\x12\x45xtendLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x31\n\x0elease_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"o\n\x13\x43ompleteTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x15\n\rsubmission_id\x18\x04 \x01(\t\x12\x0e\n\x06result\x18\x05 \x01(\x0c\"c\n\x0f\x46\x61ilTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05retry\x18\x05 \x01(\x08\"\x1e\n\x0eGetTaskRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"p\n\x10ListTasksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.sparseagg.v1.TaskState\x12\r\n\x05round\x18\x04 \x01(\t\"O\n\x11ListTasksResponse\x12!\n\x05tasks\x18\x01 \x03(\x0b\x32\x12.sparseagg.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"B\n\x12\x43\x61ncelTasksRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\r\n\x05round\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\",\n\x13\x43\x61ncelTasksResponse\x12\x15\n\rnum_cancelled\x18\x01 \x01(\x04*\x9e\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTASK_STATE_OPEN\x10\x01\x12\x15\n\x11TASK_STATE_LEASED\x10\x02\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x18\n\x14TASK_STATE_CANCELLED\x10\x05\x32\xd3\x04\n\x05Tasks\x12R\n\x0b\x43reateTasks\x12 .sparseagg.v1.CreateTasksRequest\x1a!.sparseagg.v1.CreateTasksResponse\x12L\n\tLeaseTask\x12\x1e.sparseagg.v1.LeaseTaskRequest\x1a\x1f.sparseagg.v1.LeaseTaskResponse\x12\x43\n\x0b\x45xtendLease\x12 .sparseagg.v1.ExtendLeaseRequest\x1a\x12.sparseagg.v1.Task\x12\x45\n\x0c\x43ompleteTask\x12!.sparseagg.v1.CompleteTaskRequest\x1a\x12.sparseagg.v1.Task\x12=\n\x08\x46\x61ilTask\x12\x1d.sparseagg.v1.FailTaskRequest\x1a\x12.sparseagg.v1.Task\x12;\n\x07GetTask\x12\x1c.sparseagg.v1.GetTaskRequest\x1a\x12.sparseagg.v1.Task\x12L\n\tListTasks\x12\x1e.sparseagg.v1.ListTasksRequest\x1a\x1f.sparseagg.v1.ListTasksResponse\x12R\n\x0b\x43\x61ncelTasks\x12 .sparseagg.v1.CancelTasksRequest\x1a!.sparseagg.v1.CancelTasksResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sparseagg.v1.tasks_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _TASKSTATE._serialized_start=1893
-  _TASKSTATE._serialized_end=2051
+  _TASKSTATE._serialized_start=1937
+  _TASKSTATE._serialized_end=2095
   _TASKSPEC._serialized_start=108
   _TASKSPEC._serialized_end=291
   _LEASE._serialized_start=294
   _LEASE._serialized_end=433
   _TASK._serialized_start=436
-  _TASK._serialized_end=808
-  _NEWTASK._serialized_start=810
-  _NEWTASK._serialized_end=874
-  _CREATETASKSREQUEST._serialized_start=876
-  _CREATETASKSREQUEST._serialized_end=949
-  _CREATETASKSRESPONSE._serialized_start=951
-  _CREATETASKSRESPONSE._serialized_end=987
-  _LEASETASKREQUEST._serialized_start=990
-  _LEASETASKREQUEST._serialized_end=1156
-  _LEASETASKRESPONSE._serialized_start=1158
-  _LEASETASKRESPONSE._serialized_end=1211
-  _EXTENDLEASEREQUEST._serialized_start=1213
-  _EXTENDLEASEREQUEST._serialized_end=1335
-  _COMPLETETASKREQUEST._serialized_start=1337
-  _COMPLETETASKREQUEST._serialized_end=1448
-  _FAILTASKREQUEST._serialized_start=1450
-  _FAILTASKREQUEST._serialized_end=1549
-  _GETTASKREQUEST._serialized_start=1551
-  _GETTASKREQUEST._serialized_end=1581
-  _LISTTASKSREQUEST._serialized_start=1583
-  _LISTTASKSREQUEST._serialized_end=1695
-  _LISTTASKSRESPONSE._serialized_start=1697
-  _LISTTASKSRESPONSE._serialized_end=1776
-  _CANCELTASKSREQUEST._serialized_start=1778
-  _CANCELTASKSREQUEST._serialized_end=1844
-  _CANCELTASKSRESPONSE._serialized_start=1846
-  _CANCELTASKSRESPONSE._serialized_end=1890
-  _TASKS._serialized_start=2054
-  _TASKS._serialized_end=2649
+  _TASK._serialized_end=852
+  _NEWTASK._serialized_start=854
+  _NEWTASK._serialized_end=918
+  _CREATETASKSREQUEST._serialized_start=920
+  _CREATETASKSREQUEST._serialized_end=993
+  _CREATETASKSRESPONSE._serialized_start=995
+  _CREATETASKSRESPONSE._serialized_end=1031
+  _LEASETASKREQUEST._serialized_start=1034
+  _LEASETASKREQUEST._serialized_end=1200
+  _LEASETASKRESPONSE._serialized_start=1202
+  _LEASETASKRESPONSE._serialized_end=1255
+  _EXTENDLEASEREQUEST._serialized_start=1257
+  _EXTENDLEASEREQUEST._serialized_end=1379
+  _COMPLETETASKREQUEST._serialized_start=1381
+  _COMPLETETASKREQUEST._serialized_end=1492
+  _FAILTASKREQUEST._serialized_start=1494
+  _FAILTASKREQUEST._serialized_end=1593
+  _GETTASKREQUEST._serialized_start=1595
+  _GETTASKREQUEST._serialized_end=1625
+  _LISTTASKSREQUEST._serialized_start=1627
+  _LISTTASKSREQUEST._serialized_end=1739
+  _LISTTASKSRESPONSE._serialized_start=1741
+  _LISTTASKSRESPONSE._serialized_end=1820
+  _CANCELTASKSREQUEST._serialized_start=1822
+  _CANCELTASKSREQUEST._serialized_end=1888
+  _CANCELTASKSRESPONSE._serialized_start=1890
+  _CANCELTASKSRESPONSE._serialized_end=1934
+  _TASKS._serialized_start=2098
+  _TASKS._serialized_end=2693
 # @@protoc_insertion_point(module_scope)

@@ -151,8 +151,9 @@ class NewTask(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., spec: _Optional[_Union[TaskSpec, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ["attempts", "create_time", "end_time", "expire_time", "lease", "name", "owner", "result", "spec", "state", "state_reason", "submission_id"]
+    __slots__ = ["attempts", "base_version", "create_time", "end_time", "expire_time", "lease", "name", "owner", "result", "spec", "state", "state_reason", "submission_id"]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     END_TIME_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +166,7 @@ class Task(_message.Message):
     STATE_REASON_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     attempts: int
+    base_version: int
     create_time: _timestamp_pb2.Timestamp
     end_time: _timestamp_pb2.Timestamp
     expire_time: _timestamp_pb2.Timestamp
@@ -176,7 +178,7 @@ class Task(_message.Message):
     state: TaskState
     state_reason: str
     submission_id: str
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[TaskSpec, _Mapping]] = ..., owner: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., state_reason: _Optional[str] = ..., attempts: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., submission_id: _Optional[str] = ..., result: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[TaskSpec, _Mapping]] = ..., owner: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., state_reason: _Optional[str] = ..., attempts: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., submission_id: _Optional[str] = ..., result: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., base_version: _Optional[int] = ...) -> None: ...
 
 class TaskSpec(_message.Message):
     __slots__ = ["deadline", "labels", "max_attempts", "payload", "priority", "round", "ttl"]

@@ -12,7 +12,19 @@ import numpy as np
 
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["Timeout", "checked_integer", "checked_number", "checked_seconds", "checked_text", "is_number", "shown"]
+__all__ = [
+    "END_OF_KEYS",
+    "Timeout",
+    "checked_integer",
+    "checked_key_range",
+    "checked_number",
+    "checked_seconds",
+    "checked_text",
+    "is_number",
+    "shown",
+]
+
+END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
 _FOR_EVER_S = 1e9  # thirty years
 
@@ -115,3 +127,22 @@ def shown(value: Any) -> str:
     except ValueError:  # Python prints no integers of thousands of digits
         return f"{type(value).__name__} with more digits than Python prints"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def checked_key_range(keys: Any) -> tuple[int, int]:
+    """Returns begin and end of a range, 2^64 at most."""
+    try:
+        begin, end = keys
+        if isinstance(begin, bool) or isinstance(end, bool):
+            raise TypeError
+        begin = operator.index(begin)
+        end = END_OF_KEYS if end is None else operator.index(end)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"keys must be a pair of integers (begin, end), end may be None, got {shown(keys)}"
+        ) from None
+    if not (0 <= begin <= END_OF_KEYS and 0 <= end <= END_OF_KEYS):
+        raise InvalidArgumentError(f"keys must be a range within [0, 2^64), got {shown(keys)}")
+    if end < begin:
+        raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
+    return begin, end

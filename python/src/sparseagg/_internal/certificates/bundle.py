@@ -178,12 +178,14 @@ def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, d
     if multiplies:  # the bits of a round by weight whose clients have sent the products
         spec = _by_weight(spec)
     updates: dict[str, Any] = {}
-    for each in submissions:
+    for number, each in enumerate(submissions):
         weight = each.weight
         if multiplies:
             weight = (1.0 if weight is None else weight) * (1.0 if each.client_weight is None else each.client_weight)
         update = each.update(spec)
-        updates[each.client_id] = update if weight is None else (update, weight)
+        # In a version of a stream, a client may have several commits, whose ids have log positions behind a zero byte.
+        name = f"{number:020}" if "\0" in each.client_id else each.client_id
+        updates[name] = update if weight is None else (update, weight)
     return aggregate(updates, spec, device=device)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["leaf_hash", "root_of", "root_of_path"]
+__all__ = ["leaf_hash", "path_of", "root_of", "root_of_path"]
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -22,6 +22,18 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
         odd = level[len(level) & ~1 :]  # a node without a sibling moves up as it is
         level = [_node(left, right) for left, right in zip(level[::2], level[1::2])] + odd
     return level[0]
+
+
+def path_of(leaves: Iterable[bytes], index: int) -> tuple[bytes, ...]:
+    """Returns the proof that leaf ``index`` is in the tree: siblings, from the leaf up (RFC 9162, 2.1.3.1)."""
+    level, path = [leaf_hash(leaf) for leaf in leaves], []
+    while len(level) > 1:
+        if index ^ 1 < len(level):
+            path.append(level[index ^ 1])
+        odd = level[len(level) & ~1 :]
+        level = [_node(left, right) for left, right in zip(level[::2], level[1::2])] + odd
+        index //= 2
+    return tuple(path)
 
 
 def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:

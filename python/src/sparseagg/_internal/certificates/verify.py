@@ -86,6 +86,7 @@ def _checked_statement(statement: dict[str, Any]) -> dict[str, Any]:
             and isinstance(predicate["numSubmissions"], int)
             and "clientWeightsSha256" in predicate
             and isinstance(predicate["withdrawnSha256"], list)
+            and all(isinstance(home, dict) and set(home) <= set(_OF_ROUND) for home in predicate.get("homes", []))
             and all(isinstance(each, str) for each in (*names, *digests))
             and names[:1] == ["submissions"]
             and len(set(names)) == len(names)
@@ -104,12 +105,12 @@ def _verify_receipt(
     receipt: SubmissionReceipt, keys: dict[str, Any], predicate: Mapping[str, Any], root: str
 ) -> list[str]:
     promise = open_envelope(receipt.promise, PROMISE_TYPE, keys, "receipt")
-    for name in _OF_ROUND:
-        if promise.get(name) != predicate[name]:
-            raise VerificationError(
-                f"receipt: it is of another round: {name} is {promise.get(name)!r}, in the certificate "
-                f"{predicate[name]!r}"
-            )
+    rounds = [predicate, *({**predicate, **home} for home in predicate.get("homes", []))]
+    if not any(all(promise.get(name) == each[name] for name in _OF_ROUND) for each in rounds):
+        name = next(name for name in _OF_ROUND if promise.get(name) != predicate[name])
+        raise VerificationError(
+            f"receipt: it is of another round: {name} is {promise.get(name)!r}, in the certificate {predicate[name]!r}"
+        )
     if promise.get("leafSha256") != tree.leaf_hash(receipt.leaf).hex():
         raise VerificationError("receipt: the promise is for another leaf than that of the receipt")
     try:

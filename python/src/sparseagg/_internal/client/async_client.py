@@ -16,6 +16,7 @@ from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Updates
 from sparseagg._internal.client.async_model import PublishedModel
 from sparseagg._internal.client.async_round import Round
+from sparseagg._internal.client.async_stream import StreamCalls
 from sparseagg._internal.client.async_tasks import TaskCalls
 from sparseagg._internal.client.channel import checked_address
 from sparseagg._internal.client.connection import Connection
@@ -43,7 +44,7 @@ _LOCAL = ":local:"
 
 
 @renamed({"disconnect": "close", **ENCODINGS})
-class Client(TaskCalls):
+class Client(TaskCalls, StreamCalls):
     """A client of one server. ``async with`` closes it.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and

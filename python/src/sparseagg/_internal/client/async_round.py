@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
+import numpy as np
+
 from sparseagg._internal.base.arguments import Timeout, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import Update
@@ -18,6 +20,8 @@ from sparseagg._internal.client.certified_round import CertifiedRound
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
 from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.partial_upload import partial_upload
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import close_request, result_format, result_request
 from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
@@ -26,9 +30,11 @@ from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import make_upload
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.updates.batch import Batch, batches, submission_columns
+from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.updates.batch import Batch, batches, columns_of, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
+from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -132,8 +138,10 @@ class Round(SealedRound, CertifiedRound):
         deadline = checked_deadline(timeout)
         # No answer by the deadline is a DeadlineExceededError. A FailedPreconditionError names the round and its state.
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
-            server = await self._connection.server_wire(deadline)
-            upload = await self._connection.transport.convert(
+            client_id = checked_client_id(client_id)
+            home = self._connection.at_home(self.spec, client_id)
+            server = await home.server_wire(deadline)
+            upload = await home.transport.convert(
                 make_upload,
                 self.spec,
                 update,
@@ -147,9 +155,51 @@ class Round(SealedRound, CertifiedRound):
             )
             with naming_client(upload.client_id):
                 if not progress:
-                    return await self._connection.submit(upload, resumable, None, deadline)
+                    return await home.submit(upload, resumable, None, deadline)
                 with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
-                    return await self._connection.submit(upload, resumable, bar, deadline)
+                    return await home.submit(upload, resumable, bar, deadline)
+
+    async def add_partial(
+        self,
+        client_id: ClientId,
+        partial: Bulk | Iterable[Bulk],
+        *,
+        submission_id: str | None = None,
+        resumable: bool = False,
+        timeout: Timeout = None,
+    ) -> Submission:
+        """Sends what submissions elsewhere add up to, as the one submission of this client.
+
+        When this method returns, all submissions in the partial count, completely and once: in the result, which has
+        the bits of a round to which they were sent one by one; in ``info.num_submissions``, ``min_submissions`` and
+        ``max_submissions``. An edge server aggregates its own clients like this, in a round of the same spec.
+
+        Args:
+            client_id: of the sender; as in ``submit``.
+            partial: of ``export_partial``, for all tensors, in one piece or in pieces of whole blocks.
+            submission_id, resumable, timeout: as in ``submit``.
+
+        Raises:
+            InvalidArgumentError: the partial is cut off, malformed, of another version or of another spec; the message
+                names tensor, chunk, the byte at which the block begins, and the field.
+            FailedPreconditionError: the spec has no ``accept_partials``.
+            ResourceExhaustedError: there would be more than ``max_submissions``; or as of ``submit``.
+            UnimplementedError: the round is one of ":memory:": an ``Aggregator`` takes partials.
+            RoundClosedError, NotFoundError, AlreadyExistsError, UnavailableError, TimeoutError: as of ``submit``.
+        """
+        deadline = checked_deadline(timeout)
+        with raise_if_late(deadline, f"the partial for {self.name} has not been added"), naming_round(self.name):
+            server = await self._connection.server_wire(deadline)
+            upload = await self._connection.transport.convert(
+                partial_upload,
+                partial,
+                client_id=client_id,
+                chunk_bytes=server.chunk_bytes,
+                round_name=self.name,
+                submission_id=submission_id,
+            )
+            with naming_client(upload.client_id):
+                return await self._connection.submit(upload, resumable, None, deadline)
 
     async def submit_batch(
         self,
@@ -193,9 +243,25 @@ class Round(SealedRound, CertifiedRound):
             server = await self._connection.server_wire(deadline)
             convert = self._connection.transport.convert
             columns = await convert(submission_columns, self.spec, len(client_ids), updates)
-            for batch in batches(client_ids, columns, weights, server.chunk_bytes):
-                answers.append((batch, await self._connection.submit_batch(batch, self.name, submission_id, deadline)))
+            for home, clients in self._homes_of(client_ids).items():
+                own_ids, own_columns, own_weights = client_ids, columns, weights
+                if clients is not None:
+                    own_ids = [client_ids[client] for client in clients]
+                    own_columns = await convert(columns_of, columns, clients)
+                    own_weights = None if weights is None else [weights[client] for client in clients]
+                for batch in batches(own_ids, own_columns, own_weights, server.chunk_bytes):
+                    answers.append((batch, await home.submit_batch(batch, self.name, submission_id, deadline)))
         return batch_receipt(answers)
+
+    def _homes_of(self, client_ids: Sequence[ClientId]) -> dict[Connection | MemoryConnection, Array | None]:
+        """Returns the positions of the clients of each home; None: all of them."""
+        if self.spec.cluster is None:
+            return {self._connection: None}
+        found: dict[Connection | MemoryConnection, list[int]] = {}
+        for position, client_id in enumerate(client_ids):
+            home = self._connection.at_home(self.spec, checked_client_id(client_id))
+            found.setdefault(home, []).append(position)
+        return {home: np.array(positions) for home, positions in found.items()} or {self._connection: None}
 
     async def submissions(self) -> list[Submission]:
         """Returns the submissions that count, in the bytewise order of client ids, in which sums are folded.
@@ -225,8 +291,9 @@ class Round(SealedRound, CertifiedRound):
                 numerics "fixed_point". To leave out a client there, submit again to a new round.
         """
         request = pb.WithdrawSubmissionRequest(round=self.name, client_id=checked_client_id(client_id))
+        home = self._connection.at_home(self.spec, request.client_id)
         with naming_round(self.name):
-            return bool((await self._connection.call("WithdrawSubmission", request)).withdrawn)
+            return bool((await home.call("WithdrawSubmission", request)).withdrawn)
 
     async def close(
         self,

@@ -144,9 +144,19 @@ class Worker:
             raise InvalidArgumentError(f"{task.name} has no round, but its handler returned an update")
         # The same id in each attempt: if an earlier one was killed behind its commit, that submission counts.
         submission_id = task.id
-        opened = await self._client.get_round(task.round)
         # AlreadyExistsError: with other content. If it is of another task, the server refuses to complete this one.
         with contextlib.suppress(AlreadyExistsError):
+            if task.base_version is not None:
+                stream = await self._client.get_stream(task.round.removeprefix("rounds/"))
+                await stream.submit(
+                    task.client_id,
+                    outcome.update,
+                    outcome.weight,
+                    submission_id=submission_id,
+                    base_version=task.base_version,
+                )
+                return submission_id
+            opened = await self._client.get_round(task.round)
             await opened.submit(task.client_id, outcome.update, outcome.weight, submission_id=submission_id)
         return submission_id
 

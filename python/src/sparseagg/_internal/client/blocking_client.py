@@ -14,6 +14,7 @@ from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_client
 from sparseagg._internal.client.blocking import blocking, blocking_iterator
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_stream import Stream
 from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import BlockingTransport, run
@@ -45,11 +46,12 @@ class Client:
     server, which ends with the first client. A forked child may go on with the client: it opens connections of its own.
 
     Args:
-        address: "host:port" of a server. Or ":memory:": the engine in this process merges the rounds, which this client
-            alone has, and which end with it; token, tls, tenant and options are refused, and timeout, retry,
-            chunk_bytes and connections have no effect. Or ":local:": the client starts a server on this machine and
-            stops it with ``close``, at the latest with this process; ``address`` is the server's, a Unix socket that
-            this user alone can connect to.
+        address: "host:port" of a server; or several, "a:8001,b:8001", of which calls go to one that can be reached: the
+            servers of a cluster, where a submission goes to its client's home whichever one answers. Or ":memory:":
+            the engine in this process merges the rounds, which this client alone has, and which end with it; token,
+            tls, tenant and options are refused, and timeout, retry, chunk_bytes and connections have no effect. Or
+            ":local:": the client starts a server on this machine and stops it with ``close``, at the latest with this
+            process; ``address`` is the server's, a Unix socket that this user alone can connect to.
         token: bearer token, sent with every call, or a function that returns the token of the present, for tokens that
             expire. None: that of SPARSEAGG_TOKEN in the environment, if there is one.
         tls: False for a plain connection, True for TLS with the system's certificate authorities, a path for TLS with
@@ -135,6 +137,9 @@ class Client:
     create_round = blocking(_Operations.create_round, Round)
     get_round = blocking(_Operations.get_round, Round)
     list_rounds = blocking_iterator(_Operations.list_rounds, Round)
+    stream = blocking(_Operations.stream, Stream)
+    get_stream = blocking(_Operations.get_stream, Stream)
+    list_streams = blocking_iterator(_Operations.list_streams, Stream)
 
     def model(
         self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None

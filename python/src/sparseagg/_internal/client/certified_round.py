@@ -9,9 +9,9 @@ from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
 from sparseagg._internal.client.round_calls import RoundCalls
 from sparseagg._internal.client.round_errors import naming_round
-from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
+from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
-from sparseagg.errors import FailedPreconditionError
+from sparseagg.errors import FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["CertifiedRound"]
@@ -59,6 +59,29 @@ class CertifiedRound(RoundCalls):
         request = pb.GetReceiptRequest(round=self.name, client_id=checked_client_id(client_id))
         with naming_round(self.name):
             return SubmissionReceipt.from_proto(await self._connection.call("GetReceipt", request))
+
+    async def leaves(self) -> Leaves:
+        """Returns the leaves of the submissions, of which the certificate's tree is made.
+
+        For whoever makes a certificate of several servers' rounds.
+
+        Raises:
+            FailedPreconditionError: the round's spec asks for no certificate.
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method.
+        """
+        counted: dict[str, bytes] = {}
+        request = pb.ListSubmissionsRequest(parent=self.name, with_leaves=True)
+        with naming_round(self.name):
+            while True:
+                page = await self._connection.call("ListSubmissions", request)
+                counted.update((each.client_id, each.leaf) for each in page.submissions)
+                request.page_token = page.next_page_token
+                if not request.page_token:
+                    break
+        if not all(counted.values()):  # an old server ignores the field
+            raise UnimplementedError(f"{self.name}: the server is too old to list leaves")
+        return Leaves(counted, tuple(page.withdrawn_leaves))
 
     async def export(self, folder: str | os.PathLike[str], timeout: Timeout = None) -> None:
         """Waits until the round is done, and writes a bundle: certificate, submissions and result.

@@ -10,7 +10,7 @@ from sparseagg._internal.base.arguments import checked_integer, checked_text, sh
 from sparseagg._internal.base.credentials import is_local
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["channel_options", "checked_address", "checked_connections", "host_and_port"]
+__all__ = ["addresses_of", "channel_options", "checked_address", "checked_connections", "host_and_port"]
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
@@ -24,9 +24,14 @@ def checked_address(address: Any, what: str = "an address") -> str:
         InvalidArgumentError: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
     text = checked_text(what, address)
-    if _SCHEMES.match(text) or host_and_port(text):
+    if all(_SCHEMES.match(each) or host_and_port(each) for each in addresses_of(text)):
         return text
     raise InvalidArgumentError(f'{what} must be "host:port", such as "localhost:8001", got {shown(address)}')
+
+
+def addresses_of(address: str) -> list[str]:
+    """Returns the addresses of several servers, which commas divide; gRPC's own schemes have their own commas."""
+    return [address] if _SCHEMES.match(address) else address.split(",")
 
 
 def host_and_port(address: str) -> tuple[str, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Coroutine
@@ -11,7 +12,7 @@ import grpc
 
 from sparseagg._internal.base.credentials import Headers, channel_credentials, is_local
 from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.client.channel import channel_options, checked_connections
+from sparseagg._internal.client.channel import addresses_of, channel_options, checked_address, checked_connections
 from sparseagg._internal.client.channel_pool import ChannelPool
 from sparseagg._internal.client.deadlines import (
     call_seconds,
@@ -31,11 +32,13 @@ from sparseagg._internal.client.retry import Retries, RetryPolicy, error_from_ca
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
+from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.encode import encode_batch
 from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
-from sparseagg.errors import AbortedError, DeadlineExceededError, NotFoundError
+from sparseagg._internal.wire.page import ExportedColumns
+from sparseagg.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Connection"]
@@ -52,6 +55,35 @@ class _Failure(NamedTuple):
 
     details: str
     is_unconnected: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Server:
+    """One server of a client's address.
+
+    Attributes:
+        address: "host:port" or "unix:path".
+        channels: to the server.
+        headers: of calls.
+        may_look: whether to look what keeps calls from the server.
+    """
+
+    address: str
+    channels: ChannelPool
+    headers: Headers
+    may_look: bool
+
+    @classmethod
+    def of(
+        cls, address: str, endpoint: Endpoint, transport: Transport, credentials: grpc.ChannelCredentials | None
+    ) -> _Server:
+        """Returns the server at an address, to which no channel is open yet."""
+        options = channel_options(address, endpoint.options)
+        channels = ChannelPool(
+            lambda: transport.open_channel(address, credentials, options), checked_connections(endpoint.connections)
+        )
+        headers = Headers(endpoint.token, endpoint.tenant, address, credentials is None, endpoint.insecure_token)
+        return cls(address, channels, headers, may_look(address, bool(dict(options)["grpc.enable_http_proxy"])))
 
 
 class Connection:
@@ -74,29 +106,53 @@ class Connection:
         InvalidArgumentError: an argument of the client has a wrong type or value; the message says which one.
     """
 
-    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+    def __init__(self, endpoint: Endpoint, transport: Transport, follows: bool = True) -> None:
         self.endpoint = endpoint
         self.transport = transport
         self.retry = endpoint.retry or RetryPolicy()
         self.deadline: float | None = None
         self.has_reached = False
         self.device_reader = None  # of arrays in the memory of a GPU, which no server reads
-        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes, is_local(endpoint.address))
-        self._server_wire: ServerWire | None = None  # None: unknown, or out of date
-        address, of_tls = endpoint.address, channel_credentials(endpoint.tls)
-        self._headers = Headers(endpoint.token, endpoint.tenant, address, of_tls is None, endpoint.insecure_token)
-        options = channel_options(address, endpoint.options)
-        self._has_tls = of_tls is not None
-        self._may_look = may_look(address, uses_proxy=bool(dict(options)["grpc.enable_http_proxy"]))
-        self._channels = ChannelPool(
-            lambda: transport.open_channel(address, of_tls, options), checked_connections(endpoint.connections)
+        self._wanted_chunk_bytes = checked_chunk_bytes(
+            endpoint.chunk_bytes, all(map(is_local, addresses_of(endpoint.address)))
         )
+        self._server_wire: ServerWire | None = None  # None: unknown, or out of date
+        of_tls = channel_credentials(endpoint.tls)
+        self._has_tls = of_tls is not None
+        self._servers = [_Server.of(address, endpoint, transport, of_tls) for address in addresses_of(endpoint.address)]
+        self._server = self._servers[0]  # that calls go to; the next one where a server cannot be reached
+        # Of clients whose home is another server of a cluster's round, by address. None: this is such a connection
+        # itself, which sends nobody on, so that two servers with different lists make no circle.
+        self._at_homes: dict[str, Connection] | None = {} if follows else None
+
+    def at_home(self, spec: RoundSpec, client_id: str) -> Connection:
+        """Returns the connection to the server that takes the client's submission to a round of this spec."""
+        if spec.cluster is None or not client_id:  # the server knows the name of the credential
+            return self
+        home = home_of(client_id, len(spec.cluster.servers))
+        if home == spec.cluster.index and len(self._servers) == 1:
+            return self  # at whatever address this client knows the server by
+        return self._at(spec.cluster.servers[home].address) or self
+
+    def _at(self, address: str | None) -> Connection | None:
+        """Returns the connection to another server of a round, with the arguments of this one; None: there is none."""
+        if address is None or self._at_homes is None or address == self.endpoint.address:
+            return None
+        found = self._at_homes.get(address)
+        if found is None:
+            endpoint = dataclasses.replace(self.endpoint, address=checked_address(address), public_address=None)
+            found = self._at_homes.setdefault(address, Connection(endpoint, self.transport, follows=False))
+            found.has_reached = True  # by the coordinator: the server may restart now
+        return found
 
     async def close(self) -> None:
         """Closes the channels. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
-        for channel in self._channels.close():
-            await self.transport.close_channel(channel)
+        for home in list((self._at_homes or {}).values()):
+            await home.close()
+        for server in self._servers:
+            for channel in server.channels.close():
+                await self.transport.close_channel(channel)
 
     async def call(
         self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
@@ -110,11 +166,20 @@ class Connection:
             deadline: of the operation that the call is part of. The client's timeout limits all attempts, too.
             patient: whether to wait a few seconds beyond the deadline for an answer that may be on its way.
         """
+        try:
+            return await self._call(method, request, wait_s, deadline, patient)
+        except FailedPreconditionError as error:
+            home = self._at(error.home)
+            if home is None:
+                raise
+        return await home.call(method, request, wait_s, deadline, patient)
+
+    async def _call(self, method: str, request: Any, wait_s: float, deadline: float | None, patient: bool) -> Any:
         own = self._own_deadline(wait_s, deadline)
         limit = call_seconds(deadline, own, patient)
 
         async def attempt() -> Any:
-            with self._channels.first() as stub, named_if_late(method, limit):
+            with self._server.channels.first() as stub, named_if_late(method, limit):
                 return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
 
         if limit is not None and own is not None and (deadline is None or own < deadline):
@@ -137,8 +202,8 @@ class Connection:
         async def attempt() -> ResultReader:
             reader, timeout = ResultReader(), call_seconds(deadline)
             messages = aggregate_requests(spec, uploads, answer)
-            with self._channels.least_busy() as stub, streamed(messages) as requests:
-                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._headers())
+            with self._server.channels.least_busy() as stub, streamed(messages) as requests:
+                pages = stub.Aggregate(requests, timeout=timeout, metadata=self._server.headers())
                 await self.transport.read(pages, reader.add)
             return reader
 
@@ -163,9 +228,9 @@ class Connection:
 
         async def attempt() -> None:
             nonlocal is_resumed
-            with self._channels.least_busy() as stub:
+            with self._server.channels.least_busy() as stub:
                 if reader.num_pages == 0:
-                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._headers())
+                    pages = stub.StreamResult(request, timeout=call_seconds(deadline), metadata=self._server.headers())
                     await self.transport.read(pages, reader.add)
                     return
                 is_resumed = True
@@ -179,25 +244,35 @@ class Connection:
 
     async def export(
         self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[pb.ExportedSubmissions]:
+    ) -> list[ExportedColumns]:
         """Reads submissions of a sealed round in one stream. If the stream breaks, another goes on where it ended.
 
         Args:
             request: of the stream.
             deadline: of all attempts.
         """
-        pages: list[pb.ExportedSubmissions] = []
+        return await self._export_pages(request, "ExportSubmissions", deadline)
+
+    async def export_partial(
+        self, request: pb.ExportPartialRequest, deadline: float | None = None
+    ) -> list[pb.ExportedPartial]:
+        """Reads what submissions of a sealed round add up to, as ``export`` does the submissions."""
+        return await self._export_pages(request, "ExportPartial", deadline)
+
+    async def _export_pages(self, request: Any, method: str, deadline: float | None) -> list[Any]:
+        pages: list[Any] = []
         deadline = self.deadline if deadline is None else deadline
 
         async def attempt() -> None:
-            rest = pb.ExportSubmissionsRequest()
+            rest = type(request)()
             rest.CopyFrom(request)
             if pages:
                 rest.page_token = pages[-1].next_page_token
                 if not rest.page_token:
                     return
-            with self._channels.least_busy() as stub:
-                stream = stub.ExportSubmissions(rest, timeout=call_seconds(deadline), metadata=self._headers())
+            with self._server.channels.least_busy() as stub:
+                call = getattr(stub, method)
+                stream = call(rest, timeout=call_seconds(deadline), metadata=self._server.headers())
                 await self.transport.read(stream, pages.append)
 
         await self._retried(attempt, deadline, Retries(self.retry, lambda: len(pages)))
@@ -216,7 +291,7 @@ class Connection:
         async def attempt() -> None:
             nonlocal is_repeated
             try:
-                with self._channels.first() as stub, named_if_late("DeleteRound", limit):
+                with self._server.channels.first() as stub, named_if_late("DeleteRound", limit):
                     await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(own))
             except grpc.RpcError as error:
                 if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
@@ -245,13 +320,24 @@ class Connection:
             bar: shows the progress; None: nothing does.
             deadline: of all attempts.
         """
+        try:
+            return await self._submit(upload, resumable, bar, deadline)
+        except FailedPreconditionError as error:
+            home = self._at(error.home)
+            if home is None:
+                raise
+        return await home.submit(upload, resumable, bar, deadline)
+
+    async def _submit(
+        self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None
+    ) -> Submission:
         resumption = Resumption(self.retry)
         deadline = self.deadline if deadline is None else deadline
         is_stream = not resumable
 
         async def attempt() -> Submission:
             nonlocal is_stream
-            with self._channels.least_busy() as stub:
+            with self._server.channels.least_busy() as stub:
                 if is_stream:
                     is_stream = False
                     return await self._submit_stream(stub, upload, bar, deadline)
@@ -262,10 +348,15 @@ class Connection:
         return await self._retried(attempt, deadline, resumption)
 
     async def submit_batch(
-        self, batch: Batch, round_name: str, submission_id: str, deadline: float | None = None
+        self,
+        batch: Batch,
+        round_name: str,
+        submission_id: str,
+        deadline: float | None = None,
+        base_version: int | None = None,
     ) -> pb.SubmitBatchResponse:
         """Submits for many clients in one call; those that are refused are in the answer."""
-        message = await self.transport.convert(encode_batch, batch, round_name, submission_id)
+        message = await self.transport.convert(encode_batch, batch, round_name, submission_id, base_version)
         answer: pb.SubmitBatchResponse = await self.call("SubmitBatch", message, deadline=deadline)
         return answer
 
@@ -288,6 +379,7 @@ class Connection:
         self.transport.check_thread()
         retries = retries or Retries(self.retry)
         before: _Failure | None = None  # of the last attempt, without the call, which holds the update
+        others = len(self._servers) - 1  # that have not been tried yet
         while True:
             try:
                 answer = await self.transport.attempt(attempt())
@@ -299,6 +391,11 @@ class Connection:
                 raise DeadlineExceededError(f"{error}: {await self._text(before, deadline)}") from None
             except grpc.RpcError as call_error:
                 self._forget_server_after(call_error)
+                if call_error.code() is grpc.StatusCode.UNAVAILABLE and len(self._servers) > 1:
+                    self._use_next_server()
+                    others -= 1
+                    if others >= 0:
+                        continue
                 wait = retries.wait_after(call_error)
                 failure = _Failure(plain(call_error.details() or call_error.code().name), has_not_connected(call_error))
                 obstacle = None
@@ -328,12 +425,10 @@ class Connection:
 
     async def _obstacle(self, failure: _Failure, deadline: float | None) -> Obstacle | None:
         """Looks for what has kept a call from its server; None if nothing has, or if that cannot be told."""
-        if not failure.is_unconnected or not self._may_look:
+        if not failure.is_unconnected or not self._server.may_look:
             return None
         look_s = max(_LATE_LOOK_S, min(_LOOK_S, seconds_to(deadline)))
-        return await self.transport.convert(
-            find_obstacle, self.endpoint.address, self._has_tls, failure.details, look_s
-        )
+        return await self.transport.convert(find_obstacle, self._server.address, self._has_tls, failure.details, look_s)
 
     def _own_deadline(self, wait_s: float = 0.0, deadline: float | None = None) -> float | None:
         """Returns the deadline of a call that begins now; ``deadline`` is that of the operation, if it has one."""
@@ -342,7 +437,12 @@ class Connection:
         return earliest(own, self.deadline) if deadline is None else own
 
     async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
-        return await self.transport.answer(method(request, timeout=timeout, metadata=self._headers()))
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._server.headers()))
+
+    def _use_next_server(self) -> None:
+        """Sends further calls to the server behind the present one in the client's address."""
+        self._server = self._servers[(self._servers.index(self._server) + 1) % len(self._servers)]
+        self._server_wire = None
 
     def _forget_server_after(self, error: grpc.RpcError) -> None:
         """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""

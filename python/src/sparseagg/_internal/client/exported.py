@@ -10,10 +10,11 @@ import numpy as np
 from sparseagg._internal.spec.round_spec import TensorSpec, key_bytes
 from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.wire.decode import decode_keys, decode_rows
+from sparseagg._internal.wire.page import ExportedColumns
 from sparseagg.errors import InternalError, InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["ExportedUpdate", "exported_keys", "exported_updates"]
+__all__ = ["ExportedPage", "ExportedUpdate", "exported_keys", "exported_updates", "joined"]
 
 
 class ExportedUpdate(NamedTuple):
@@ -32,7 +33,20 @@ class ExportedUpdate(NamedTuple):
     weight: float
 
 
-def exported_updates(spec: TensorSpec, pages: Sequence[pb.ExportedSubmissions]) -> dict[str, ExportedUpdate]:
+class ExportedPage(NamedTuple):
+    """Some submissions of an export, in ascending order of client ids.
+
+    Attributes:
+        updates: by client id. The first and the last one may be parts of an update; the other parts are on the page
+            before and on the next one.
+        next_page_token: "" on the last page.
+    """
+
+    updates: dict[str, ExportedUpdate]
+    next_page_token: str
+
+
+def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns]) -> dict[str, ExportedUpdate]:
     """Returns the updates of the pages of an export, by client id.
 
     Raises:
@@ -40,26 +54,26 @@ def exported_updates(spec: TensorSpec, pages: Sequence[pb.ExportedSubmissions]) 
     """
     parts: dict[str, list[ExportedUpdate]] = {}
     for page in pages:
-        if page.weights:
+        if page.head.weights:
             _add_page(spec, page, parts)
-    return {client_id: _joined(updates) for client_id, updates in parts.items()}
+    return {client_id: joined(updates) for client_id, updates in parts.items()}
 
 
-def exported_keys(pages: Sequence[pb.ExportedSubmissions]) -> Array:
+def exported_keys(pages: Sequence[ExportedColumns]) -> Array:
     """Returns the keys of the pages of a sample, as uint64."""
-    keys = [decode_keys(page.slice, page.slice.keys, np.dtype(np.uint64)) for page in pages if page.slice.keys]
+    keys = [decode_keys(page.head.slice, page.keys, np.dtype(np.uint64)) for page in pages if page.keys]
     return np.concatenate(keys) if keys else np.empty(0, np.uint64)
 
 
-def _add_page(spec: TensorSpec, page: pb.ExportedSubmissions, parts: dict[str, list[ExportedUpdate]]) -> None:
-    clients, weights = page.client_ids.split("\n"), np.frombuffer(page.weights, "<f8")
-    ends = np.cumsum(np.frombuffer(page.num_keys, "<u4"), dtype=np.int64)
-    piece = page.slice
+def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[ExportedUpdate]]) -> None:
+    clients, weights = page.head.client_ids.split("\n"), np.frombuffer(page.head.weights, "<f8")
+    ends = np.cumsum(np.frombuffer(page.head.num_keys, "<u4"), dtype=np.int64)
+    piece = page.head.slice
     try:
-        keys = decode_keys(piece, piece.keys, np.dtype(f"<u{key_bytes(spec.num_rows)}"))
+        keys = decode_keys(piece, page.keys, np.dtype(f"<u{key_bytes(spec.num_rows)}"))
         values = None
         if piece.value_encoding != pb.VALUE_ENCODING_NONE:
-            values = decode_rows(piece, piece.values, spec.dtype, len(keys) * spec.row_width)
+            values = decode_rows(piece, page.values, spec.dtype, len(keys) * spec.row_width)
             values = values if spec.row_width == 1 else values.reshape(-1, spec.row_width)
         if not len(clients) == len(weights) == len(ends) or ends[-1] != len(keys):
             raise InvalidArgumentError(f"{len(clients)} ids, {len(weights)} weights, {len(keys)} keys")
@@ -72,7 +86,7 @@ def _add_page(spec: TensorSpec, page: pb.ExportedSubmissions, parts: dict[str, l
         begin = end
 
 
-def _joined(updates: list[ExportedUpdate]) -> ExportedUpdate:
+def joined(updates: list[ExportedUpdate]) -> ExportedUpdate:
     """Returns the update whose parts came in several pages."""
     if len(updates) == 1:
         return updates[0]

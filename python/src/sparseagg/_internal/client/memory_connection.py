@@ -17,6 +17,7 @@ from sparseagg._internal.base.ids import quoted_id
 from sparseagg._internal.client.channel import checked_connections
 from sparseagg._internal.client.deadlines import call_seconds
 from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.client.partial_upload import PartialUpload
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
@@ -32,6 +33,7 @@ from sparseagg._internal.updates.arrays import TensorData
 from sparseagg._internal.updates.batch import Batch
 from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
 from sparseagg._internal.wire.message import bulk_of
+from sparseagg._internal.wire.page import ExportedColumns
 from sparseagg.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -68,6 +70,7 @@ _FEATURES = (
     "InspectRound",
     "CloseRoundRequest.client_weights",
     "RoundSpec.privacy",
+    "Streams",
 )
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
@@ -136,6 +139,10 @@ class MemoryConnection:
         thread.start()
         self._end = weakref.finalize(self, _close, self._rounds, thread, self._pid)  # by the end of Python
 
+    def at_home(self, spec: RoundSpec, client_id: str) -> MemoryConnection:
+        """Returns this connection, which has all clients."""
+        return self
+
     async def close(self) -> None:
         """Discards the rounds. Calls under way raise ``CancelledError``, later ones ``FailedPreconditionError``."""
         self.transport.check_thread()
@@ -151,12 +158,14 @@ class MemoryConnection:
                 raise UnimplementedError('":memory:" has no tasks; a server, also of ":local:", has them')
             if method == "GetServerInfo":
                 return self._server_info
+            if "Stream" in method or method == "WatchVersions":
+                return await self._call_stream(method, request)
             if method == "CreateRound":
                 return _described(self._create(request.round_id, request.spec))
             if method == "ListRounds":
                 return pb.ListRoundsResponse(rounds=[_described(each) for each in self._rounds.all()])
             if method == "WithdrawSubmission":
-                found = self._rounds.find(request.round)
+                found = self._rounds.find_target(request.round)
                 # In a thread of the executor, since the call waits for a commit that is under way.
                 withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
                 return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
@@ -196,19 +205,26 @@ class MemoryConnection:
         self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None = None
     ) -> Submission:
         """Adds an upload to its round. ``bar`` shows the progress; None: nothing does."""
+        if isinstance(upload, PartialUpload):
+            raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
         with self._open():
-            message = await self.transport.convert(_submit, self._rounds.find(upload.round_name), upload)
+            message = await self.transport.convert(_submit, self._rounds.find_target(upload.round_name), upload)
             if bar is not None:
                 bar.move_to(upload.num_bytes)
             return Submission.from_proto(message)
 
     async def submit_batch(
-        self, batch: Batch, round_name: str, submission_id: str, deadline: float | None = None
+        self,
+        batch: Batch,
+        round_name: str,
+        submission_id: str,
+        deadline: float | None = None,
+        base_version: int | None = None,
     ) -> pb.SubmitBatchResponse:
         """Adds the updates of many clients; those that are refused are in the answer."""
         with self._open():
-            found = self._rounds.find(round_name)
-            return await self.transport.convert(_submit_batch, found, batch, submission_id)
+            found = self._rounds.find_target(round_name)
+            return await self.transport.convert(_submit_batch, found, batch, submission_id, base_version)
 
     async def read(
         self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
@@ -220,9 +236,15 @@ class MemoryConnection:
 
     async def export(
         self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[pb.ExportedSubmissions]:
+    ) -> list[ExportedColumns]:
         """Raises ``UnimplementedError``: the caller has the submissions already."""
         raise UnimplementedError('rounds of ":memory:" export no submissions; those of a server do')
+
+    async def export_partial(
+        self, request: pb.ExportPartialRequest, deadline: float | None = None
+    ) -> list[pb.ExportedPartial]:
+        """Raises ``UnimplementedError``: an ``Aggregator`` does this."""
+        raise UnimplementedError('rounds of ":memory:" export no partials; an Aggregator and those of a server do')
 
     async def aggregate(
         self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
@@ -269,12 +291,7 @@ class MemoryConnection:
 
     def _create(self, round_id: str | None, spec: pb.RoundSpec) -> MemoryRound:
         """Opens a round; returns the round that exists if its id and spec are the same. None: one without a name."""
-        if not spec.tensors:
-            raise InvalidArgumentError("the spec has no tensors")
-        if spec.HasField("certificate"):
-            raise FailedPreconditionError(
-                'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
-            )
+        _check_round_spec(spec)
         times: dict[str, Any] = {
             field: seconds_of(getattr(spec, field)) if spec.HasField(field) else None
             for field in ("deadline", "result_ttl")
@@ -282,6 +299,46 @@ class MemoryConnection:
         fields = engine_fields(RoundSpec.from_proto(spec))
         bytes_of_spec = spec.SerializeToString(deterministic=True)
         return self._rounds.create(round_id, bytes_of_spec, **fields, **times, keep_submissions=spec.keep_submissions)
+
+    async def _call_stream(self, method: str, request: Any) -> Any:
+        """Answers a method about streams."""
+        rounds = self._rounds
+        if method == "CreateStream":
+            spec = request.spec
+            _check_round_spec(spec.round)
+            if spec.round.max_submissions:
+                raise InvalidArgumentError("round.max_submissions: is not of streams, whose field is buffer")
+            round_spec = pb.RoundSpec()
+            round_spec.CopyFrom(spec.round)
+            round_spec.max_submissions = spec.buffer  # of which fixed_point makes its scale
+            times: dict[str, Any] = {
+                "max_interval": seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
+                "deadline": seconds_of(spec.round.deadline) if spec.round.HasField("deadline") else None,
+                "result_ttl": seconds_of(spec.round.result_ttl) if spec.round.HasField("result_ttl") else None,
+            }
+            name = rounds.create_stream(
+                request.stream_id,
+                round_spec.SerializeToString(deterministic=True),
+                spec.SerializeToString(deterministic=True),
+                **engine_fields(RoundSpec.from_proto(round_spec)),
+                **times,
+                keep_submissions=spec.round.keep_submissions,
+                buffer=spec.buffer,
+                staleness_weights=list(spec.staleness_weights),
+                one_per_client=spec.one_per_client,
+            )
+            return _described_stream(rounds, name)
+        if method == "ListStreams":
+            return pb.ListStreamsResponse(streams=[_described_stream(rounds, name) for name in rounds.streams()])
+        if method == "DeleteStream":
+            return rounds.delete_stream(request.name)
+        if method == "CutStream":
+            await self.transport.convert(rounds.cut_stream, request.name, request.version)
+        elif method == "WatchVersions":
+            await self._wait(rounds.first_after(request.name, request.after_version), seconds_of(request.timeout))
+            ended = rounds.ended_after(request.name, request.after_version)
+            return pb.WatchVersionsResponse(versions=[pb.StreamVersion(**fields) for fields in ended])
+        return _described_stream(rounds, request.name)
 
     async def _wait(self, found: MemoryRound, seconds: float | None) -> None:
         """Waits until the round has ended, or for some seconds, or until ``close``; None: without limit."""
@@ -324,6 +381,26 @@ def _server_info(described: str) -> pb.ServerInfo:
     )
 
 
+def _check_round_spec(spec: pb.RoundSpec) -> None:
+    if not spec.tensors:
+        raise InvalidArgumentError("the spec has no tensors")
+    if spec.HasField("certificate"):
+        raise FailedPreconditionError(
+            'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
+        )
+    if spec.stay_open:
+        raise UnimplementedError('stay_open is for rounds of a server, not of ":memory:"')
+    if spec.accept_partials:
+        raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
+    if spec.HasField("cluster"):
+        raise InvalidArgumentError('rounds of ":memory:" are of this process alone, and have no cluster')
+
+
+def _described_stream(rounds: MemoryRounds, name: str) -> pb.Stream:
+    fields = rounds.describe_stream(name)
+    return pb.Stream(spec=pb.StreamSpec.FromString(fields.pop("spec")), **fields)
+
+
 def _described(found: MemoryRound) -> pb.Round:
     fields = found.describe()
     return pb.Round(spec=pb.RoundSpec.FromString(fields.pop("spec")), **fields)
@@ -333,14 +410,18 @@ def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
     parts = [_part(data, upload.wire) for data in upload.tensors]
     on_device = [(data.spec.name, data.keys, data.num_keys, data.values) for data in upload.device_tensors]
     with extension.errors():
-        answer = found.submit(upload.client_id, upload.submission_id, upload.weight, parts, on_device)
+        answer = found.submit(
+            upload.client_id, upload.submission_id, upload.weight, parts, upload.base_version, on_device
+        )
     return pb.CommitSubmissionResponse(round=upload.round_name, **answer)
 
 
-def _submit_batch(found: MemoryRound, batch: Batch, submission_id: str) -> pb.SubmitBatchResponse:
+def _submit_batch(
+    found: MemoryRound, batch: Batch, submission_id: str, base_version: int | None
+) -> pb.SubmitBatchResponse:
     parts = [_part(data, PLAIN) for data in batch.tensors]
     with extension.errors():
-        answer = found.submit_batch(batch.client_ids, submission_id, batch.weights, batch.num_keys, parts)
+        answer = found.submit_batch(batch.client_ids, submission_id, batch.weights, batch.num_keys, parts, base_version)
     return pb.SubmitBatchResponse(**answer)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 from google.protobuf import duration_pb2
 
-from sparseagg._internal.base.arguments import checked_number, checked_text, shown
+from sparseagg._internal.base.arguments import END_OF_KEYS, checked_key_range, checked_number, checked_text, shown
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
@@ -18,10 +17,12 @@ from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
+    "checked_keys",
     "close_request",
     "create_request",
     "export_request",
     "inspect_request",
+    "partial_request",
     "result_format",
     "result_request",
     "round_name",
@@ -30,8 +31,6 @@ __all__ = [
 
 # Key encodings that this client decodes in results, in addition to the plain ones.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
-
-_END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
 
 def round_name(name: str) -> str:
@@ -135,6 +134,14 @@ def export_request(
     return request
 
 
+def partial_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportPartialRequest:
+    """Returns the request of an export of a partial; arguments and errors as of ``export_request``."""
+    tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
+    request = pb.ExportPartialRequest(name=name, tensor=tensor)
+    _set_range(request.range, keys)
+    return request
+
+
 def _checked_names(tensors: Sequence[str] | None) -> list[str] | None:
     """Returns the names of tensors; ``InvalidArgumentError`` if they are no list of distinct names."""
     if isinstance(tensors, str):
@@ -192,29 +199,20 @@ def result_request(
     return request
 
 
+def checked_keys(keys: tuple[int, int | None] | None) -> tuple[int, int | None]:
+    """Returns a range of keys (begin, end), of which an end of None is behind the last key; None: all keys.
+
+    Raises:
+        InvalidArgumentError: ``keys`` is no range.
+    """
+    begin, end = (0, END_OF_KEYS) if keys is None else checked_key_range(keys)
+    return begin, None if end == END_OF_KEYS else end
+
+
 def _set_range(message: pb.KeyRange, keys: tuple[int, int | None] | None) -> None:
     if keys is not None:
-        begin, end = _key_range(keys)
+        begin, end = checked_key_range(keys)
         if begin == end:
             begin = end = 1  # any empty range will do, but 0 and 2^64 are no ends of one on the wire
         message.begin = begin
-        message.end = end % _END_OF_KEYS
-
-
-def _key_range(keys: Any) -> tuple[int, int]:
-    """Returns begin and end of a range, 2^64 at most."""
-    try:
-        begin, end = keys
-        if isinstance(begin, bool) or isinstance(end, bool):
-            raise TypeError
-        begin = operator.index(begin)
-        end = _END_OF_KEYS if end is None else operator.index(end)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            f"keys must be a pair of integers (begin, end), end may be None, got {shown(keys)}"
-        ) from None
-    if not (0 <= begin <= _END_OF_KEYS and 0 <= end <= _END_OF_KEYS):
-        raise InvalidArgumentError(f"keys must be a range within [0, 2^64), got {shown(keys)}")
-    if end < begin:
-        raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
-    return begin, end
+        message.end = end % END_OF_KEYS

@@ -13,7 +13,13 @@ import grpc
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
 from sparseagg._internal.client.ended_call import broke_while_sending
 from sparseagg._internal.client.obstacles import Obstacle
-from sparseagg.errors import InvalidArgumentError, SparseaggError, UnavailableError, error_of
+from sparseagg.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    SparseaggError,
+    UnavailableError,
+    error_of,
+)
 
 __all__ = ["Retries", "RetryPolicy", "checked_retry", "error_from_call", "wait_before_retry"]
 
@@ -122,9 +128,16 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     return None if wait is None else max(wait, asked)
 
 
+def home_of_answer(error: grpc.RpcError) -> str | None:
+    """Returns the address of the server that takes the call instead (ClusterSpec of the API); None: there is none."""
+    return next((value for key, value in error.trailing_metadata() or () if key == "sparseagg-home"), None)
+
+
 def error_from_call(error: grpc.RpcError, text: str, obstacle: Obstacle | None = None) -> SparseaggError:
     """Returns the typed error of a failed call, with this text; ``obstacle`` has kept the call from its server."""
     found = error_of(error.code(), text)
     if isinstance(found, UnavailableError):
         found.cannot_pass = obstacle is not None and not obstacle.is_absence
+    if isinstance(found, FailedPreconditionError):
+        found.home = home_of_answer(error)
     return found

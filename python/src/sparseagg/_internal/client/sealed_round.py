@@ -7,8 +7,8 @@ from typing import SupportsIndex
 
 from sparseagg._internal.base.arguments import Timeout, checked_integer
 from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
-from sparseagg._internal.client.exported import ExportedUpdate, exported_keys, exported_updates
-from sparseagg._internal.client.requests import export_request, inspect_request
+from sparseagg._internal.client.exported import ExportedPage, ExportedUpdate, exported_keys, exported_updates
+from sparseagg._internal.client.requests import export_request, inspect_request, partial_request
 from sparseagg._internal.client.round_calls import RoundCalls
 from sparseagg._internal.client.round_errors import naming_round
 from sparseagg._internal.results.info import RoundInfo
@@ -100,6 +100,74 @@ class SealedRound(RoundCalls):
         with raise_if_late(deadline, f"the export of {self.name} has not ended"):
             pages = await self._connection.export(request, deadline)
         return await self._connection.transport.convert(exported_updates, spec, pages)
+
+    async def export_page(
+        self,
+        tensor: str | None = None,
+        *,
+        keys: tuple[int, int | None] | None = None,
+        page_token: str = "",
+        max_bytes: SupportsIndex | None = None,
+        timeout: Timeout = None,
+    ) -> ExportedPage:
+        """Returns one page of ``export_submissions``, for a caller that does not hold all submissions at once.
+
+        Args:
+            tensor, keys, timeout: as in ``export_submissions``.
+            page_token: of the page before; "" for the first page.
+            max_bytes: of the page, at most and by default the server's limit.
+
+        Raises:
+            InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
+                of ``export_submissions``. InvalidArgumentError: also for a token that is not of this round.
+        """
+        request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
+        request.page_token = page_token
+        request.max_pages = 1
+        if max_bytes is not None:
+            what = "max_bytes must be a number of bytes, 1 or more"
+            request.max_page_bytes = checked_integer(what, max_bytes, 1, (1 << 63) - 1)
+        spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
+        with raise_if_late(deadline, f"the export of {self.name} has not ended"):
+            (page,) = await self._connection.export(request, deadline)
+        updates = await self._connection.transport.convert(exported_updates, spec, [page])
+        return ExportedPage(updates, page.next_page_token)
+
+    async def export_partial(
+        self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None
+    ) -> list[bytes]:
+        """Returns what the submissions of the sealed round add up to: a partial, for ``add_partial`` elsewhere.
+
+        The round stays as it is. There are partials of the tensors whose result does not depend on the order of
+        submissions: with numerics "fixed_point", of integers, and with the ops "min", "max" and "union". A partial is
+        about as large as the result; all of it is held in memory: ask for ranges of keys, where that is too much.
+
+        Args:
+            tensor: name of a tensor; None for all tensors.
+            keys: as in ``export_submissions``.
+            timeout: of the whole operation, in seconds or as a timedelta; None for no limit.
+
+        Returns:
+            The partial in pieces, each of whole blocks. ``b"".join(...)`` makes one piece of it, for a file.
+
+        Raises:
+            InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
+            FailedPreconditionError: the round is not sealed; or the order of a tensor's submissions matters, or the
+                round keeps them (``RoundSpec.keep_submissions``): ``export_submissions`` has them; or the spec has
+                ``privacy``.
+            OutOfRangeError: integer weights of a mean add up to more than 2^53.
+            PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+            UnimplementedError: the server is older than this method; or the round is one of ":memory:".
+            TimeoutError: (``DeadlineExceededError``) after ``timeout``.
+        """
+        deadline = checked_deadline(timeout)
+        names = [each.name for each in self.spec.tensors] if tensor is None else [tensor]
+        requests = [partial_request(self.name, name, keys) for name in names]
+        blocks: list[bytes] = []
+        with raise_if_late(deadline, f"the export of {self.name} has not ended"):
+            for request in requests:
+                blocks += [page.blocks for page in await self._connection.export_partial(request, deadline)]
+        return [block for block in blocks if block]
 
     async def sample_keys(
         self, tensor: str | None = None, *, every: SupportsIndex = 1, timeout: Timeout = None

@@ -53,11 +53,12 @@ class Upload:
         tensors: the update.
         client_id: of the client.
         submission_id: of the update.
-        round_name: "rounds/{id}"; empty in a one-shot aggregation.
+        round_name: "rounds/{id}" or "streams/{id}"; empty in a one-shot aggregation.
         weight: of the submission.
         chunk_bytes: about how many bytes one chunk has.
         wire: the encodings that may be used.
         is_shared: the caller chose the submission id, so other processes may use the same one.
+        base_version: of an upload to a stream; else None.
         device_tensors: the rest of the update, in the memory of a GPU: of rounds of ":memory:" only.
     """
 
@@ -69,6 +70,7 @@ class Upload:
     chunk_bytes: int
     wire: WireFormat = PLAIN
     is_shared: bool = False
+    base_version: int | None = None
     device_tensors: Sequence[DeviceData] = ()
 
     @functools.cached_property
@@ -91,6 +93,7 @@ class Upload:
             wire=self.wire,
             upload_tag=tag,
             first=first,
+            base_version=self.base_version,
         )
 
     @property
@@ -120,6 +123,7 @@ def make_upload(
     wire: WireFormat = PLAIN,
     round_name: str = "",
     submission_id: str | None = None,
+    base_version: int | None = None,
     device: DeviceReader | None = None,
 ) -> Upload:
     """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``.
@@ -156,6 +160,7 @@ def make_upload(
         chunk_bytes=chunk_bytes,
         wire=wire,
         is_shared=is_shared,
+        base_version=base_version,
         device_tensors=on_device,
     )
 

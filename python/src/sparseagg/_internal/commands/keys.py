@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 
 from sparseagg._internal.base.ids import check_name
-from sparseagg._internal.commands.output import put
+from sparseagg._internal.commands.output import put, put_json
 from sparseagg.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
 __all__ = ["DESCRIPTION", "add_arguments"]
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.set_defaults(run=_create)
     listing = actions.add_parser("list", help="show what the tokens may do, and when they expire")
     listing.add_argument("file", metavar="FILE", type=pathlib.Path, help="the server's --tokens-file")
+    listing.add_argument("--json", action="store_true", help="print a JSON array instead of the table")
     listing.set_defaults(run=_list)
     revoke = actions.add_parser("revoke", help="remove tokens; a running server refuses them within two seconds")
     revoke.add_argument("file", metavar="FILE", type=pathlib.Path, help="the server's --tokens-file")
@@ -95,12 +96,14 @@ def _end(days: float) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    put(f"{'ID':{_ID_DIGITS}} {'ROLE':11} {'TENANT':16} {'NAME':16} EXPIRES")
-    for line in arguments.file.read_text().splitlines():
-        words = line.split()
-        if len(words) >= 4 and not line.startswith("#"):
-            expires = words[4] if len(words) > 4 else "never"
-            put(f"{words[0][:_ID_DIGITS]:{_ID_DIGITS}} {words[1]:11} {words[2]:16} {words[3]:16} {expires}")
+    lines = [line.split() for line in arguments.file.read_text().splitlines() if not line.startswith("#")]
+    names = ("id", "role", "tenant", "name", "expires")
+    tokens = [(words[0][:_ID_DIGITS], *words[1:4], *(words[4:5] or ["never"])) for words in lines if len(words) >= 4]
+    if arguments.json:
+        put_json([dict(zip(names, token)) for token in tokens])
+        return 0
+    for key, role, tenant, name, expires in (tuple(map(str.upper, names)), *tokens):
+        put(f"{key:{_ID_DIGITS}} {role:11} {tenant:16} {name:16} {expires}")
     return 0
 
 

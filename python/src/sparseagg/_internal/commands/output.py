@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import json
 import sys
-from typing import TextIO
+from typing import Any, TextIO
+
+from google.protobuf import json_format
 
 from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.spec.round_spec import RoundSpec
 
-__all__ = ["put"]
+__all__ = ["put", "put_json"]
 
 
 def put(*lines: str, to: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
@@ -22,3 +28,22 @@ def put(*lines: str, to: TextIO | None = None, end: str = "\n", flush: bool = Fa
     stream = sys.stdout if to is None else to
     for line in lines:
         print(plain(line), file=stream, end=end, flush=flush)
+
+
+def put_json(value: Any) -> None:
+    """Prints a value as JSON: dataclasses as objects, times in ISO 8601, a spec as ``rounds create`` reads it."""
+    put(*json.dumps(_jsonable(value), indent=1).split("\n"))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, RoundSpec):
+        return json_format.MessageToDict(value.to_proto(), preserving_proto_field_name=True)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {name: _jsonable(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(each) for each in value]
+    return value

@@ -15,14 +15,19 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.channel import addresses_of
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands import credentials_flags
+from sparseagg._internal.commands.top_cluster import TopCluster
 from sparseagg._internal.commands.top_look import Look, check_metrics_url, look_at
-from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, SparseaggError
+from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = ["DESCRIPTION", "add_arguments", "main"]
 
-DESCRIPTION = "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it."
+DESCRIPTION = (
+    "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it. With the "
+    "addresses of a cluster's servers, with commas: rounds over all of them, bytes on each, and seconds of each step."
+)
 
 _CALL_TIMEOUT_S = 5.0
 _KEY_WAIT_S = 0.1  # between two questions whether a look has ended
@@ -51,7 +56,6 @@ def main(arguments: argparse.Namespace) -> int:
 
     Raises:
         InvalidArgumentError: a flag has a wrong value, or standard output is no terminal.
-        FailedPreconditionError: the package rich is not installed.
         SparseaggError: with ``--once``, the server does not answer.
     """
     if not (math.isfinite(arguments.interval) and arguments.interval >= _MIN_INTERVAL_S):
@@ -62,29 +66,24 @@ def main(arguments: argparse.Namespace) -> int:
         check_metrics_url(arguments.metrics)
     if not (arguments.once or sys.stdout.isatty()):
         raise InvalidArgumentError("top draws on a terminal, and standard output is none; --once prints a single view")
-    view = _view()
+    from sparseagg._internal.commands import top_view as view  # rich takes a tenth of a second
+
     options = credentials_flags.client_options(arguments)
-    with Client(arguments.address, timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1), **options) as client:
+    options.update(timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1))
+    servers = addresses_of(arguments.address)
+    if len(servers) > 1 and arguments.metrics is not None:
+        raise InvalidArgumentError("--metrics is of one server, and the address has several")
+    with Client(arguments.address, **options) if len(servers) == 1 else TopCluster(servers, **options) as client:
+        look = client.look if isinstance(client, TopCluster) else functools.partial(look_at, client, arguments.metrics)
         if arguments.once:
-            view.print_once(client.address, look_at(client, arguments.metrics))
+            view.print_once(client.address, look())
             return 0
         with contextlib.suppress(KeyboardInterrupt):
-            _watch(client, arguments.metrics, arguments.interval, view)
+            _watch(client, look, arguments.interval, view)
     return 0
 
 
-def _view() -> ModuleType:
-    """Returns the module that draws; ``FailedPreconditionError`` if rich, which it needs, is not installed."""
-    try:
-        from sparseagg._internal.commands import top_view
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"top draws with the package rich, which is not installed ({error}): pip install 'sparseagg[top]'"
-        ) from error
-    return top_view
-
-
-def _watch(client: Client, metrics_url: str | None, interval_s: float, view: ModuleType) -> None:
+def _watch(client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, view: ModuleType) -> None:
     """Looks and draws until the key q, and restores the terminal in any case.
 
     Looks run in another thread, so that a server that does not answer delays no key.
@@ -96,7 +95,7 @@ def _watch(client: Client, metrics_url: str | None, interval_s: float, view: Mod
         try:
             while True:
                 due = time.monotonic() + interval_s
-                look = looks.submit(look_at, client, metrics_url)
+                look = looks.submit(look_now)
                 if _ends(next_key, look.done):
                     return
                 try:

@@ -36,6 +36,7 @@ class Look:
     Attributes:
         at: seconds of the monotonic clock.
         metrics: values of metrics without labels, by name; empty if nobody asked, or if ``metrics_error`` says why not.
+        notes: lines below the rounds.
     """
 
     at: float
@@ -43,6 +44,7 @@ class Look:
     rounds: tuple[RoundInfo, ...]
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     metrics_error: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,6 +67,7 @@ def view(
     lines.append(_table(now, found, max_rounds, style="dim" if trouble else ""))
     if len(now.rounds) > max_rounds:
         lines.append(Text(f"{len(now.rounds) - max_rounds} more rounds", style="dim"))
+    lines += [Text(plain(note)) for note in now.notes[-max_rounds:]]
     return Group(*lines)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, cast, overload
 
 import numpy as np
 
 from sparseagg._internal.base import extension
-from sparseagg._internal.base.arguments import checked_integer
+from sparseagg._internal.base.arguments import END_OF_KEYS, checked_integer, checked_key_range, shown
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
@@ -30,6 +30,7 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
+from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
@@ -40,8 +41,19 @@ __all__ = ["Aggregator", "aggregate", "release_memory"]
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
 
+# Of a block of a partial.
+_PARTIAL_BYTES = 1 << 20
+
 # As many as a server takes; the memory of some millions could not be had.
 _MOST_THREADS = 1024
+
+
+def _interval(keys: tuple[int, int | None] | None) -> tuple[int, int]:
+    """Returns the first and the last key of a range that is not empty."""
+    begin, end = (0, END_OF_KEYS) if keys is None else checked_key_range(keys)
+    if begin == end:
+        raise InvalidArgumentError(f"the range of keys is empty: {shown(keys)}")
+    return begin, end - 1
 
 
 @overload
@@ -317,6 +329,72 @@ class Aggregator:
             raise InvalidArgumentError("the aggregators differ in the order of their tensors")
         with extension.errors():
             self._engine.merge(other._engine)
+
+    def export_partial(
+        self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None
+    ) -> Iterator[bytes]:
+        """Returns what all submissions so far add up to: a partial, for ``add_partial`` elsewhere.
+
+        The aggregator stays as it is; nothing may be added until the iterator is used up. There are partials of the
+        tensors whose result does not depend on the order of submissions: with numerics "fixed_point", of integers, and
+        with the ops "min", "max" and "union". ``b"".join(...)`` makes one piece of it, for a file.
+
+        Args:
+            tensor: name of a tensor; None for all tensors.
+            keys: range of keys (begin, end) without end; an end of None is behind the last key. None for all keys.
+
+        Returns:
+            Blocks of up to 1 MiB, each made when it is asked for.
+
+        Raises:
+            InvalidArgumentError: the tensor is unknown, or ``keys`` is no range.
+            FailedPreconditionError: the order of a tensor's submissions matters, or the spec has privacy; or the
+                aggregator is spent.
+            OutOfRangeError: integer weights of a mean add up to more than 2^53.
+        """
+        first, last = _interval(keys)
+        if tensor is not None and tensor not in self._index:
+            raise InvalidArgumentError(f"the spec has no tensor {shown(tensor)}")
+        indices = list(self._index.values()) if tensor is None else [self._index[tensor]]
+        return self._partial_blocks(indices, first, last)
+
+    def _partial_blocks(self, tensors: list[int], first: int, last: int) -> Iterator[bytes]:
+        for tensor in tensors:
+            begin: int | None = first
+            while begin is not None:
+                with extension.errors():
+                    block, begin = self._engine.export_partial(tensor, begin, last, _PARTIAL_BYTES)
+                yield block
+
+    def add_partial(
+        self,
+        client_id: ClientId,
+        partial: Bulk | Iterable[Bulk],
+        *,
+        keys: tuple[int, int | None] | None = None,
+    ) -> None:
+        """Adds what submissions elsewhere add up to. When this returns, all of them count, completely and once.
+
+        The result has the bits of an aggregator to which they were added one by one. Bounds of the spec are not
+        applied to them.
+
+        Args:
+            client_id: of the sender; as in ``add``.
+            partial: of ``export_partial`` for all tensors of the same spec, in one piece or in blocks.
+            keys: the range that was exported.
+
+        Raises:
+            InvalidArgumentError: the partial is cut off, malformed, of another version or of another spec; the message
+                names the byte at which the block begins, and the field.
+            FailedPreconditionError: a tensor has no partials; there would be more than ``max_submissions``; or the
+                aggregator is spent.
+            AlreadyExistsError, ResourceExhaustedError, OutOfRangeError: as of ``add``.
+        """
+        first, last = _interval(keys)
+        whole = isinstance(partial, (bytes, bytearray, memoryview))
+        blocks = [cast(Bulk, partial)] if whole else list(cast("Iterable[Bulk]", partial))
+        with extension.errors():
+            self._engine.add_partial(checked_client_id(client_id), blocks, first, last)
 
     def withdraw(self, client_id: ClientId) -> bool:
         """Takes a client's submission out, as if it had never been added. The client may be added again.

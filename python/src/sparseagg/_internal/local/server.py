@@ -128,6 +128,30 @@ class Server:
         return address
 
     @property
+    def http_address(self) -> str | None:
+        """The address of the server's HTTP gateway, "host:port"; None without one, or without a running server."""
+        with self._lock:
+            return None if self._directory is None else self._directory.read_http_address()
+
+    def wait(self, timeout: Timeout = None) -> bool:
+        """Waits until the process of a server that this object has started ends by itself, or is killed.
+
+        Args:
+            timeout: in seconds or as a timedelta; None for no limit.
+
+        Returns:
+            Whether there is no such process any more. ``stop`` is still to be called.
+        """
+        process = self._process
+        if process is None:
+            return True
+        try:
+            process.wait(checked_seconds("timeout", timeout))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @property
     def pid(self) -> int | None:
         """The server's process id; None if it is not running."""
         return self._pid

@@ -232,6 +232,14 @@ class ServerDirectory:
         match = _LISTENING.search(self.log.read_bytes())
         return match.group(1).decode() if match else None
 
+    def read_http_address(self) -> str | None:
+        """Returns the address of the HTTP gateway of a server that listens; None if it has none."""
+        with contextlib.suppress(FileNotFoundError):
+            match = _LISTENING.search(self.log.read_bytes())
+            found = match and re.search(rb" http=(\S+)", match.group())
+            return found.group(1).decode() if found else None
+        return None
+
     def write_address(self, address: str) -> None:
         """Writes the file ``address``. Readers find all of it or no file."""
         new = self.path / "address.new"

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Certificate", "SubmissionReceipt"]
+__all__ = ["Certificate", "Leaves", "SubmissionReceipt"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,19 @@ class Certificate:
         """The in-toto statement in the envelope."""
         statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(self.envelope)["payload"]))
         return statement
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaves:
+    """The leaves of a round with a certificate. They have secret salts: whoever knows one can recognise its submission.
+
+    Attributes:
+        counted: of each client whose submission counts, in the bytewise order of client ids: that of the tree.
+        withdrawn: of submissions that were withdrawn, in no order.
+    """
+
+    counted: dict[str, bytes]
+    withdrawn: tuple[bytes, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -135,6 +135,30 @@ class BatchReceipt:
 
 
 @dataclasses.dataclass(frozen=True)
+class StreamPlace:
+    """The place of a commit in its stream.
+
+    Attributes:
+        version: that the commit belongs to.
+        position: in the log of the stream's commits: they ascend, with gaps.
+        base_version: that the update was computed from.
+        staleness: version - 1 - base_version.
+        weight: the factor of the update's weight, from the stream's table.
+    """
+
+    version: int
+    position: int
+    base_version: int
+    staleness: int
+    weight: float
+
+    @classmethod
+    def from_proto(cls, proto: pb.StreamCommit) -> StreamPlace:
+        """Returns the values of a message."""
+        return cls(proto.version, proto.position, proto.base_version, proto.staleness, proto.staleness_weight)
+
+
+@dataclasses.dataclass(frozen=True)
 class Submission:
     """A submission that counts.
 
@@ -149,7 +173,8 @@ class Submission:
             "" elsewhere, and from a server that is older.
         weight: of ``Round.submissions``: as the client sent it, 1 if it sent none; None elsewhere.
         client_weight: of ``Round.submissions``: the factor that the weight was multiplied by when the round was closed
-            with ``client_weights``; None if it was not.
+            with ``client_weights``, or in a stream the staleness weight; None if there is none.
+        stream: the place in a stream; None in a round.
     """
 
     round: str
@@ -161,6 +186,7 @@ class Submission:
     content_hash: str = ""
     weight: float | None = None
     client_weight: float | None = None
+    stream: StreamPlace | None = None
 
     @classmethod
     def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
@@ -174,6 +200,7 @@ class Submission:
             duplicate=commit.duplicate,
             num_tuples=proto.num_tuples,
             num_bytes=proto.num_bytes,
+            stream=StreamPlace.from_proto(proto.stream_commit) if proto.HasField("stream_commit") else None,
             **_listed(proto),
         )
 

@@ -32,7 +32,7 @@ class NewTask:
         priority: tasks of a higher priority go first.
         deadline: seconds from the creation until the task fails; None: never.
         max_attempts: leases until the task fails; 0: the server's default, 10.
-        round: the round to submit to, by its id, its name or as ``Round``; None: none.
+        round: the round or stream to submit to, by its id, its name, or as ``Round`` or ``Stream``; None: none.
         ttl: seconds that the ended task is kept; None: the server's limit.
         id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None: a random one.
     """
@@ -81,6 +81,8 @@ class Task:
         lease_id: of that lease.
         lease_remaining: seconds until that lease expires, as the server wrote them.
         result: of a "completed" task, from ``get_task`` and ``list_tasks``.
+        base_version: of ``lease_task``, if ``round`` is a stream: its latest version with a result when the task was
+            leased; 0: there is none. Else None.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Task:
     create_time: datetime.datetime | None
     end_time: datetime.datetime | None
     expire_time: datetime.datetime | None
+    base_version: int | None = None
 
     @property
     def id(self) -> str:
@@ -134,6 +137,7 @@ class Task:
             create_time=_time(proto, "create_time"),
             end_time=_time(proto, "end_time"),
             expire_time=_time(proto, "expire_time"),
+            base_version=proto.base_version if proto.HasField("base_version") else None,
         )
 
 
@@ -179,7 +183,7 @@ def _round_name(chosen: Any) -> str:
     if chosen is None:
         return ""
     name = checked_text("the round of a task", getattr(chosen, "name", chosen))
-    return name if name.startswith("rounds/") else f"rounds/{name}"
+    return name if name.startswith("rounds/") else f"rounds/{name.removeprefix('streams/')}"
 
 
 def _time(message: pb.Task, field: str) -> datetime.datetime | None:

@@ -12,6 +12,7 @@ from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.types import DTypeLike
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
+from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
@@ -235,6 +236,13 @@ class RoundSpec(Options):
         keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
             that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
             merge these early.
+        cluster: the servers that take the round's submissions together; ``sparseagg.cluster.Cluster`` sets it. None:
+            the one server that has the round.
+        accept_partials: clients may send partials (``Round.add_partial``), which count as all submissions in them; only
+            their senders vouch for these. For tensors whose result does not depend on the order of submissions; without
+            ``clip``, ``privacy``, ``certificate`` and ``keep_submissions``.
+        stay_open: the round does not close itself at ``max_submissions``; further submissions are refused. For rounds
+            that are parts of a larger one, as in ``sparseagg.cluster``.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -249,6 +257,9 @@ class RoundSpec(Options):
     certificate: bool = False
     allow_export: bool = False
     keep_submissions: bool = False
+    cluster: ClusterSpec | None = None
+    accept_partials: bool = False
+    stay_open: bool = False
 
     def __init__(
         self,
@@ -265,6 +276,9 @@ class RoundSpec(Options):
         certificate: bool = False,
         allow_export: bool = False,
         keep_submissions: bool = False,
+        cluster: ClusterSpec | None = None,
+        accept_partials: bool = False,
+        stay_open: bool = False,
         **options: Unpack[OptionArguments],
     ) -> None:
         made = tuple(tensors) if isinstance(tensors, Iterable) else None
@@ -290,6 +304,9 @@ class RoundSpec(Options):
             certificate=certificate,
             allow_export=allow_export,
             keep_submissions=bool(keep_submissions),
+            cluster=checked_cluster(cluster),
+            accept_partials=bool(accept_partials),
+            stay_open=bool(stay_open),
         )
 
     def __repr__(self) -> str:
@@ -390,6 +407,9 @@ class RoundSpec(Options):
             privacy=None if self.privacy is None else self.privacy.to_proto(),
             certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
             keep_submissions=self.keep_submissions,
+            cluster=None if self.cluster is None else self.cluster.to_proto(),
+            accept_partials=self.accept_partials,
+            stay_open=self.stay_open,
         )
         set_fields(proto, self, _LIMITS)
         return proto
@@ -410,6 +430,9 @@ class RoundSpec(Options):
             certificate=proto.HasField("certificate"),
             allow_export=proto.certificate.allow_export,
             keep_submissions=proto.keep_submissions,
+            cluster=ClusterSpec.from_proto(proto.cluster) if proto.HasField("cluster") else None,
+            accept_partials=proto.accept_partials,
+            stay_open=proto.stay_open,
             **options_from_proto(proto.aggregation),
         )
 

@@ -15,7 +15,7 @@ from sparseagg._internal.updates.arrays import Array, TensorData, tensor_data
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["Batch", "BatchColumn", "batches", "submission_columns"]
+__all__ = ["Batch", "BatchColumn", "batches", "columns_of", "submission_columns"]
 
 _MOST_SUBMISSIONS = 16384  # of one message
 _HEAD_BYTES = 16  # of a submission, besides its id, and the number of keys of each tensor
@@ -76,6 +76,24 @@ def _column(spec: RoundSpec, num_clients: int, name: str, columns: Any) -> Batch
             f"{offsets[0]} to {offsets[-1]}"
         )
     return BatchColumn(data, offsets)
+
+
+def columns_of(columns: Sequence[BatchColumn], clients: Array) -> list[BatchColumn]:
+    """Returns the tuples of some clients, whose positions ascend."""
+    picked = []
+    for column in columns:
+        sizes = np.diff(column.offsets)[clients]
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        rows = np.arange(offsets[-1]) + np.repeat(column.offsets[clients] - offsets[:-1], sizes)
+        keys, values = column.data.keys, column.data.values
+        data = dataclasses.replace(
+            column.data,
+            keys=None if keys is None else keys[rows],
+            values=None if values is None else values[rows],
+            num_keys=len(rows),
+        )
+        picked.append(BatchColumn(data, offsets))
+    return picked
 
 
 def batches(

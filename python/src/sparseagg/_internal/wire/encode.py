@@ -30,6 +30,7 @@ def encode_chunks(
     wire: WireFormat = PLAIN,
     upload_tag: bytes = b"",
     first: int = 0,
+    base_version: int | None = None,
 ) -> Iterator[ChunkMessage]:
     """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, and of one row at least.
 
@@ -49,6 +50,7 @@ def encode_chunks(
         wire: the encodings that may be used.
         upload_tag: of an upload that may be resumed.
         first: number of the first chunk to yield. Earlier chunks are not encoded.
+        base_version: of an upload to a stream; None for none.
     """
     sequence, end_bytes = 0, 0
     plan = plan_chunks(tensors, chunk_bytes, wire)
@@ -67,6 +69,8 @@ def encode_chunks(
             )
             if weight is not None and sequence == 0:
                 head.weight = weight
+            if base_version is not None and sequence == 0:
+                head.base_version = base_version
             yield ChunkMessage(head, [_slice(data, start, stop, wire) for data, start, stop in pieces], end_bytes)
         if following is None:
             return
@@ -74,14 +78,15 @@ def encode_chunks(
         sequence += 1
 
 
-def encode_batch(batch: Batch, round_name: str, submission_id: str) -> ChunkMessage:
-    """Returns the message of a batch."""
+def encode_batch(batch: Batch, round_name: str, submission_id: str, base_version: int | None = None) -> ChunkMessage:
+    """Returns the message of a batch; ``base_version`` is of one to a stream."""
     head = pb.SubmitBatchRequest(
         round=round_name,
         client_ids=batch.client_ids,
         submission_id=submission_id,
         weights=batch.weights,
         num_keys=batch.num_keys,
+        base_version=base_version,
     )
     return ChunkMessage(head, [_slice(data, 0, data.num_keys, PLAIN) for data in batch.tensors], 0)
 

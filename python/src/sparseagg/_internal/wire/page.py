@@ -1,4 +1,4 @@
-"""Result pages, parsed without a copy of their keys and values."""
+"""Pages of results and of exports, parsed without a copy of their keys and values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from sparseagg._internal.wire.message import Bulk
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Page", "parse_page"]
+__all__ = ["ExportedColumns", "Page", "parse_exported", "parse_page"]
 
 _SMALL_BYTES = 1 << 14  # messages below this are parsed whole: that takes less time than to find their parts
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -58,6 +58,39 @@ def parse_page(data: bytes) -> Page:
     columns = [slice_found.get(number, b"") for number in _SLICE_COLUMNS]
     columns += [found.get(number, b"") for number in _COLUMNS]
     return Page(head, *columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedColumns:
+    """An ``ExportedSubmissions`` whose keys and values are parts of the message that came.
+
+    Attributes:
+        head: the message without them.
+        keys, values: the columns, as in the message.
+    """
+
+    head: pb.ExportedSubmissions
+    keys: Bulk
+    values: Bulk
+
+    @property
+    def next_page_token(self) -> str:
+        """Of the head."""
+        return self.head.next_page_token
+
+
+def parse_exported(data: bytes) -> ExportedColumns:
+    """Returns the page of a serialised ``ExportedSubmissions``, which the page keeps.
+
+    Raises:
+        ValueError: as of ``parse_page``.
+    """
+    number = pb.ExportedSubmissions.SLICE_FIELD_NUMBER
+    rest, found = _split(memoryview(data), (number,))
+    head = pb.ExportedSubmissions.FromString(rest)
+    slice_rest, columns = _split(found.get(number, memoryview(b"")), _SLICE_COLUMNS)
+    head.slice.ParseFromString(slice_rest)
+    return ExportedColumns(head, *(columns.get(column, b"") for column in _SLICE_COLUMNS))
 
 
 def _split(message: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, dict[int, memoryview]]:

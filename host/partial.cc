@@ -1,0 +1,421 @@
+#include "host/partial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/spec/fixed_point.h"
+
+namespace sparseagg {
+namespace {
+
+constexpr char kMagic[4] = {'S', 'A', 'P', 'R'};
+constexpr uint16_t kVersion = 1;
+constexpr uint8_t kHasCounts = 1;
+constexpr uint8_t kHasWeights = 2;
+constexpr uint8_t kHasZeroWeight = 4;
+// Sums of integer weights are exact up to here.
+constexpr int64_t kMaxIntegerWeights = int64_t{1} << 53;
+
+enum class PartialFold : uint8_t { kNone, kFixed, kInteger, kModular, kMinFloat, kMaxFloat, kMinInteger, kMaxInteger };
+
+struct Head {
+  char magic[4];
+  uint16_t version;
+  uint16_t name_bytes;
+  uint64_t block_bytes;
+  uint8_t fold;
+  uint8_t key_bytes;
+  uint8_t flags;
+  uint8_t dtype;
+  uint32_t columns;
+  int16_t value_shift;
+  int16_t weight_shift;
+  uint32_t zero;
+  uint64_t tensor_rows;
+  uint64_t num_submissions;
+  int64_t weight_sum;
+  uint64_t num_rows;
+  uint64_t first;
+  uint64_t last;
+};
+static_assert(sizeof(Head) == 80);
+
+PartialFold FoldOf(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  if (op == Op::kUnion) return PartialFold::kNone;
+  if (op == Op::kMin) return IsFloat(spec.dtype) ? PartialFold::kMinFloat : PartialFold::kMinInteger;
+  if (op == Op::kMax) return IsFloat(spec.dtype) ? PartialFold::kMaxFloat : PartialFold::kMaxInteger;
+  if (UsesFixedPoint(spec)) return PartialFold::kFixed;
+  return spec.modular ? PartialFold::kModular : PartialFold::kInteger;
+}
+
+// The columns of engines, as RowShape of the CPU engine and TensorShape of the CUDA engine have them.
+uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
+
+bool HasCounts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool weights_are_counts = a.weighting == Weighting::kUniform;
+  return ReturnsCounts(spec) || a.min_contributors > 1 ||
+         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
+}
+
+bool HasKeyWeights(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+}
+
+// Returns: the largest weight, in multiples of 2^-t.
+uint64_t MostWeight(const AggregationSpec& a) {
+  return static_cast<uint64_t>(std::llrint(a.weight_bound * std::ldexp(1.0, WeightShift(a))));
+}
+
+size_t AccBytes(const TensorSpec& spec) { return FoldOf(spec) == PartialFold::kInteger ? 16 : 8; }
+
+size_t AccRowBytes(const TensorSpec& spec) { return NumColumns(spec) * AccBytes(spec); }
+
+bool HasFixedWeights(const TensorSpec& spec) {
+  return spec.aggregation.numerics == Numerics::kFixedPoint && (HasKeyWeights(spec) || NeedsWeightSum(spec));
+}
+
+// Returns: the head that blocks of a tensor have, without what differs from block to block.
+Head HeadOf(const TensorSpec& spec) {
+  Head head{};
+  std::memcpy(head.magic, kMagic, sizeof(kMagic));
+  head.version = kVersion;
+  head.name_bytes = static_cast<uint16_t>(spec.name.size());
+  head.fold = static_cast<uint8_t>(FoldOf(spec));
+  head.key_bytes = static_cast<uint8_t>(KeyBytes(spec));
+  head.flags = (HasCounts(spec) ? kHasCounts : 0) | (HasKeyWeights(spec) ? kHasWeights : 0);
+  head.dtype = static_cast<uint8_t>(spec.dtype);
+  head.columns = NumColumns(spec);
+  if (UsesFixedPoint(spec)) head.value_shift = static_cast<int16_t>(ValueShift(spec.aggregation));
+  if (HasFixedWeights(spec)) head.weight_shift = static_cast<int16_t>(WeightShift(spec.aggregation));
+  head.tensor_rows = spec.num_rows;
+  return head;
+}
+
+uint64_t Padded(uint64_t bytes) { return SaturatingAdd(bytes, 7) & ~uint64_t{7}; }
+
+// The bytes a row that each column takes, in their order.
+struct Widths {
+  size_t keys, accs, counts, weights;
+};
+Widths WidthsOf(const TensorSpec& spec) {
+  return {KeyBytes(spec), AccRowBytes(spec), HasCounts(spec) ? sizeof(uint32_t) : 0,
+          HasKeyWeights(spec) ? sizeof(int64_t) : 0};
+}
+
+// What is wrong with a block, and where it is.
+class BlockPlace {
+ public:
+  explicit BlockPlace(uint64_t offset) : offset_(offset) {}
+  void SetTensor(const TensorSpec& spec) { tensor_ = absl::StrCat(" (", Quoted(spec), ")"); }
+  absl::Status Invalid(absl::string_view problem) const {
+    return absl::InvalidArgumentError(absl::StrCat("the partial's block at byte ", offset_, tensor_, ": ", problem));
+  }
+  template <typename A, typename B>
+  absl::Status Expect(absl::string_view field, A found, B expected) const {
+    if (found == expected) return absl::OkStatus();
+    return Invalid(absl::StrCat(field, " is ", found, ", and the aggregation has ", expected));
+  }
+
+ private:
+  const uint64_t offset_;
+  std::string tensor_;
+};
+
+template <typename Key>
+absl::Status CheckKeys(const BlockPlace& place, const TensorSpec& spec, const PartialBlock& block) {
+  const auto* keys = reinterpret_cast<const Key*>(block.rows.keys.data());
+  for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
+    const uint64_t key = keys[row];
+    if (row > 0 && keys[row - 1] >= key) {
+      return place.Invalid(absl::StrCat("key ", key, " of row ", row, " does not follow ", keys[row - 1]));
+    }
+    if (key < block.first || key > block.last) {
+      return place.Invalid(absl::StrCat("key ", key, " of row ", row, " is not in the block's interval, ", block.first,
+                                        " to ", block.last));
+    }
+    if (spec.num_rows != 0 && key >= spec.num_rows) {
+      return place.Invalid(absl::StrCat("key ", key, " of row ", row, " is not below num_rows ", spec.num_rows));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Returns: the first value beyond ±limit, or the number of values.
+template <typename T>
+uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 limit) {
+  const size_t num = column.size() / sizeof(T);
+  const auto* values = reinterpret_cast<const T*>(column.data());
+  for (size_t i = 0; i < num; ++i) {
+    const auto value = static_cast<__int128>(values[i]);
+    const auto bits = static_cast<unsigned __int128>(value);
+    const auto magnitude = value < 0 ? -bits : bits;
+    if (magnitude > limit) return i;
+  }
+  return num;
+}
+
+absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialBlock& block) {
+  const AggregationSpec& a = spec.aggregation;
+  const uint64_t n = block.totals.num_submissions;
+  const uint64_t num = block.rows.accs.size() / AccBytes(spec);
+  const auto beyond = [&](uint64_t at) {
+    return at == num ? absl::OkStatus()
+                     : place.Invalid(absl::StrCat("value ", at % spec.row_width, " of row ", at / spec.row_width,
+                                                  " is larger than ", n, " submissions can make it"));
+  };
+  switch (FoldOf(spec)) {
+    case PartialFold::kFixed: {
+      const auto term = static_cast<uint64_t>(std::llrint(std::ldexp(a.value_bound, ValueShift(a))));
+      return beyond(FirstBeyond<int64_t>(block.rows.accs, static_cast<unsigned __int128>(term) * n));
+    }
+    case PartialFold::kInteger:
+      return beyond(FirstBeyond<__int128>(block.rows.accs, (static_cast<unsigned __int128>(1) << 63) * n));
+    case PartialFold::kMinFloat:
+    case PartialFold::kMaxFloat: {
+      const bool may_be_infinite = spec.dtype == DType::kFloat64;  // a submission's own sum of rows of one key
+      auto* values = reinterpret_cast<double*>(block.rows.accs.data());
+      for (uint64_t i = 0; i < num; ++i) {
+        values[i] += 0.0;  // terms are never −0.0
+        if (a.on_nonfinite == NonfinitePolicy::kPropagate || std::isfinite(values[i])) continue;
+        if (may_be_infinite && !std::isnan(values[i])) continue;
+        return place.Invalid(absl::StrCat("value ", i % spec.row_width, " of row ", i / spec.row_width, " is ",
+                                          values[i], ", which the tensor refuses"));
+      }
+      return absl::OkStatus();
+    }
+    default:
+      return absl::OkStatus();
+  }
+}
+
+absl::Status CheckContributors(const BlockPlace& place, const TensorSpec& spec, const PartialBlock& block) {
+  const uint64_t n = block.totals.num_submissions;
+  const auto* counts = reinterpret_cast<const uint32_t*>(block.rows.counts.data());
+  for (uint64_t row = 0; row < block.rows.counts.size() / sizeof(uint32_t); ++row) {
+    if (counts[row] >= 1 && counts[row] <= n) continue;
+    return place.Invalid(absl::StrCat("the count of row ", row, " is ", counts[row], ", of ", n, " submissions"));
+  }
+  if (block.rows.weights.empty()) return absl::OkStatus();
+  const AggregationSpec& a = spec.aggregation;
+  const auto most = MostWeight(a);
+  const auto* weights = reinterpret_cast<const int64_t*>(block.rows.weights.data());
+  for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
+    if (weights[row] >= 0 && static_cast<unsigned __int128>(weights[row]) <= static_cast<unsigned __int128>(most) * n) {
+      continue;
+    }
+    return place.Invalid(absl::StrCat("the weight of row ", row, " is ", weights[row], ", of ", n, " submissions"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const PartialTotals& totals) {
+  const AggregationSpec& a = spec.aggregation;
+  const uint64_t n = totals.num_submissions;
+  const bool is_fixed = a.numerics == Numerics::kFixedPoint && a.max_submissions != 0;
+  const uint64_t most = is_fixed ? a.max_submissions : std::numeric_limits<uint32_t>::max();
+  if (n > most) {
+    return place.Invalid(absl::StrCat("its number of submissions is ", n, ", beyond ", most));
+  }
+  const auto invalid_sum = [&] {
+    return place.Invalid(absl::StrCat("its sum of weights is ", totals.weight_sum, ", of ", n, " submissions"));
+  };
+  if (totals.weight_sum < 0) return invalid_sum();
+  if (!NeedsWeightSum(spec)) return totals.weight_sum == 0 ? absl::OkStatus() : invalid_sum();
+  if (a.numerics != Numerics::kFixedPoint) {
+    return totals.weight_sum <= kMaxIntegerWeights ? absl::OkStatus() : invalid_sum();
+  }
+  const auto bound = MostWeight(a);
+  const auto limit = static_cast<unsigned __int128>(bound) * n;
+  return static_cast<unsigned __int128>(totals.weight_sum) <= limit ? absl::OkStatus() : invalid_sum();
+}
+
+absl::Status CheckHead(const BlockPlace& place, const TensorSpec& spec, const Head& head) {
+  const Head expected = HeadOf(spec);
+  RETURN_IF_ERROR(place.Expect("the fold", int{head.fold}, int{expected.fold}));
+  RETURN_IF_ERROR(place.Expect("bytes of a key", int{head.key_bytes}, int{expected.key_bytes}));
+  RETURN_IF_ERROR(place.Expect("the dtype", int{head.dtype}, int{expected.dtype}));
+  RETURN_IF_ERROR(place.Expect("values a row", head.columns, expected.columns));
+  RETURN_IF_ERROR(place.Expect("the shift of values", head.value_shift, expected.value_shift));
+  RETURN_IF_ERROR(place.Expect("the shift of weights", head.weight_shift, expected.weight_shift));
+  RETURN_IF_ERROR(place.Expect("num_rows of the tensor", head.tensor_rows, expected.tensor_rows));
+  RETURN_IF_ERROR(place.Expect("columns", head.flags & ~int{kHasZeroWeight}, int{expected.flags}));
+  return place.Expect("the reserved field", head.zero, 0u);
+}
+
+}  // namespace
+
+absl::Status CheckHasPartials(const TensorSpec& spec) {
+  if (!OrderMatters(spec)) return absl::OkStatus();
+  const absl::string_view reason = IsOrderStatistic(spec.aggregation.op) ? "needs all values of a key at once"
+                                                                         : "sums floats in the order of the clients";
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(spec), " ", reason, ", so that no partial keeps the bits: export its submissions",
+                   IsOrderStatistic(spec.aggregation.op) ? "" : ", or sum in fixed point"));
+}
+
+uint64_t UnfinishedRowBytes(const TensorSpec& spec) {
+  const Widths widths = WidthsOf(spec);
+  return widths.keys + widths.accs + widths.counts + widths.weights;
+}
+
+uint64_t PartialBlockBytes(const TensorSpec& spec, uint64_t num_rows) {
+  const Widths widths = WidthsOf(spec);
+  uint64_t bytes = sizeof(Head) + Padded(spec.name.size());
+  for (const size_t width : {widths.keys, widths.accs, widths.counts, widths.weights}) {
+    bytes = SaturatingAdd(bytes, Padded(SaturatingMultiply(num_rows, width)));
+  }
+  return bytes;
+}
+
+void AppendPartialBlock(const TensorSpec& spec, const PartialBlock& block, std::string& out) {
+  Head head = HeadOf(spec);
+  head.block_bytes = PartialBlockBytes(spec, block.rows.num_rows);
+  if (block.totals.has_zero_weight) head.flags |= kHasZeroWeight;
+  head.num_submissions = block.totals.num_submissions;
+  head.weight_sum = block.totals.weight_sum;
+  head.num_rows = block.rows.num_rows;
+  head.first = block.first;
+  head.last = block.last;
+  out.reserve(out.size() + head.block_bytes);
+  const auto append = [&out](const void* data, size_t bytes) {
+    if (bytes > 0) out.append(static_cast<const char*>(data), bytes);
+    out.append(Padded(bytes) - bytes, '\0');
+  };
+  append(&head, sizeof(head));
+  append(spec.name.data(), spec.name.size());
+  for (const Column<std::byte>* column :
+       {&block.rows.keys, &block.rows.accs, &block.rows.counts, &block.rows.weights}) {
+    append(column->data(), column->size());
+  }
+}
+
+absl::StatusOr<PartialBlock> TakePartialBlock(absl::Span<const TensorSpec> tensors, uint64_t offset,
+                                              absl::string_view& bytes) {
+  BlockPlace place(offset);
+  Head head;
+  if (bytes.size() < sizeof(head)) {
+    return place.Invalid(absl::StrCat("it is cut off: ", bytes.size(), " bytes, where a head has ", sizeof(head)));
+  }
+  std::memcpy(&head, bytes.data(), sizeof(head));
+  if (std::memcmp(head.magic, kMagic, sizeof(kMagic)) != 0) return place.Invalid("it does not begin with SAPR");
+  if (head.version != kVersion) {
+    return place.Invalid(absl::StrCat("its version is ", head.version, "; version ", kVersion, " is known"));
+  }
+  if (head.block_bytes > bytes.size()) {
+    return place.Invalid(absl::StrCat("it is cut off: ", bytes.size(), " bytes of ", head.block_bytes));
+  }
+  const uint64_t name_end = sizeof(head) + Padded(head.name_bytes);
+  if (head.block_bytes < name_end) return place.Invalid("it is shorter than its head and name");
+  const absl::string_view name = bytes.substr(sizeof(head), head.name_bytes);
+  const auto spec = std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& s) { return s.name == name; });
+  if (spec == tensors.end()) {
+    return place.Invalid(absl::StrCat("the aggregation has no tensor '", name.substr(0, 64), "'"));
+  }
+  place.SetTensor(*spec);
+  RETURN_IF_ERROR(CheckHasPartials(*spec));
+  RETURN_IF_ERROR(CheckHead(place, *spec, head));
+  if (head.block_bytes != PartialBlockBytes(*spec, head.num_rows)) {
+    return place.Invalid(absl::StrCat("it has ", head.block_bytes, " bytes, where ", head.num_rows, " rows take ",
+                                      PartialBlockBytes(*spec, head.num_rows)));
+  }
+  if (head.first > head.last) return place.Invalid("its interval of keys ends before it begins");
+  PartialBlock block;
+  block.tensor = static_cast<size_t>(spec - tensors.begin());
+  block.totals = {head.num_submissions, head.weight_sum, (head.flags & kHasZeroWeight) != 0};
+  block.first = head.first;
+  block.last = head.last;
+  RETURN_IF_ERROR(CheckTotals(place, *spec, block.totals));
+  if (head.num_rows > 0 && head.num_submissions == 0) return place.Invalid("it has rows of no submission");
+  block.rows.num_rows = head.num_rows;
+  const Widths widths = WidthsOf(*spec);
+  uint64_t at = name_end;
+  const auto take = [&](size_t width, Column<std::byte>& column) {
+    const uint64_t size = head.num_rows * width;
+    column.Append(reinterpret_cast<const std::byte*>(bytes.data() + at), size);
+    at += Padded(size);
+  };
+  take(widths.keys, block.rows.keys);
+  take(widths.accs, block.rows.accs);
+  take(widths.counts, block.rows.counts);
+  take(widths.weights, block.rows.weights);
+  RETURN_IF_ERROR(HasNarrowKeys(*spec) ? CheckKeys<uint32_t>(place, *spec, block)
+                                       : CheckKeys<uint64_t>(place, *spec, block));
+  RETURN_IF_ERROR(CheckAccs(place, *spec, block));
+  RETURN_IF_ERROR(CheckContributors(place, *spec, block));
+  bytes.remove_prefix(head.block_bytes);
+  return block;
+}
+
+PartialBuilder::PartialBuilder(absl::Span<const TensorSpec> tensors, uint64_t first, uint64_t last)
+    : tensors_(tensors), first_(first), last_(last), parts_(tensors.size()) {}
+
+absl::Status PartialBuilder::Append(absl::string_view blocks) {
+  while (!blocks.empty()) {
+    const uint64_t at = offset_;
+    const size_t before = blocks.size();
+    ASSIGN_OR_RETURN(PartialBlock block, TakePartialBlock(tensors_, offset_, blocks));
+    offset_ += before - blocks.size();
+    BlockPlace place(at);
+    place.SetTensor(tensors_[block.tensor]);
+    if (num_submissions_.value_or(block.totals.num_submissions) != block.totals.num_submissions) {
+      return place.Invalid(absl::StrCat("it is of ", block.totals.num_submissions,
+                                        " submissions, the blocks before of ", *num_submissions_));
+    }
+    num_submissions_ = block.totals.num_submissions;
+    num_rows_ += block.rows.num_rows;
+    std::optional<PartialBlock>& part = parts_[block.tensor];
+    const uint64_t expected = part.has_value() ? part->last + 1 : first_;
+    if (block.first != expected || (part.has_value() && part->last >= last_)) {
+      return place.Invalid(absl::StrCat("its keys begin at ", block.first, ", where ", expected, " is expected"));
+    }
+    if (!part.has_value()) {
+      part = std::move(block);
+      memory_bytes_ += part->rows.memory_bytes();
+      continue;
+    }
+    if (!(part->totals == block.totals)) {
+      return place.Invalid("its sum of weights is another one than that of the tensor's blocks before");
+    }
+    part->last = block.last;
+    part->rows.num_rows += block.rows.num_rows;
+    memory_bytes_ += block.rows.memory_bytes();
+    part->rows.keys.Append(block.rows.keys.data(), block.rows.keys.size());
+    part->rows.accs.Append(block.rows.accs.data(), block.rows.accs.size());
+    part->rows.counts.Append(block.rows.counts.data(), block.rows.counts.size());
+    part->rows.weights.Append(block.rows.weights.data(), block.rows.weights.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<PartialBlock>> PartialBuilder::Finish() && {
+  std::vector<PartialBlock> partial;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const TensorSpec& spec = tensors_[t];
+    if (!parts_[t].has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("the partial has no block of ", Quoted(spec)));
+    }
+    PartialBlock& part = *parts_[t];
+    if (part.last != last_) {
+      return absl::InvalidArgumentError(absl::StrCat("the partial is cut off: its blocks of ", Quoted(spec),
+                                                     " end at key ", part.last, ", where ", last_, " is expected"));
+    }
+    if (spec.layout == Layout::kDense && first_ == 0 && last_ == std::numeric_limits<uint64_t>::max() &&
+        part.rows.num_rows != spec.num_rows) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), " is dense, and the partial has ",
+                                                     part.rows.num_rows, " of its ", spec.num_rows, " rows"));
+    }
+    partial.push_back(std::move(part));
+  }
+  if (num_submissions() == 0) return absl::InvalidArgumentError("the partial is of no submissions");
+  return partial;
+}
+
+}  // namespace sparseagg

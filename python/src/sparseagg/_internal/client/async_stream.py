@@ -1,0 +1,306 @@
+"""The streams of both clients: every operation of a stream as a coroutine."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, SupportsFloat, SupportsIndex
+
+from sparseagg import staleness as tables
+from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
+from sparseagg._internal.base.durations import Seconds, duration
+from sparseagg._internal.base.types import Update
+from sparseagg._internal.client.async_round import Round
+from sparseagg._internal.client.batch_receipt import batch_receipt
+from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.requests import wait_request
+from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.results.info import BatchReceipt, Submission
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.results.streams import StreamInfo, StreamVersion
+from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.unused import refuse_unused
+from sparseagg._internal.updates.batch import Batch, batches, submission_columns
+from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
+from sparseagg._internal.wire.formats import ValueEncoding
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["Stream", "StreamCalls"]
+
+_MOST = 2**64 - 1
+
+
+def _version(what: str, version: SupportsIndex) -> int:
+    return checked_integer(f"{what} must be from 0 to 2^64 - 1", version, 0, _MOST)
+
+
+class StreamCalls:
+    """A part of both clients."""
+
+    _connection: Connection | MemoryConnection
+
+    async def stream(
+        self,
+        spec: RoundSpec,
+        *,
+        buffer: SupportsIndex,
+        staleness: tables.Staleness | None = None,
+        max_staleness: SupportsIndex | None = None,
+        max_interval: Seconds | None = None,
+        one_per_client: bool = False,
+        stream_id: str | None = None,
+    ) -> Stream:
+        """Opens a stream: buffered asynchronous aggregation. ``docs/streams.md`` has the contract.
+
+        Version 1, 2, … of the stream are rounds of the next ``buffer`` commits each. Nobody waits for the slowest
+        client: an update that was computed from an older version counts less, as ``staleness`` says. What a version is
+        made of is in the log of the server, so that it can be computed again, to the bit.
+
+        Args:
+            spec: what each version computes, without ``max_submissions``, ``deadline`` and ``privacy``.
+            buffer: commits of a version, K.
+            staleness: the factor of the weight of an update of staleness τ, from 0 to 1: a function such as
+                ``sparseagg.staleness.polynomial(0.5)``, or the numbers for τ = 0, 1, … None: 1 for each.
+            max_staleness: the largest τ that is taken; None: 20, or the end of the given numbers.
+            max_interval: seconds from the first commit of a version to its cut at the latest; None: no limit.
+            one_per_client: whether a version takes one commit of each client.
+            stream_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,107}; None for a random id. If the server has a stream of this id
+                with the same arguments, that stream is returned.
+
+        Raises:
+            InvalidArgumentError: an argument has no meaning; the message names it.
+            AlreadyExistsError: the server has a stream of this id with other arguments, or a round of this id.
+            ResourceExhaustedError: the server has too many rounds, or no memory for another one.
+        """
+        if stream_id == "":
+            raise InvalidArgumentError("a stream's id is not empty; None is for a random one")
+        stream_id = checked_text("a stream's id", uuid.uuid4().hex if stream_id is None else stream_id)
+        most = (
+            None
+            if max_staleness is None
+            else checked_integer("max_staleness must be 0 or more", max_staleness, 0, 65535)
+        )
+        message = pb.StreamSpec(
+            round=checked_spec(spec).to_proto(),
+            buffer=checked_integer("buffer must be 1 or more", buffer, 1, _MOST),
+            staleness_weights=tables.table(staleness, most),
+            max_interval=duration("max_interval", max_interval),
+            one_per_client=bool(one_per_client),
+        )
+        refuse_unused(spec)
+        request = pb.CreateStreamRequest(stream_id=stream_id, spec=message)
+        answer = await self._connection.call("CreateStream", request)
+        return Stream(self._connection, StreamInfo.from_proto(answer))
+
+    async def get_stream(self, name: str) -> Stream:
+        """Returns a stream by its id or its name ("streams/{id}"); ``NotFoundError`` if the server has none."""
+        name = checked_text("a stream's name", name)
+        name = name if name.startswith("streams/") else f"streams/{name}"
+        answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=name))
+        return Stream(self._connection, StreamInfo.from_proto(answer))
+
+    async def list_streams(self) -> AsyncIterator[Stream]:
+        """Yields all streams of the server, in ascending order of ids."""
+        token: str | None = ""
+        while token is not None:
+            page = await self._connection.call("ListStreams", pb.ListStreamsRequest(page_token=token))
+            for proto in page.streams:
+                yield Stream(self._connection, StreamInfo.from_proto(proto))
+            token = page.next_page_token or None
+
+
+class Stream:
+    """A stream on the server, from ``Client.stream`` or ``Client.get_stream``. Threads: as ``Client``.
+
+    stream = await client.stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
+    await stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
+    async for version in stream.versions():                        # the coordinator
+        result = await stream.result(version.version)
+    """
+
+    def __init__(self, connection: Connection | MemoryConnection, info: StreamInfo) -> None:
+        self._connection = connection
+        self._info = info
+
+    @property
+    def name(self) -> str:
+        """The stream's name, "streams/{id}"."""
+        return self._info.name
+
+    @property
+    def spec(self) -> RoundSpec:
+        """What each version computes."""
+        return self._info.spec
+
+    @property
+    def info(self) -> StreamInfo:
+        """The stream as the server described it last."""
+        return self._info
+
+    async def refresh(self) -> StreamInfo:
+        """Asks the server for the stream, and returns it as it is now."""
+        answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=self.name))
+        self._info = StreamInfo.from_proto(answer)
+        return self._info
+
+    async def submit(
+        self,
+        client_id: ClientId,
+        update: Update,
+        weight: SupportsFloat | None = None,
+        *,
+        base_version: SupportsIndex,
+        key_encoding: str = "auto",
+        value_encoding: ValueEncoding = None,
+        submission_id: str | None = None,
+        resumable: bool = False,
+        timeout: Timeout = None,
+    ) -> Submission:
+        """Commits one client's update. When this method returns, it counts, in one version, completely and once.
+
+        Args:
+            client_id, update, weight, key_encoding, value_encoding, resumable, timeout: as of ``Round.submit``. A
+                client may submit again, also to the version that is being filled, unless the stream is
+                ``one_per_client``.
+            base_version: the version that the update was computed from; 0: the model before version 1.
+            submission_id: the name of this content; None for a random one. The same id with the same content is the
+                same commit, also after its version was cut, as long as the server keeps the version.
+
+        Returns:
+            The commit; its ``stream`` has the version, the staleness and the weight.
+
+        Raises:
+            InvalidArgumentError: the update is wrong, or ``base_version`` has not been cut yet.
+            FailedPreconditionError: "stale by τ": ``base_version`` is too old.
+            AlreadyExistsError: the client has committed other content under this ``submission_id``; or has a commit in
+                the version, which is ``one_per_client``.
+            NotFoundError: the stream was deleted.
+        """
+        deadline = checked_deadline(timeout)
+        base = _version("base_version", base_version)
+        with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
+            server = await self._connection.server_wire(deadline)
+            upload = await self._connection.transport.convert(
+                make_upload,
+                self.spec,
+                update,
+                client_id=client_id,
+                weight=weight,
+                chunk_bytes=server.chunk_bytes,
+                wire=server.format(self.spec, key_encoding, value_encoding),
+                round_name=self.name,
+                submission_id=submission_id,
+                base_version=base,
+                device=self._connection.device_reader,
+            )
+            with naming_client(upload.client_id):
+                return await self._connection.submit(upload, resumable, None, deadline)
+
+    async def submit_batch(
+        self,
+        client_ids: Sequence[ClientId],
+        updates: Mapping[str, tuple[Any, Any, Any]],
+        weights: Sequence[SupportsFloat] | Any = None,
+        *,
+        base_version: SupportsIndex,
+        submission_id: str | None = None,
+        timeout: Timeout = None,
+    ) -> BatchReceipt:
+        """Commits the updates of many clients in few messages; the arguments are those of ``Round.submit_batch``.
+
+        Args:
+            client_ids, updates, weights, submission_id, timeout: as of ``Round.submit_batch``.
+            base_version: of all updates.
+        """
+        deadline = checked_deadline(timeout)
+        base = _version("base_version", base_version)
+        submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
+        answers: list[tuple[Batch, pb.SubmitBatchResponse]] = []
+        with raise_if_late(deadline, f"the submissions to {self.name} have not ended"):
+            server = await self._connection.server_wire(deadline)
+            columns = await self._connection.transport.convert(submission_columns, self.spec, len(client_ids), updates)
+            for batch in batches(client_ids, columns, weights, server.chunk_bytes):
+                answer = await self._connection.submit_batch(batch, self.name, submission_id, deadline, base)
+                answers.append((batch, answer))
+        return batch_receipt(answers)
+
+    async def withdraw(self, client_id: ClientId, submission_id: str = "") -> bool:
+        """Takes a commit out of the version that is being filled; no other commit moves.
+
+        Args:
+            client_id: of the client.
+            submission_id: of the commit; "": the client's latest one in the version.
+
+        Returns:
+            Whether there was such a commit.
+
+        Raises:
+            FailedPreconditionError: its version was cut; or the server merges submissions when they arrive, as of
+                ``Round.withdraw``.
+        """
+        request = pb.WithdrawSubmissionRequest(
+            round=self.name, client_id=checked_client_id(client_id), submission_id=submission_id
+        )
+        return bool((await self._connection.call("WithdrawSubmission", request)).withdrawn)
+
+    async def cut(self, version: SupportsIndex | None = None) -> StreamInfo:
+        """Ends the version that is being filled, if it has a commit. Does not wait for its merge.
+
+        Args:
+            version: only if this version is being filled; None: whichever is. With a version, the call is safe to
+                repeat.
+        """
+        number = 0 if version is None else _version("version", version)
+        answer = await self._connection.call("CutStream", pb.CutStreamRequest(name=self.name, version=number))
+        self._info = StreamInfo.from_proto(answer)
+        return self._info
+
+    async def watch(self, after: SupportsIndex = 0, timeout: Timeout = None) -> list[StreamVersion]:
+        """Returns the versions after ``after`` that have ended, and waits until there is one.
+
+        Args:
+            after: a version, or 0. It must have been cut.
+            timeout: in seconds or as a timedelta; None for no limit. After it, the list is empty.
+        """
+        deadline = checked_deadline(timeout)
+        since = _version("after", after)
+        while True:
+            begun, poll = time.monotonic(), poll_seconds(deadline)
+            request = pb.WatchVersionsRequest(name=self.name, after_version=since)
+            request.timeout.CopyFrom(wait_request("", poll).timeout)
+            answer = await self._connection.call("WatchVersions", request, poll, deadline, patient=True)
+            if answer.versions or seconds_to(deadline) == 0:
+                return [StreamVersion.from_proto(version) for version in answer.versions]
+            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+
+    async def versions(self, after: SupportsIndex = 0) -> AsyncIterator[StreamVersion]:
+        """Yields the versions after ``after``, in order, as they end; without end itself."""
+        last = _version("after", after)
+        while True:
+            for version in await self.watch(last):
+                yield version
+                last = version.version
+
+    async def round(self, version: SupportsIndex) -> Round:
+        """Returns the round that a version is, with its state, its submissions and its result."""
+        number = checked_integer("version must be 1 or more", version, 1, _MOST)
+        name = f"rounds/{self.name.removeprefix('streams/')}.v{number}"
+        return Round(self._connection, await self._connection.get_round(name))
+
+    async def result(self, version: SupportsIndex, timeout: Timeout = None) -> Result:
+        """Waits until a version has ended, and returns its result.
+
+        Raises:
+            NotFoundError: there is no such version yet, or its result_ttl is over.
+            RoundFailedError: the version has no result.
+            TimeoutError: (``DeadlineExceededError``) it has not ended within ``timeout``.
+        """
+        return await (await self.round(version)).result(timeout=timeout)
+
+    async def delete(self) -> None:
+        """Deletes the stream with all its versions. A buffer that was not cut is lost."""
+        await self._connection.call("DeleteStream", pb.DeleteStreamRequest(name=self.name))

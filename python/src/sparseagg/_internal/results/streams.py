@@ -1,0 +1,116 @@
+"""Streams and their versions, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.results.info import Refusal, RoundInfo, StreamPlace
+from sparseagg._internal.spec.options import enum_name
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.v1 import aggregation_pb2 as pb
+
+__all__ = ["StreamInfo", "StreamPlace", "StreamVersion"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamVersion:
+    """A version of a stream that has ended.
+
+    Attributes:
+        version: 1, 2, …
+        round: "rounds/{id}": the round that the version is.
+        state: "done", "failed" or "cancelled".
+        state_reason: why it has no result.
+        num_submissions: commits that count.
+        cause: of the cut: "full", "timer" or "call"; "unspecified" if the server has forgotten it.
+        cut_time: when, in UTC; None if the server has forgotten it.
+    """
+
+    version: int
+    round: str
+    state: str
+    state_reason: str
+    num_submissions: int
+    cause: str
+    cut_time: datetime.datetime | None
+
+    @classmethod
+    def from_proto(cls, proto: pb.StreamVersion) -> StreamVersion:
+        """Returns the values of a message."""
+        return cls(
+            version=proto.version,
+            round=proto.round,
+            state=enum_name(pb.RoundState, "ROUND_STATE_", proto.state),
+            state_reason=proto.state_reason,
+            num_submissions=proto.num_submissions,
+            cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.cause),
+            cut_time=_time(proto, "cut_time"),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamInfo:
+    """A stream at one moment.
+
+    Attributes:
+        name: "streams/{id}".
+        spec: of each version.
+        buffer: commits of a version.
+        staleness_weights: the factor of a commit's weight, by staleness.
+        max_interval: seconds from the first commit of a version to its cut at the latest; None: no limit.
+        one_per_client: whether a version takes one commit of each client.
+        version: that is being filled. The base version of an update that is computed now is at most ``version - 1``.
+        num_buffered: commits that it has.
+        num_commits: of all versions, since the server started.
+        num_refused: refused submissions, likewise.
+        num_uploads: uploads that are not committed yet.
+        oldest_version: that is kept; ``version`` if no earlier one is.
+        staleness_counts: commits by staleness, since the server started.
+        create_time: in UTC.
+        recent_refusals: the latest 20, the oldest first. A caller of the role client sees its own only.
+    """
+
+    name: str
+    spec: RoundSpec
+    buffer: int
+    staleness_weights: tuple[float, ...]
+    max_interval: float | None
+    one_per_client: bool
+    version: int
+    num_buffered: int
+    num_commits: int
+    num_refused: int
+    num_uploads: int
+    oldest_version: int
+    staleness_counts: tuple[int, ...]
+    create_time: datetime.datetime | None
+    recent_refusals: tuple[Refusal, ...]
+
+    @classmethod
+    def from_proto(cls, proto: pb.Stream) -> StreamInfo:
+        """Returns the values of a message."""
+        spec = proto.spec
+        refusals = RoundInfo.from_proto(pb.Round(spec=spec.round, recent_refusals=proto.recent_refusals))
+        return cls(
+            name=proto.name,
+            spec=RoundSpec.from_proto(spec.round),
+            buffer=spec.buffer,
+            staleness_weights=tuple(spec.staleness_weights) or (1.0,),
+            max_interval=seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
+            one_per_client=spec.one_per_client,
+            version=proto.version,
+            num_buffered=proto.num_buffered,
+            num_commits=proto.num_commits,
+            num_refused=proto.num_refused,
+            num_uploads=proto.num_uploads,
+            oldest_version=proto.oldest_version,
+            staleness_counts=tuple(proto.staleness_counts),
+            create_time=_time(proto, "create_time"),
+            recent_refusals=tuple(refusals.recent_refusals),
+        )
+
+
+def _time(proto: pb.Stream | pb.StreamVersion, field: str) -> datetime.datetime | None:
+    return getattr(proto, field).ToDatetime(datetime.timezone.utc) if proto.HasField(field) else None

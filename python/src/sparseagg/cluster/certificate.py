@@ -1,0 +1,72 @@
+"""The certificate of a cluster's round, and receipts that fit it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparseagg._internal.certificates import tree
+from sparseagg._internal.certificates.envelope import payload_of
+from sparseagg._internal.certificates.statement import make_certificate, read_private_key
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.errors import FailedPreconditionError
+
+__all__ = ["RoundCertificate", "certify"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundCertificate:
+    """The certificate of a round, and the leaves of its tree."""
+
+    certificate: Certificate
+    leaves: Leaves
+
+    def complete(self, receipt: SubmissionReceipt) -> SubmissionReceipt:
+        """Returns the receipt of a home server with the proof that the certificate counts the submission."""
+        counted = self.leaves.counted
+        index = list(counted).index(receipt.client_id)
+        path = tree.path_of(counted.values(), index)
+        return dataclasses.replace(receipt, leaf_index=index, tree_size=len(counted), path=path)
+
+
+def certify(
+    name: str,
+    spec: RoundSpec,
+    result: Result,
+    rounds: Sequence[Round],
+    on_all: Callable[[Callable[[Round], Leaves]], list[Leaves]],
+    key_file: pathlib.Path,
+) -> RoundCertificate:
+    """Signs what the servers of a cluster have computed together.
+
+    Args:
+        name, spec: of the cluster's round.
+        result: of all submissions.
+        rounds: the sealed round of each server.
+        on_all: calls all servers at once.
+        key_file: an Ed25519 private key in PEM.
+
+    Raises:
+        FailedPreconditionError: there is no submission.
+        InvalidArgumentError, OSError: the file has no such key, or cannot be read.
+    """
+    key = read_private_key(key_file.read_bytes(), str(key_file))
+    parts = on_all(Round.leaves)
+    promises: list[dict[str, Any]] = []
+    for opened, part in zip(rounds, parts):
+        for client in part.counted:
+            promises.append(payload_of(opened.receipt(client).promise, "promise"))
+            break
+    if not promises:
+        raise FailedPreconditionError(f"{name} has no submissions to make a certificate of")
+    counted = {client: leaf for part in parts for client, leaf in part.counted.items()}
+    ordered = {client: counted[client] for client in sorted(counted, key=lambda each: each.encode())}
+    leaves = Leaves(ordered, tuple(leaf for part in parts for leaf in part.withdrawn))
+    bytes_of_spec = spec.to_proto().SerializeToString(deterministic=True)
+    made = make_certificate(name, bytes_of_spec, leaves, dict(result.items()).values(), "cpu", promises, key)
+    return RoundCertificate(made, leaves)

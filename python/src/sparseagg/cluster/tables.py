@@ -1,0 +1,109 @@
+"""Results of a cluster's rounds as files and as data sets: for tables that are too large for one machine."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.results.result import TensorResult
+from sparseagg._internal.spec.round_spec import TensorSpec
+from sparseagg.cluster.published import Part, read_part
+from sparseagg.errors import UnimplementedError
+
+__all__ = ["arrow_table", "dataset_of", "write_parts"]
+
+_COLUMNS = ("keys", "values", "counts", "weights", "moments")
+
+
+def write_parts(
+    folder: str | os.PathLike[str],
+    kind: str,
+    tensor: TensorSpec,
+    parts: Sequence[Part],
+    clients: Sequence[Client],
+) -> list[pathlib.Path]:
+    """Writes a file for each range, while as many as there are servers are read; returns the files in order of keys.
+
+    Args:
+        folder: made where it is missing.
+        kind: "npz" or "parquet".
+        tensor: of the result.
+        parts: its ranges.
+        clients: of each server.
+
+    Raises:
+        UnimplementedError: "parquet" without PyArrow.
+    """
+    if kind == "parquet":
+        _pyarrow()
+    target = pathlib.Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = [target / f"part-{number:05d}.{kind}" for number in range(len(parts))]
+
+    def write(path: pathlib.Path, part: Part) -> None:
+        rows = read_part(part, tensor, clients)
+        # A reader never finds a half of a file under its name.
+        new = path.with_name(f".{path.name}.new")
+        with new.open("wb") as file:
+            if kind == "npz":
+                np.savez(file, **_arrays(rows))
+            else:
+                importlib.import_module("pyarrow.parquet").write_table(arrow_table(rows), file)
+        new.replace(path)
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(clients))) as pool:
+        list(pool.map(write, paths, parts))
+    return paths
+
+
+def dataset_of(tensor: TensorSpec, parts: Sequence[Part], clients: Sequence[Client]) -> Any:
+    """Returns a Ray Dataset whose blocks are the ranges, which tasks of Ray read where they run."""
+    _pyarrow()
+    try:
+        ray, data = importlib.import_module("ray"), importlib.import_module("ray.data")
+    except ImportError as error:
+        raise UnimplementedError(f'a data set needs Ray: pip install "ray[data]" ({error})') from error
+
+    read = ray.remote(_read_table)
+    copies = ray.put(list(clients))
+    return data.from_arrow_refs([read.remote(part, tensor, copies) for part in parts])
+
+
+def arrow_table(rows: TensorResult) -> Any:
+    """Returns an Arrow table with the columns that the result has; rows of several values are fixed-size lists.
+
+    bfloat16 values are widened to float32, exactly.
+    """
+    pyarrow = _pyarrow()
+    columns = {}
+    for name, array in _arrays(rows).items():
+        flat = pyarrow.array(array.reshape(-1))
+        wide = array.ndim == 2
+        columns[name] = pyarrow.FixedSizeListArray.from_arrays(flat, array.shape[1]) if wide else flat
+    return pyarrow.table(columns)
+
+
+def _read_table(part: Part, tensor: TensorSpec, clients: Sequence[Client]) -> Any:
+    return arrow_table(read_part(part, tensor, clients))
+
+
+def _arrays(rows: TensorResult) -> dict[str, Any]:
+    found = {name: getattr(rows, name) for name in _COLUMNS}
+    arrays = {name: np.asarray(column) for name, column in found.items() if column is not None}
+    if rows.dtype == "bfloat16" and "values" in arrays:  # NumPy alone has no such type
+        arrays["values"] = arrays["values"].astype(np.float32)
+    return arrays
+
+
+def _pyarrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise UnimplementedError(f"Parquet and data sets need PyArrow: pip install pyarrow ({error})") from error

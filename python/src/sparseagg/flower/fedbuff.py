@@ -1,0 +1,381 @@
+"""Buffered asynchronous aggregation (FedBuff) on Flower's grid: nobody waits for the slowest client."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from logging import ERROR, INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy.result import Result
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore import log
+
+import sparseagg as sa
+from sparseagg._internal.base.arguments import checked_integer
+from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.spec.of_model import Names
+from sparseagg._internal.spec.unused import is_weighted
+from sparseagg._internal.updates.contributors import naming_client
+from sparseagg.flower.downlink import Downlink
+from sparseagg.flower.layout import sparse_layout
+from sparseagg.flower.merge import difference_spec, difference_to, stepped
+from sparseagg.flower.model import Model, Table
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
+from sparseagg.flower.replies import split_by_metrics
+from sparseagg.optimizers import RowOptimizer
+
+__all__ = ["SparseFedBuff"]
+
+_LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 1.0
+
+
+@dataclasses.dataclass
+class _Sent:
+    """A message without a reply.
+
+    Attributes:
+        node: whose it is.
+        model: that the node was sent; its version is the base version of the update.
+        deadline: after it another client is asked; the reply still counts.
+        again: whether it is the second one, since the node had lost its copy.
+    """
+
+    node: int
+    model: Model
+    deadline: float
+    again: bool
+
+
+class SparseFedBuff:
+    """An asynchronous strategy: a stream merges the updates of clients that are always busy.
+
+        strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=32, buffer=8)
+        result = strategy.start(grid, arrays, num_versions=200)
+
+    ``concurrency`` clients train at any time. Each is sent the current version, and its update is committed with that
+    version as ``base_version``. When ``buffer`` updates are there, the stream makes the next version of them, in which
+    an update of an older version counts less. A client that is done is followed by one drawn from the idle ones.
+
+    A client that fails, or whose update is refused, is asked again after the next version. One that does not reply in
+    time is replaced; should its reply come, it counts, unless it is stale beyond ``max_staleness``. Clients use
+    ``sparse_mod``; those that do not are sent whole models. Updates of all tensors are merged as differences.
+
+    Args:
+        sparse, elements: the tensors of which clients send rows, or elements; as of ``SparseFedAvg``.
+        concurrency: clients that train at a time.
+        buffer: updates of a version.
+        staleness: of ``Client.stream``; None: ``sparseagg.staleness.polynomial(0.5)``.
+        max_staleness: the oldest update that is taken, in versions.
+        server: "host:port" of a sparseagg server that has the stream, ":memory:" for one in this process, or a
+            ``sparseagg.Client``. Clients reply to Flower; the strategy commits.
+        tls, token: as of ``SparseFedAvg``.
+        stream_id: of a new stream, which stays on the server. None: a random one, which is deleted when the run ends.
+        optimizer: takes the step of each version; None adds the merged differences.
+        op: of all tensors.
+        options: of each version, as of ``sparseagg.RoundSpec``. By default each update has one vote, and the divisor is
+            the number of updates, as in FedBuff: ``weighting="uniform"``, ``mean_divisor="submissions"``.
+        min_nodes: for which the start waits.
+        seed: of the choice among idle clients; None: another one in each run.
+        weighted_by_key, arrayrecord_key, configrecord_key: names of records, as of Flower's ``FedAvg``.
+        history_bytes: as of ``SparseFedAvg``.
+
+    Raises:
+        InvalidArgumentError: an argument has a wrong value.
+    """
+
+    def __init__(
+        self,
+        *,
+        sparse: Names = None,
+        elements: Names = None,
+        concurrency: int,
+        buffer: int,
+        staleness: sa.staleness.Staleness | None = None,
+        max_staleness: int = 20,
+        server: str | sa.Client = ":memory:",
+        tls: TLSArgument = None,
+        token: TokenArgument = None,
+        stream_id: str | None = None,
+        optimizer: RowOptimizer | None = None,
+        op: str = "mean",
+        options: Mapping[str, Any] | None = None,
+        min_nodes: int = 1,
+        seed: int | None = None,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        history_bytes: int = 1 << 28,
+    ) -> None:
+        self._names = sparse, elements
+        self._concurrency = checked_integer("concurrency must be 1 or more", concurrency, 1, 1 << 20)
+        self._buffer = checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
+        self._min_nodes = checked_integer("min_nodes must be 1 or more", min_nodes, 1, 1 << 32)
+        staleness = sa.staleness.polynomial(0.5) if staleness is None else staleness
+        self._table = sa.staleness.table(staleness, max_staleness)
+        self._server, self._stream_id = server, stream_id
+        self._credentials: dict[str, Any] = {"tls": tls, "token": token}
+        self._optimizer = optimizer
+        self._op = op
+        self._options = {"weighting": "uniform", **(options or {})}
+        if op == "mean":
+            self._options.setdefault("mean_divisor", "submissions")
+        self._rng = np.random.default_rng(seed)  # allow(randomness): the user's choice
+        self._weight_key, self._arrays_key, self._config_key = weighted_by_key, arrayrecord_key, configrecord_key
+        self._history_bytes = history_bytes
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_versions: int = 10,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Runs until there are so many versions.
+
+        Args:
+            grid: Flower's.
+            initial_arrays: version 0.
+            num_versions: of the stream.
+            timeout: seconds after which a client that has not replied is replaced. The run ends when no reply has come,
+                and no other client could be asked, for so long.
+            train_config: for each message; "server-round" is added: the version that is being filled.
+            evaluate_fn: of a version and its model; called with version 0, too.
+
+        Returns:
+            The last model; ``train_metrics_clientapp`` and ``evaluate_metrics_serverapp`` by version.
+        """
+        run = _Run(self, grid, initial_arrays, timeout, train_config or ConfigRecord(), evaluate_fn)
+        try:
+            run.go_on_until(num_versions)
+        finally:
+            run.close()
+        run.result.arrays = ArrayRecord({name: table.to_array() for name, table in run.model.tables.items()})
+        return run.result
+
+
+class _Run:
+    """One run of the strategy: its stream, its model, and the messages that are out. Used by one thread."""
+
+    def __init__(
+        self,
+        strategy: SparseFedBuff,
+        grid: Grid,
+        arrays: ArrayRecord,
+        timeout: float,
+        config: ConfigRecord,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> None:
+        self._strategy, self._grid, self._timeout, self._evaluate_fn = strategy, grid, timeout, evaluate_fn
+        self._config = dict(config)
+        sparse, elements = strategy._names
+        widths, settings = sparse_layout(arrays, sparse, elements, strategy._arrays_key, strategy._weight_key)
+        self._sparse = set(widths)
+        self.model = Model({name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, 0)
+        self._downlink = Downlink(self.model, list(widths), settings, False, strategy._history_bytes)
+        self.result = Result()
+        self._waiting: dict[str, _Sent] = {}
+        self._resting: set[int] = set()  # nodes that have failed since the last version
+        self._replies: dict[int, list[Message]] = {}  # with metrics alone, by version
+        self._last_sign = time.monotonic()
+        given = strategy._server
+        self._client = given if isinstance(given, sa.Client) else sa.Client(given, **strategy._credentials)
+        try:
+            self._stream = self._open_stream()
+        except BaseException:
+            self._close_client()
+            raise
+        self._evaluate()
+
+    def _open_stream(self) -> Any:
+        strategy, tables = self._strategy, self._tables(self.model)
+        tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
+        spec = sa.RoundSpec(tensors, **strategy._options)
+        self._is_weighted = is_weighted(spec)
+        stream = self._client.stream(
+            spec, buffer=strategy._buffer, staleness=strategy._table, stream_id=strategy._stream_id
+        )
+        if stream.info.version != 1 or stream.info.num_buffered:
+            raise sa.errors.FailedPreconditionError(
+                f"{stream.name} has commits already, and nobody knows the model that they were computed from"
+            )
+        return stream
+
+    @staticmethod
+    def _tables(model: Model) -> dict[str, Table]:
+        return {name: table for name, table in model.tables.items() if table.num_rows}  # an empty array stays
+
+    def go_on_until(self, num_versions: int) -> None:
+        """Keeps clients busy until there are so many versions, or no client is left that could help."""
+        wait = _LEAST_WAIT_S
+        while self.model.version < num_versions:
+            self._ask_idle_nodes()
+            arrived = list(self._grid.pull_messages(list(self._waiting))) if self._waiting else []
+            for reply in arrived:
+                self._take(reply)
+                if self.model.version >= num_versions:
+                    return
+            if arrived:
+                wait, self._last_sign = _LEAST_WAIT_S, time.monotonic()
+                continue
+            self._catch_up()  # with a cut by the stream's timer, or by somebody else
+            if not self._waiting and self._resting and not self._cut_early():
+                log(ERROR, "SparseFedBuff: all clients have failed since version %d; the run ends", self.model.version)
+                return
+            if time.monotonic() > self._last_sign + self._timeout:
+                log(ERROR, "SparseFedBuff: no reply, and no other client, for %s s; the run ends", self._timeout)
+                return
+            time.sleep(wait)
+            wait = min(2 * wait, _MOST_WAIT_S)
+
+    def close(self) -> None:
+        """Deletes the stream, unless the user has named it."""
+        if self._strategy._stream_id is None:
+            try:
+                self._stream.delete()
+            except sa.SparseaggError as error:
+                log(WARNING, "SparseFedBuff: %s stays on the server: %s", self._stream.name, error)
+        self._close_client()
+
+    def _close_client(self) -> None:
+        if self._client is not self._strategy._server:
+            self._client.close()
+
+    def _ask_idle_nodes(self) -> None:
+        now = time.monotonic()
+        busy = sum(sent.deadline > now for sent in self._waiting.values())
+        if busy >= self._strategy._concurrency:
+            return
+        nodes = sorted(self._grid.get_node_ids())
+        if len(nodes) < self._strategy._min_nodes:
+            return
+        idle = sorted(set(nodes) - self._resting - {sent.node for sent in self._waiting.values()})
+        chosen = self._strategy._rng.permutation(len(idle))[: self._strategy._concurrency - busy]
+        self._send([idle[i] for i in chosen])
+
+    def _send(self, nodes: list[int], again: bool = False) -> None:
+        messages = []
+        for node in nodes:
+            config = ConfigRecord({**self._config, "server-round": self.model.version + 1})
+            content = RecordDict({self._strategy._arrays_key: self.model.record, self._strategy._config_key: config})
+            messages.append(self._downlink.message(Message(content, node, "train"), True, None))
+        pushed = set(self._grid.push_messages(messages)) if messages else set()
+        for node, message in zip(nodes, messages):
+            if message.metadata.message_id not in pushed:
+                self._fail(node, "its message could not be sent")
+                continue
+            self._last_sign = time.monotonic()
+            deadline = self._last_sign + self._timeout
+            self._waiting[message.metadata.message_id] = _Sent(node, self.model, deadline, again)
+
+    def _take(self, reply: Message) -> None:
+        """Commits the update of a reply, whose client is idle again."""
+        message_id = reply.metadata.reply_to_message_id
+        sent = self._waiting.pop(message_id, None)
+        if sent is None:
+            return
+        if reply.has_error():
+            reason = reply.error.reason or f"code {reply.error.code}"
+            if reason.startswith(NEEDS_WHOLE) and not sent.again:
+                self._downlink.forget(sent.node)
+                self._send([sent.node], again=True)
+            else:
+                self._fail(sent.node, reason)
+            return
+        try:
+            commit = self._commit(message_id, sent, reply.content)
+        except (MemoryError, sa.errors.UnavailableError):
+            raise
+        except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
+            kind = "" if isinstance(error, sa.SparseaggError) else f"{type(error).__name__}: "
+            self._fail(sent.node, f"{kind}{error}")
+            self._catch_up()  # the refused commit may have tried a cut again
+            return
+        reply.content = RecordDict(dict(reply.content.metric_records))
+        self._replies.setdefault(commit.stream.version, []).append(reply)
+        self._catch_up()
+
+    def _commit(self, message_id: str, sent: _Sent, content: RecordDict) -> Any:
+        config = content.config_records.get(CONFIG)
+        self._downlink.note(sent.node, config)
+        client_id = "~node" if config is None else config.get("client")
+        if not isinstance(client_id, str):
+            raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
+        # The node's own id is part of it, so that no node can speak for another.
+        client_id = client_id if client_id.endswith(f":{sent.node}") else f"{client_id}:{sent.node}"
+        metrics, arrays = list(content.metric_records.values()), list(content.array_records.values())
+        weight = metrics[0].get(self._strategy._weight_key) if len(metrics) == 1 else None
+        if not isinstance(weight, (int, float)):
+            raise sa.InvalidArgumentError(
+                f"client {client_id!r}: a reply has one MetricRecord with a number {self._strategy._weight_key!r}"
+            )
+        if len(arrays) != 1:
+            raise sa.InvalidArgumentError(f"client {client_id!r}: a reply must have one ArrayRecord, got {len(arrays)}")
+        with naming_client(client_id):
+            given, update = update_of(arrays[0], sent.model.tables), {}
+            for name, table in self._tables(sent.model).items():
+                if name in given:
+                    update[name] = difference_to(table, name, given[name], name in self._sparse)
+                elif name not in self._sparse:
+                    raise sa.InvalidArgumentError(f"there is no tensor {name!r}")
+        return self._stream.submit(
+            client_id,
+            update,
+            weight if self._is_weighted else None,
+            base_version=sent.model.version,
+            submission_id=message_id,
+        )
+
+    def _fail(self, node: int, reason: str) -> None:
+        log(WARNING, "SparseFedBuff: node %d: %s", node, reason)
+        self._resting.add(node)
+
+    def _cut_early(self) -> bool:
+        """Ends the version with fewer updates; returns whether it has any."""
+        if not self._stream.refresh().num_buffered:
+            return False
+        self._stream.cut(self.model.version + 1)
+        self._catch_up()
+        return True
+
+    def _catch_up(self) -> None:
+        """Applies the versions that have been cut."""
+        while self._stream.refresh().version - 1 > self.model.version:
+            for version in self._stream.watch(self.model.version):
+                self._apply(version)
+
+    def _apply(self, version: Any) -> None:
+        tables: dict[str, Table] = {}
+        changed: dict[str, Any] = {}
+        try:
+            if version.state != "done":
+                raise sa.errors.FailedPreconditionError(f"it is {version.state}: {version.state_reason}")
+            result = self._stream.result(version.version)
+            tables, changed = stepped(self._tables(self.model), self._sparse, result, self._strategy._optimizer)
+        except sa.SparseaggError as error:
+            log(ERROR, "SparseFedBuff: version %d has no result, and the model stays: %s", version.version, error)
+        self.model = Model({**self.model.tables, **tables}, version.version)
+        self._downlink.advance(self.model, changed)
+        self._resting.clear()
+        replies = self._replies.pop(version.version, [])
+        log(INFO, "SparseFedBuff: version %d of %d updates", version.version, version.num_submissions)
+        alike, _ = split_by_metrics(replies)
+        if alike and any(next(iter(r.content.metric_records.values()))[self._strategy._weight_key] for r in alike):
+            self.result.train_metrics_clientapp[version.version] = aggregate_metricrecords(
+                [reply.content for reply in alike], self._strategy._weight_key
+            )
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        if self._evaluate_fn is None:
+            return
+        record = ArrayRecord({name: Array(table.dense()) for name, table in self.model.tables.items()})
+        metrics = self._evaluate_fn(self.model.version, record)
+        if metrics is not None:
+            self.result.evaluate_metrics_serverapp[self.model.version] = metrics

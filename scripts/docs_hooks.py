@@ -1,0 +1,73 @@
+"""What `make docs` does beyond MkDocs: links to files of the repository, and the reference of the gRPC API.
+
+A page of docs/ may link to any file of the repository (`../proto/...`): pictures and sources are copied into the site,
+below `files/`, so that it is whole without a network. reference/grpc.md is made from the comments of the proto files.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+from proto_reference import reference_of  # noqa: E402
+
+_LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
+_SHOWN = {".png", ".svg", ".jpg"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the generated reference, and the files of the repository that pages link to."""
+    files.append(File.generated(config, "reference/grpc.md", content=_grpc()))
+    linked = set()
+    for file in files.documentation_pages():
+        for _, target in _LINK.findall(file.content_string):
+            path = _in_repository(file.src_uri, target)
+            if path is not None and (REPOSITORY / path).is_file():
+                linked.add(path)
+    for path in sorted(linked):
+        files.append(File.generated(config, _copy_of(path), abs_src_path=str(REPOSITORY / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_others: Any) -> str:
+    """Turns links to the repository's files into links to their copies, and links to folders into their text."""
+
+    def turned(match: re.Match[str]) -> str:
+        text, target = match[1], match[2]
+        path = _in_repository(page.file.src_uri, target)
+        if path is None:
+            return match[0]
+        if not (REPOSITORY / path).is_file():
+            return text[1:-1]
+        return f"{text}({posixpath.relpath(_copy_of(path), posixpath.dirname(page.file.src_uri) or '.')})"
+
+    return _LINK.sub(turned, markdown)
+
+
+def _copy_of(path: str) -> str:
+    """Returns where the site has a file of the repository. Sources are shown as text."""
+    return f"files/{path}" if Path(path).suffix in _SHOWN else f"files/{path}.txt"
+
+
+def _in_repository(page: str, target: str) -> str | None:
+    """Returns the path below the repository that a page links to; None: the target is a page of the site."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+    return None if path.startswith("docs/") or path.startswith("..") else path
+
+
+def _grpc() -> str:
+    with tempfile.NamedTemporaryFile() as made:
+        command = ["protoc", "-Iproto", "--include_source_info", f"--descriptor_set_out={made.name}"]
+        subprocess.run(
+            [*command, "sparseagg/v1/aggregation.proto", "sparseagg/v1/tasks.proto"], check=True, cwd=REPOSITORY
+        )
+        return reference_of(Path(made.name).read_bytes())

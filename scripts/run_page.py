@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Does what a tutorial says, as its reader would, and compares what is printed.
+
+  scripts/run_page.py PAGE [--bin FOLDER] [--replace OLD=NEW]...
+
+In a new folder, in the order of the page:
+
+  ```python title="NAME"        writes the file NAME
+  ```sh                         runs each line; all must succeed
+  ```sh title="… terminal"      starts each line in the background, until the end of the page
+  ```text                       is what the lines of the block before have printed; "…" stands for anything
+
+FOLDER comes first on the PATH: the environment that the reader has. Exits 1 at the first difference, and shows it. With
+--replace, text of the page is another one: an address where the tutorial's is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_BLOCK = re.compile(r'^```(python|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_START_TIMEOUT_S = 60
+
+
+def blocks_of(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yields language, title and content of each block."""
+    yield from _BLOCK.findall(text)
+
+
+def fits(said: str, wanted: str) -> bool:
+    """Returns whether the output is the page's, in which "…" stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in wanted.split("…"))
+    return re.fullmatch(pattern, said, re.DOTALL) is not None
+
+
+def run_page(text: str, folder: Path, path: str) -> None:
+    """Does what the page says in ``folder``; ``SystemExit`` at the first difference."""
+    environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    said, command = "", ""
+    with contextlib.ExitStack() as terminals:
+        for language, title, content in blocks_of(text):
+            if language == "python":
+                (folder / title).write_text(content, encoding="utf-8")
+            elif language == "text":
+                if not fits(said, content):
+                    difference = difflib.unified_diff(
+                        content.splitlines(), said.splitlines(), "the page", command, lineterm=""
+                    )
+                    raise SystemExit("\n".join(["run_page: other output:", *difference]))
+            elif title.endswith("terminal"):
+                for command in content.splitlines():
+                    terminals.enter_context(_terminal(command, folder, environment))
+            else:
+                said = ""
+                for command in content.splitlines():
+                    done = subprocess.run(
+                        ["bash", "-c", command],
+                        check=False,
+                        cwd=folder,
+                        env=environment,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                    said += done.stdout
+                    if done.returncode != 0:
+                        raise SystemExit(f"run_page: status {done.returncode} of: {command}\n{said}")
+
+
+@contextlib.contextmanager
+def _terminal(command: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Runs a server until the end; begins when it says that it listens."""
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if "listening" not in line:
+                raise SystemExit(f"run_page: {command} printed {line!r} and does not listen")
+            yield
+        finally:
+            process.terminate()
+            process.wait(_START_TIMEOUT_S)
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--bin", type=Path, default=Path(sys.executable).parent)
+    parser.add_argument("--replace", action="append", default=[], metavar="OLD=NEW")
+    arguments = parser.parse_args()
+    text = arguments.page.read_text(encoding="utf-8")
+    for each in arguments.replace:
+        old, _, new = each.partition("=")
+        if old not in text:
+            raise SystemExit(f"run_page: {arguments.page} does not have {old!r}")
+        text = text.replace(old, new)
+    with tempfile.TemporaryDirectory() as scratch:
+        run_page(text, Path(scratch), f"{arguments.bin.resolve()}{os.pathsep}{os.environ['PATH']}")
+    print(f"{arguments.page}: does what it says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,437 @@
+#include "service/streams/stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "host/base/status_macros.h"
+#include "host/base/to_status.h"
+#include "service/base/fail_point.h"
+#include "service/base/log.h"
+
+namespace sparseagg::service {
+namespace {
+
+// Time until a cut by the timer is tried again that has failed.
+constexpr absl::Duration kTimerRetry = absl::Seconds(1);
+
+// Neither id has control characters.
+std::string NameOf(absl::string_view client_id, absl::string_view submission_id) {
+  return absl::StrCat(client_id, "\n", submission_id);
+}
+
+}  // namespace
+
+Stream::Stream(StreamConfig config, Registry* registry, const RoundServices& services)
+    : config_(std::move(config)),
+      registry_(*registry),
+      services_(services),
+      staleness_counts_(config_.staleness_weights.size()) {}
+
+Stream::~Stream() { services_.timer.Cancel(timer_); }
+
+absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Registry* registry,
+                                                       const RoundServices& services) {
+  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
+  RoundConfig intake = stream->config_.round;
+  intake.stream = IntakePart(stream->config_);
+  intake.stream->commits = stream;
+  ASSIGN_OR_RETURN(stream->intake_, registry->Create(std::move(intake)));
+  FailPoint("stream_created");
+  absl::Status first = stream->RestoreVersions({});
+  if (first.ok()) return stream;
+  registry->Delete(stream->config_.round.tenant, stream->config_.round.id).IgnoreError();
+  return first;
+}
+
+absl::StatusOr<std::shared_ptr<Stream>> Stream::Restore(StreamConfig config, std::shared_ptr<Round> intake,
+                                                        const Stored& stored, Registry* registry,
+                                                        const RoundServices& services) {
+  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
+  stream->intake_ = std::move(intake);
+  stream->intake_->config().stream->commits = stream;
+  RETURN_IF_ERROR(stream->RestoreVersions(stored));
+  return stream;
+}
+
+std::shared_ptr<StreamPart> Stream::IntakePart(const StreamConfig& config) {
+  auto part = std::make_shared<StreamPart>();
+  part->id = config.round.id;
+  part->spec = config.wire_spec;
+  return part;
+}
+
+RoundConfig Stream::VersionConfig(const StreamConfig& stream, uint64_t version,
+                                  std::shared_ptr<const RoundConfig> intake) {
+  RoundConfig config = stream.round;
+  config.id = absl::StrCat(stream.round.id, ".v", version);
+  config.leaf_salt_key.clear();
+  config.max_submissions = 0;  // the stream cuts it
+  config.stream = std::make_shared<StreamPart>();
+  config.stream->id = stream.round.id;
+  config.stream->version = version;
+  config.stream->uploads = std::move(intake);
+  config.stream->has_factors = stream.HasFactors();
+  if (config.stream->has_factors) {
+    for (TensorSpec& tensor : config.tensors) {
+      AggregationSpec& aggregation = tensor.aggregation;
+      const bool is_fixed_point = aggregation.numerics == Numerics::kFixedPoint;
+      if (aggregation.weighting == Weighting::kUniform && is_fixed_point) aggregation.weight_bound = 1.0;
+      aggregation.weighting = Weighting::kByWeight;
+    }
+  }
+  return config;
+}
+
+absl::Status Stream::RestoreVersions(const Stored& stored) {
+  MutexLock lock(&mu_);
+  if (!stored.cuts.empty()) version_ = stored.cuts.rbegin()->first + 1;
+  for (const auto& [version, cut] : stored.cuts) next_position_ = std::max(next_position_, cut.next_position);
+  for (const auto& [version, round] : stored.versions) {
+    if (version > version_) {
+      // The run ended between the creation of the version and the cut, so that it has no commit.
+      RETURN_IF_ERROR(registry_.Delete(config_.round.tenant, round->config().id).status());
+      continue;
+    }
+    Version& kept = versions_[version];
+    kept.round = round;
+    if (const auto cut = stored.cuts.find(version); cut != stored.cuts.end()) {
+      kept.cause = static_cast<CutCause>(cut->second.cause);
+      kept.cut_time = cut->second.time;
+    }
+    uint64_t num_commits = 0;
+    round->ForEachCommitted(
+        [&, version = version](const std::string&, const CommittedSubmission& submission)
+            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+              ++num_commits;
+              const StreamPlace place = submission.receipt.stream.value_or(StreamPlace());
+              next_position_ = std::max(next_position_, place.position + 1);
+              const std::string name = NameOf(submission.receipt.client_id, submission.receipt.submission_id);
+              const auto entry = commits_.emplace(name, Entry{version, place.position, /*is_in_flight=*/false}).first;
+              kept.names.push_back(&entry->first);
+            });
+    if (version < version_) {
+      round->CloseVersion();  // no effect on most: they are closed
+    } else {
+      current_ = round;
+      num_slots_ = num_commits;
+    }
+  }
+  if (current_ == nullptr) {
+    ASSIGN_OR_RETURN(current_, registry_.Create(VersionConfig(config_, version_, intake_->shared_config())));
+    versions_[version_].round = current_;
+  }
+  intake_->FollowWrites(*current_);
+  if (num_slots_ >= config_.buffer) {
+    CutLocked(CutCause::kFull).IgnoreError();  // else the next commit tries again
+  } else if (num_slots_ > 0) {
+    StartTimerLocked(config_.max_interval);
+  }
+  return absl::OkStatus();
+}
+
+std::string Stream::KeyOf(absl::string_view client_id, uint64_t position) const {
+  if (config_.one_per_client) return std::string(client_id);
+  // Ids have no control characters, so that all keys of one client are together, and in the place of its id. Digits, so
+  // that a key is text.
+  return absl::StrCat(client_id, absl::string_view("\0", 1), absl::StrFormat("%016x", position));
+}
+
+absl::StatusOr<double> Stream::WeightOfLocked(uint64_t base_version) const {
+  if (base_version >= version_) {
+    return absl::InvalidArgumentError(absl::StrCat("base_version ", base_version, " is in the future: version ",
+                                                   version_, " of stream '", config_.round.id, "' is being filled"));
+  }
+  const uint64_t staleness = version_ - 1 - base_version;
+  if (staleness < config_.staleness_weights.size()) return config_.staleness_weights[staleness];
+  return absl::FailedPreconditionError(absl::StrCat(
+      "stale by ", staleness, ": base_version ", base_version, ", where version ", version_ - 1, " of stream '",
+      config_.round.id, "' is the latest, and max_staleness is ", config_.staleness_weights.size() - 1));
+}
+
+std::optional<CommittedSubmission> Stream::FindLocked(const Entry& entry, absl::string_view client_id) const {
+  const auto version = versions_.find(entry.version);
+  const std::shared_ptr<Round> round = version == versions_.end() ? nullptr : version->second.round.lock();
+  return round == nullptr ? std::nullopt : round->FindCommitted(KeyOf(client_id, entry.position));
+}
+
+std::optional<CommittedSubmission> Stream::Find(UploadName name) const {
+  MutexLock lock(&mu_);
+  const auto found = commits_.find(NameOf(name.first, name.second));
+  if (found == commits_.end() || found->second.is_in_flight) return std::nullopt;
+  return FindLocked(found->second, name.first);
+}
+
+uint64_t Stream::LatestDone() const {
+  MutexLock lock(&mu_);
+  for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
+    const std::shared_ptr<Round> round = version->second.round.lock();
+    if (round != nullptr && round->state() == RoundState::kDone) return version->first;
+  }
+  return 0;
+}
+
+absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload) {
+  if (found.hash != upload.hash) {
+    return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
+                                                 upload.submission_id, "' with other content"));
+  }
+  Receipt receipt = found.receipt;
+  receipt.duplicate = true;
+  return receipt;
+}
+
+absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
+  const std::string name = NameOf(upload.client_id, upload.submission_id);
+  std::shared_ptr<Round> round;
+  StreamPlace place;
+  {
+    MutexLock lock(&mu_);
+    while (true) {
+      if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+      if (const auto found = commits_.find(name); found != commits_.end()) {
+        if (found->second.is_in_flight) {
+          changed_.Wait(&mu_);
+          continue;
+        }
+        const std::optional<CommittedSubmission> committed = FindLocked(found->second, upload.client_id);
+        if (committed.has_value()) {
+          absl::StatusOr<Receipt> answer = AnswerAgain(*committed, upload);
+          if (answer.ok()) services_.metrics.CountSubmission(true, answer->num_tuples, answer->num_bytes);
+          return answer;
+        }
+        EraseLocked(found);  // its version is gone
+        continue;
+      }
+      ASSIGN_OR_RETURN(place.weight, WeightOfLocked(upload.content.base_version()));
+      if (HasEnded(current_->state())) {  // an Add has failed half way
+        RETURN_IF_ERROR(CutLocked(CutCause::kFull));
+      } else if (num_slots_ < config_.buffer) {
+        break;
+      } else if (num_in_flight_ == 0) {  // the cut has failed before
+        RETURN_IF_ERROR(CutLocked(CutCause::kFull));
+      } else {
+        changed_.Wait(&mu_);
+      }
+    }
+    round = current_;
+    place.version = version_;
+    place.base_version = upload.content.base_version();
+    place.position = next_position_;
+    std::vector<const std::string*>& names = versions_[version_].names;
+    if (names.size() == names.capacity()) names.reserve(2 * names.size() + 1);  // so that the push allocates nothing
+    names.push_back(&commits_.emplace(name, Entry{place.version, place.position}).first->first);
+    if (absl::Status begun = round->BeginStreamCommit(); !begun.ok()) {
+      EraseLocked(commits_.find(name));
+      return begun;
+    }
+    ++next_position_;
+    ++num_slots_;
+    ++num_in_flight_;
+  }
+  absl::StatusOr<Receipt> receipt = round->AddStreamCommit(upload, KeyOf(upload.client_id, place.position), place);
+  intake_->FollowWrites(*round);
+
+  MutexLock lock(&mu_);
+  const bool is_current = place.version == version_;
+  if (is_current) --num_in_flight_;
+  const auto entry = commits_.find(name);
+  if (receipt.ok() && !receipt->duplicate) {
+    if (entry != commits_.end()) entry->second.is_in_flight = false;
+    ++num_commits_;
+    ++staleness_counts_[place.staleness()];
+    services_.metrics.ObserveStaleness(place.staleness());
+    if (is_current && num_slots_ - num_in_flight_ == 1) StartTimerLocked(config_.max_interval);
+    if (is_current && num_slots_ == config_.buffer && num_in_flight_ == 0 && !is_deleted_) {
+      const absl::Status cut = CutLocked(CutCause::kFull);
+      if (!cut.ok()) {  // the next commit tries again
+        Log(LogLevel::kWarning, "stream_not_cut", {{"stream", config_.round.LogName()}, {"reason", cut.message()}});
+      }
+    }
+  } else {
+    if (entry != commits_.end()) EraseLocked(entry);
+    if (is_current) --num_slots_;
+  }
+  changed_.SignalAll();
+  return receipt;
+}
+
+void Stream::EraseLocked(Entries::iterator entry) {
+  const auto version = versions_.find(entry->second.version);
+  if (version != versions_.end()) {
+    std::vector<const std::string*>& names = version->second.names;
+    // From the back: most are of a commit that was refused just now.
+    const auto found = std::find(names.rbegin(), names.rend(), &entry->first);
+    if (found != names.rend()) {
+      *found = names.back();
+      names.pop_back();
+    }
+  }
+  commits_.erase(entry);
+}
+
+absl::StatusOr<bool> Stream::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
+  MutexLock lock(&mu_);
+  auto found = commits_.end();
+  if (!submission_id.empty()) {
+    found = commits_.find(NameOf(client_id, submission_id));
+  } else {
+    const std::string prefix = NameOf(client_id, "");
+    for (const std::string* const name : versions_[version_].names) {
+      if (name->compare(0, prefix.size(), prefix) != 0) continue;
+      const auto each = commits_.find(*name);
+      if (found == commits_.end() || each->second.position > found->second.position) found = each;
+    }
+  }
+  if (found == commits_.end() || found->second.is_in_flight) return false;
+  if (found->second.version != version_) {
+    if (!FindLocked(found->second, client_id).has_value()) return false;
+    return absl::FailedPreconditionError(absl::StrCat("the commit belongs to version ", found->second.version,
+                                                      ", which was cut: it cannot be withdrawn any more"));
+  }
+  ASSIGN_OR_RETURN(const bool withdrawn, current_->Withdraw(KeyOf(client_id, found->second.position), ""));
+  intake_->FollowWrites(*current_);
+  if (!withdrawn) return false;
+  EraseLocked(found);
+  --num_slots_;
+  changed_.SignalAll();
+  return true;
+}
+
+absl::Status Stream::Cut(uint64_t version, CutCause cause) {
+  MutexLock lock(&mu_);
+  if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+  if (version > version_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("version ", version, " is in the future: version ", version_, " is being filled"));
+  }
+  if ((version != 0 && version != version_) || num_slots_ == num_in_flight_) return absl::OkStatus();
+  return CutLocked(cause);
+}
+
+absl::Status Stream::CutLocked(CutCause cause) {
+  const absl::Duration begin = services_.clock.Monotonic();
+  PruneLocked();
+  const uint64_t cut = version_;
+  absl::StatusOr<std::shared_ptr<Round>> next =
+      registry_.Create(VersionConfig(config_, cut + 1, intake_->shared_config()));
+  if (!next.ok()) {
+    return absl::Status(next.status().code() == absl::StatusCode::kAlreadyExists ? absl::StatusCode::kFailedPrecondition
+                                                                                 : next.status().code(),
+                        absl::StrCat("version ", cut + 1, " of the stream cannot open: ", next.status().message()));
+  }
+  FailPoint("version_created");
+  const absl::Time now = services_.clock.WallTime();
+  absl::Status recorded =
+      intake_->RecordCut(cut, CutRecord{static_cast<int>(cause), now, next_position_}, versions_.begin()->first);
+  if (!recorded.ok()) {
+    registry_.Delete(config_.round.tenant, (*next)->config().id).IgnoreError();
+    return recorded;
+  }
+  FailPoint("cut_recorded");
+  const char* const cause_name = cause == CutCause::kFull ? "full" : cause == CutCause::kTimer ? "timer" : "call";
+  services_.metrics.CountCut(cause_name);
+  versions_[cut].cause = cause;
+  versions_[cut].cut_time = now;
+  versions_[cut + 1].round = *next;
+  const std::shared_ptr<Round> closed = std::exchange(current_, *std::move(next));
+  version_ = cut + 1;
+  const uint64_t num_commits = std::exchange(num_slots_, 0);
+  num_in_flight_ = 0;
+  services_.timer.Cancel(timer_);
+  closed->CloseVersion();
+  intake_->FollowWrites(*closed);
+  intake_->FollowWrites(*current_);
+  changed_.SignalAll();
+  Log(LogLevel::kInfo, "stream_cut",
+      {{"stream", config_.round.LogName()},
+       {"version", cut},
+       {"cause", cause_name},
+       {"commits", num_commits},
+       {"ms", services_.clock.Monotonic() - begin}});
+  return absl::OkStatus();
+}
+
+void Stream::StartTimerLocked(absl::Duration wait) {
+  if (wait == absl::InfiniteDuration()) return;
+  services_.timer.Cancel(timer_);
+  timer_ = services_.timer.Schedule(services_.clock.Monotonic() + wait,
+                                    [weak = weak_from_this(), version = version_, pool = &services_.pool] {
+                                      const std::shared_ptr<Stream> self = weak.lock();
+                                      if (self != nullptr) pool->Post([self, version] { self->OnTimer(version); });
+                                    });
+}
+
+void Stream::OnTimer(uint64_t version) {
+  const absl::Status cut = ToStatus([&] { return Cut(version, CutCause::kTimer); });
+  if (cut.ok() || absl::IsNotFound(cut)) return;
+  Log(LogLevel::kWarning, "stream_not_cut", {{"stream", config_.round.LogName()}, {"reason", cut.message()}});
+  MutexLock lock(&mu_);
+  if (version == version_ && !is_deleted_) StartTimerLocked(kTimerRetry);
+}
+
+absl::Status Stream::Delete() {
+  std::vector<std::string> ids;
+  {
+    MutexLock lock(&mu_);
+    is_deleted_ = true;
+    services_.timer.Cancel(timer_);
+    for (const auto& [version, kept] : versions_) ids.push_back(absl::StrCat(config_.round.id, ".v", version));
+    changed_.SignalAll();
+  }
+  // The intake first: a version without it is of no stream, and the next start deletes it.
+  const absl::StatusOr<std::shared_ptr<Round>> intake = registry_.Delete(config_.round.tenant, config_.round.id);
+  if (!intake.ok() && !absl::IsNotFound(intake.status())) return intake.status();
+  FailPoint("stream_deleted");
+  for (const std::string& id : ids) {
+    const absl::StatusOr<std::shared_ptr<Round>> version = registry_.Delete(config_.round.tenant, id);
+    if (version.ok()) {
+      intake_->FollowWrites(**version);
+    } else if (!absl::IsNotFound(version.status())) {
+      return version.status();
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Stream::PruneLocked() const {
+  while (versions_.size() > 1 && versions_.begin()->second.round.expired()) {
+    for (const std::string* const name : versions_.begin()->second.names) commits_.erase(commits_.find(*name));
+    versions_.erase(versions_.begin());
+  }
+}
+
+StreamSnapshot Stream::Snapshot() const {
+  MutexLock lock(&mu_);
+  PruneLocked();
+  return {version_, num_slots_ - num_in_flight_, num_commits_, staleness_counts_, versions_.begin()->first};
+}
+
+absl::StatusOr<std::shared_ptr<Round>> Stream::FirstAfter(uint64_t after) const {
+  MutexLock lock(&mu_);
+  if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+  if (after >= version_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("after_version ", after, " is in the future: version ", version_, " is being filled"));
+  }
+  for (auto version = versions_.upper_bound(after); version != versions_.end(); ++version) {
+    if (std::shared_ptr<Round> round = version->second.round.lock()) return round;
+  }
+  return current_;
+}
+
+std::vector<StreamVersion> Stream::EndedAfter(uint64_t after, size_t max_size) const {
+  std::vector<StreamVersion> ended;
+  MutexLock lock(&mu_);
+  for (auto version = versions_.upper_bound(after); version != versions_.end(); ++version) {
+    if (version->first == version_ || ended.size() == max_size) break;
+    std::shared_ptr<Round> round = version->second.round.lock();
+    if (round == nullptr) continue;  // it has expired
+    if (!HasEnded(round->state())) break;
+    ended.push_back({version->first, std::move(round), version->second.cause, version->second.cut_time});
+  }
+  return ended;
+}
+
+}  // namespace sparseagg::service

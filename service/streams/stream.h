@@ -1,0 +1,174 @@
+// One stream: buffered asynchronous aggregation.
+#ifndef SPARSEAGG_SERVICE_STREAMS_STREAM_H_
+#define SPARSEAGG_SERVICE_STREAMS_STREAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "host/base/mutex.h"
+#include "service/base/timer.h"
+#include "service/rounds/registry.h"
+#include "service/rounds/round.h"
+#include "service/rounds/round_config.h"
+#include "service/rounds/round_services.h"
+#include "service/rounds/stream_commits.h"
+#include "service/store/records.h"
+
+namespace sparseagg::service {
+
+// The decoded spec of a stream.
+struct StreamConfig {
+  RoundConfig round;                      // of each version; tenant and id are the stream's
+  uint64_t buffer = 0;                    // K
+  std::vector<double> staleness_weights;  // of staleness 0, 1, …; not empty
+  absl::Duration max_interval = absl::InfiniteDuration();
+  bool one_per_client = false;
+  std::string wire_spec;  // serialised v1::StreamSpec; equal for two requests of the same stream
+
+  // Returns: whether a staleness weight is not 1, so that all tensors are weighted by them.
+  bool HasFactors() const;
+  // Errors: INVALID_ARGUMENT: it names the field. Call it before Stream::Create.
+  absl::Status Check() const;
+};
+
+// Why a version was cut; the numbers are those of v1::CutCause.
+enum class CutCause { kNone = 0, kFull = 1, kTimer = 2, kCall = 3 };
+
+// A version that was cut.
+struct StreamVersion {
+  uint64_t version = 0;
+  std::shared_ptr<Round> round;
+  CutCause cause = CutCause::kNone;  // kNone: of an earlier run, whose record is gone
+  absl::Time cut_time = absl::InfinitePast();
+};
+
+// What GetStream shows.
+struct StreamSnapshot {
+  uint64_t version = 0;  // that is being filled
+  uint64_t num_buffered = 0;
+  uint64_t num_commits = 0;                // since the start of the server, as the next one
+  std::vector<uint64_t> staleness_counts;  // by staleness
+  uint64_t oldest_version = 0;             // that is kept
+};
+
+// A stream is a chain of ordinary rounds, the versions 1, 2, …, each of the next `buffer` commits. The current version
+// is being filled; all earlier ones were cut. docs/streams.md has the contract.
+//
+// Uploads go to the intake, a Round that has uploads and no sum, and is found under the stream's id. A commit takes a
+// slot of the current version under mu_, which fixes its version, its log position and its staleness. Then it adds its
+// submission to that version's round, without mu_; a version that was cut meanwhile waits for the commits that have
+// slots. So a cut neither waits for commits nor loses one. When all slots are taken, further commits wait until one is
+// given back by a commit that was refused, or all have ended and the version is cut.
+//
+// A cut creates the next version, writes the cut to the store, and closes the current version, in this order. After the
+// end of the process at any step, Restore finds the next version without a cut, which it deletes, or the cut without a
+// closed version, which it closes.
+//
+// Owned by StreamRegistry. Thread-safe.
+class Stream : public StreamCommits, public std::enable_shared_from_this<Stream> {
+ public:
+  // Creates the intake and version 1. Requires: config.Check(). Errors: as of Registry::Create.
+  static absl::StatusOr<std::shared_ptr<Stream>> Create(StreamConfig config, Registry* registry,
+                                                        const RoundServices& services);
+  // What the config of a stream's intake has, and the config of a version. `intake`: the config of the intake.
+  static std::shared_ptr<StreamPart> IntakePart(const StreamConfig& config);
+  static RoundConfig VersionConfig(const StreamConfig& config, uint64_t version,
+                                   std::shared_ptr<const RoundConfig> intake);
+  // The parts of a stream of an earlier run. The intake's config has `this` stream's StreamPart already.
+  struct Stored {
+    std::map<uint64_t, std::shared_ptr<Round>> versions;
+    std::map<uint64_t, CutRecord> cuts;
+  };
+  static absl::StatusOr<std::shared_ptr<Stream>> Restore(StreamConfig config, std::shared_ptr<Round> intake,
+                                                         const Stored& stored, Registry* registry,
+                                                         const RoundServices& services);
+  ~Stream() override;
+
+  const StreamConfig& config() const { return config_; }
+  // Has uploads, refusals and the time of creation; what is written until now is durable when it says so.
+  Round& intake() const { return *intake_; }
+  StreamSnapshot Snapshot() const;
+
+  absl::StatusOr<Receipt> Commit(const StreamUpload& upload) override;
+  std::optional<CommittedSubmission> Find(UploadName name) const override;
+  uint64_t LatestDone() const override;
+  // Takes a commit out of the current version; no other one moves. `submission_id`: empty: the latest of the client.
+  // Returns: false if the version has none. Errors: FAILED_PRECONDITION: its version was cut; or as of Round::Withdraw.
+  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+  // Cuts the current version, if it has a commit. `version`: only if that is the current one; 0: in any case.
+  // Errors: as of Registry::Create. Of Store. The version then goes on.
+  absl::Status Cut(uint64_t version, CutCause cause);
+  // Ends the stream and removes its rounds. Errors: of Store.
+  absl::Status Delete();
+
+  // Returns: the first version after `after` that is kept: the current one at the latest.
+  // Errors: INVALID_ARGUMENT: `after` was not cut yet.
+  absl::StatusOr<std::shared_ptr<Round>> FirstAfter(uint64_t after) const;
+  // Returns: the kept versions after `after` that have ended, up to the first one that has not.
+  std::vector<StreamVersion> EndedAfter(uint64_t after, size_t max_size) const;
+
+ private:
+  // A commit, by client id and submission id. Its name is in Version::names.
+  struct Entry {
+    uint64_t version = 0;
+    uint64_t position = 0;
+    bool is_in_flight = true;
+  };
+  using Entries = std::unordered_map<std::string, Entry>;
+  struct Version {
+    std::weak_ptr<Round> round;
+    std::vector<const std::string*> names;  // keys of commits_
+    CutCause cause = CutCause::kNone;
+    absl::Time cut_time = absl::InfinitePast();
+  };
+
+  Stream(StreamConfig config, Registry* registry, const RoundServices& services);
+  // Returns: the key of a commit in its version's round: by its order the version is folded.
+  std::string KeyOf(absl::string_view client_id, uint64_t position) const;
+  absl::Status RestoreVersions(const Stored& stored);
+  // Errors: of Commit. Returns: the weight.
+  absl::StatusOr<double> WeightOfLocked(uint64_t base_version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<CommittedSubmission> FindLocked(const Entry& entry, absl::string_view client_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EraseLocked(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CutLocked(CutCause cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartTimerLocked(absl::Duration wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnTimer(uint64_t version);
+  // Forgets versions whose rounds are gone, with their commits.
+  void PruneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static absl::StatusOr<Receipt> AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload);
+
+  const StreamConfig config_;
+  Registry& registry_;
+  const RoundServices services_;
+  std::shared_ptr<Round> intake_;  // set before anybody else has the stream
+
+  mutable Mutex mu_;
+  CondVar changed_;  // a slot is free, a commit has ended, or a version was cut
+  bool is_deleted_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t version_ ABSL_GUARDED_BY(mu_) = 1;
+  std::shared_ptr<Round> current_ ABSL_GUARDED_BY(mu_);
+  uint64_t num_slots_ ABSL_GUARDED_BY(mu_) = 0;      // of the current version: commits that count or are in flight
+  uint64_t num_in_flight_ ABSL_GUARDED_BY(mu_) = 0;  // of these
+  uint64_t next_position_ ABSL_GUARDED_BY(mu_) = 1;
+  mutable Entries commits_ ABSL_GUARDED_BY(mu_);
+  mutable std::map<uint64_t, Version> versions_ ABSL_GUARDED_BY(mu_);  // that are kept, the current one included
+  uint64_t num_commits_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<uint64_t> staleness_counts_ ABSL_GUARDED_BY(mu_);
+  Timer::Id timer_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_STREAMS_STREAM_H_

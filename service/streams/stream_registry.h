@@ -1,0 +1,55 @@
+// The streams of a server, by id.
+#ifndef SPARSEAGG_SERVICE_STREAMS_STREAM_REGISTRY_H_
+#define SPARSEAGG_SERVICE_STREAMS_STREAM_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "host/base/mutex.h"
+#include "service/rounds/registry.h"
+#include "service/streams/stream.h"
+
+namespace sparseagg::service {
+
+// All streams of a server. Their rounds are in the Registry, which has the ids of both. Each tenant has names of its
+// own. Owned by Server. Thread-safe.
+class StreamRegistry {
+ public:
+  StreamRegistry(Registry* registry, const RoundServices& services) : registry_(*registry), services_(services) {}
+
+  // Opens a stream of config.round.tenant with the id config.round.id, or a random id if that is empty.
+  // Returns: the existing stream, if its id and spec are the same.
+  // Errors: INVALID_ARGUMENT: as of StreamConfig::Check. ALREADY_EXISTS: the id is another stream's, or a round's.
+  // Otherwise as Registry::Create.
+  absl::StatusOr<std::shared_ptr<Stream>> Create(StreamConfig config);
+  // Lists a stream of an earlier run. Errors: as of Stream::Restore.
+  absl::Status Restore(StreamConfig config, std::shared_ptr<Round> intake, const Stream::Stored& stored);
+  // Errors: NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Stream>> Find(absl::string_view tenant, absl::string_view id) const;
+  // Returns: up to `size` streams of the tenant after that of the token, in ascending order of ids, and the next token.
+  using Page = std::pair<std::vector<std::shared_ptr<Stream>>, std::string>;
+  Page List(absl::string_view tenant, size_t size, const std::string& token) const;
+  // Returns: all streams, whatever their tenants.
+  std::vector<std::shared_ptr<Stream>> All() const;
+  // Errors: NOT_FOUND. Of Store. Returns: the stream, whose intake tells when its removal is durable.
+  absl::StatusOr<std::shared_ptr<Stream>> Delete(absl::string_view tenant, absl::string_view id);
+
+ private:
+  using Name = std::pair<std::string, std::string>;  // tenant and id
+
+  Registry& registry_;
+  const RoundServices services_;
+  mutable Mutex mu_;
+  std::map<Name, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_STREAMS_STREAM_REGISTRY_H_

@@ -1,0 +1,209 @@
+"""SparseFedBuff: against arithmetic in float64, with every fault, and under Flower's simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jobs
+import numpy as np
+import pytest
+import sparseagg as sa
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from local_grid import LocalGrid, changing
+from sparseagg.flower import SparseFedBuff, sparse_mod
+
+NODES = 10
+
+
+def initial() -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+
+
+def arrays_of(record: ArrayRecord) -> jobs.Arrays:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+@dataclasses.dataclass
+class Trained:
+    """What a client made: the partition, the version that it was sent, and its arrays before and after."""
+
+    partition: int
+    base: int
+    before: jobs.Arrays
+    after: jobs.Arrays
+
+
+def recording(trained: list[Trained]) -> Any:
+    """A mod behind sparse_mod that notes what the training function is given and returns."""
+
+    def mod(message: Message, context: Any, call_next: Any) -> Message:
+        before = arrays_of(message.content["arrays"])
+        base = int(message.content["config"]["server-round"]) - 1
+        reply = call_next(message, context)
+        if not reply.has_error():
+            partition = int(context.node_config["partition-id"])
+            trained.append(Trained(partition, base, before, arrays_of(reply.content["arrays"])))
+        return reply
+
+    return mod
+
+
+def check_versions(trained: list[Trained], models: dict[int, jobs.Arrays], buffer: int) -> set[int]:
+    """Compares each version with float64 arithmetic over the updates in order of arrival; returns the stalenesses."""
+    seen = set()
+    for version in range(1, max(models) + 1):
+        part = trained[(version - 1) * buffer : version * buffer]
+        stalenesses = [version - 1 - each.base for each in part]
+        seen.update(stalenesses)
+        for name, before in models[version - 1].items():
+            step = np.zeros(before.shape)
+            for each, staleness in zip(part, stalenesses):
+                np.testing.assert_array_equal(each.before[name], models[each.base][name])
+                difference = each.after[name].astype(np.float64) - each.before[name].astype(np.float64)
+                step += (1 + staleness) ** -0.5 * difference / buffer
+            want = before.astype(np.float64) + step
+            want = np.rint(want) if before.dtype.kind == "i" else want
+            np.testing.assert_allclose(models[version][name], want, rtol=0, atol=2e-6, err_msg=name)
+    return seen
+
+
+def run(
+    app: Any, *, grid: LocalGrid | None = None, versions: int = 6, config: Any = None, timeout: float = 60, **more: Any
+) -> Any:
+    """Runs the strategy; returns Flower's result, and the model of each version."""
+    models: dict[int, jobs.Arrays] = {}
+
+    def evaluate(version: int, record: ArrayRecord) -> MetricRecord:
+        models[version] = arrays_of(record)
+        return MetricRecord({"version": version})
+
+    grid = LocalGrid(app, NODES) if grid is None else grid
+    settings = {"sparse": ["embedding.weight"], "concurrency": 6, "buffer": 3, "seed": 1, **more}
+    strategy = SparseFedBuff(**settings)
+    result = strategy.start(
+        grid, initial(), versions, timeout, train_config=ConfigRecord(config or {}), evaluate_fn=evaluate
+    )
+    assert list(result.evaluate_metrics_serverapp) == list(models)
+    last = arrays_of(result.arrays)
+    for name, array in models[max(models)].items():
+        np.testing.assert_array_equal(last[name], array)
+    return result, models
+
+
+@pytest.mark.parametrize("mods", [True, False])
+def test_versions_are_those_of_float64_arithmetic(tmp_path: Any, mods: bool) -> None:
+    trained: list[Trained] = []
+    app = jobs.make_client_app([*([sparse_mod(copies=tmp_path)] if mods else []), recording(trained)])
+    result, models = run(app, versions=8)
+    assert sorted(models) == list(range(9))
+    assert len(trained) == 8 * 3
+    assert max(check_versions(trained, models, 3)) >= 1
+    assert set(result.train_metrics_clientapp) == set(range(1, 9))
+
+
+def test_a_server_has_the_versions_and_gives_the_same_bits(tmp_path: Any) -> None:
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+    _, models = run(app)
+    with sa.Client(":local:") as client:
+        _, others = run(app, server=client, stream_id="kept")
+        stream = client.get_stream("kept")
+        assert stream.refresh().version == 7
+        assert [version.num_submissions for version in stream.watch(0)] == [3] * 6
+        with pytest.raises(sa.errors.FailedPreconditionError, match="has commits already"):
+            run(app, server=client, stream_id="kept")
+    for version, arrays in models.items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(others[version][name], array)
+
+
+def test_failing_and_bad_clients_cost_their_own_updates_alone(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    trained: list[Trained] = []
+
+    def spoil(arrays: jobs.Arrays, partition: int) -> None:
+        if partition == 1:
+            arrays["dense.weight"] = arrays["dense.weight"][:, :2]
+        if partition == 2:
+            arrays["embedding.weight"][5, 0] = np.inf
+
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), changing(spoil), recording(trained)])
+    _, models = run(app, config={"failing": [0]})
+    good = [each for each in trained if each.partition not in (1, 2)]
+    assert max(models) == 6
+    check_versions(good, models, 3)
+    assert "client 0 fails" in caplog.text
+    assert "'dense.weight' has shape" in caplog.text
+    assert "embedding.weight" in caplog.text
+
+
+def test_clients_that_never_reply_are_replaced(tmp_path: Any) -> None:
+    trained: list[Trained] = []
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])
+    grid = LocalGrid(app, NODES, silent=[3, 4])
+    _, models = run(app, grid=grid, concurrency=2, timeout=0.2)
+    assert max(models) == 6
+    assert all(len(grid.sent[partition]) == 1 for partition in (3, 4))
+    assert {3, 4}.isdisjoint(each.partition for each in trained)
+    check_versions(trained, models, 3)
+
+
+def test_an_update_beyond_max_staleness_does_not_count(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    trained: list[Trained] = []
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])
+
+    class Late(LocalGrid):
+        """Partition 0 replies when all others have been asked often."""
+
+        calls = 0
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            self.calls += 1
+            self.silent = set() if self.calls > 12 else {0}
+            return super().pull_messages(message_ids)
+
+    _, models = run(app, grid=Late(app, NODES), versions=8, max_staleness=1, concurrency=NODES)
+    assert "stale by" in caplog.text
+    counted, version = [], 1
+    for each in trained:
+        if version - 1 - each.base <= 1:
+            counted.append(each)
+            version = 1 + len(counted) // 3
+    assert len(counted) < len(trained)
+    check_versions(counted, models, 3)
+
+
+def test_the_run_ends_when_all_clients_fail(caplog: pytest.LogCaptureFixture) -> None:
+    app = jobs.make_client_app([sparse_mod])
+    _, models = run(app, config={"failing": list(range(NODES))})
+    assert list(models) == [0]
+    assert "all clients have failed since version 0" in caplog.text
+
+
+def test_fewer_good_clients_than_the_buffer_make_smaller_versions(tmp_path: Any) -> None:
+    trained: list[Trained] = []
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])
+    _, models = run(app, versions=2, buffer=3, config={"failing": list(range(2, NODES))})
+    assert max(models) == 2
+
+
+def test_simulation_with_ray(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "flwr")
+    app, results = ServerApp(), {}
+
+    @app.main()
+    def main(grid: Any, context: Any) -> None:
+        strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=6, buffer=4, seed=2)
+        results["result"] = strategy.start(grid, initial(), num_versions=5, timeout=300)
+
+    client = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+    run_simulation(app, client, NODES, backend_config={"client_resources": {"num_cpus": 1}})
+    result = results["result"]
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
+    assert caplog.text.count("of 4 updates") == 5
+    moved = arrays_of(result.arrays)
+    for name, before in jobs.initial_model().items():
+        if before.size:
+            assert not np.array_equal(moved[name], before), name
+    assert "Traceback" not in caplog.text

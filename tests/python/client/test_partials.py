@@ -1,0 +1,210 @@
+"""Partials: what submissions add up to, from one aggregation to another."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import digest
+
+FIXED = {"numerics": "fixed_point", "value_bound": 5000.0}
+
+SPECS = {
+    "mean": sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=500, row_width=3), sa.TensorSpec("w", "float16", num_rows=0)],
+        op="mean",
+        weighting="by_weight",
+        weight_bound=8.0,
+        max_submissions=64,
+        return_counts=True,
+        return_weights=True,
+        **FIXED,
+    ),
+    "coordinate_mean": sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=500, result_layout="dense")],
+        op="coordinate_mean",
+        weighting="by_weight",
+        weight_bound=8.0,
+        max_submissions=64,
+        min_contributors=2,
+        **FIXED,
+    ),
+    "integers": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500, row_width=2)], op="sum", return_counts=True),
+    "integer mean": sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0)], op="mean", weighting="by_weight"),
+    "modular": sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=500, modular=True)]),
+    "min": sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=500)], op="min"),
+    "max": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500)], op="max"),
+    "union": sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2**40)], op="union"),
+    "dense": sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=64, layout="dense")], max_submissions=64, **FIXED),
+}
+
+
+def updates_of(spec: sa.RoundSpec, num_clients: int, seed: int) -> dict[str, tuple]:
+    rng = np.random.default_rng(seed)
+    updates = {}
+    for client in range(num_clients):
+        update = {}
+        for tensor in spec.tensors:
+            num_rows = tensor.num_rows or 2**63
+            width = tensor.row_width
+            num = num_rows if tensor.layout == "dense" else int(rng.integers(0, 90))
+            keys = np.arange(num) if tensor.layout == "dense" else rng.integers(0, num_rows, num)
+            values = rng.integers(0, 90, num * width)
+            rows = None if spec.aggregation_of(tensor).op == "union" else values.astype(tensor.dtype).reshape(-1, width)
+            update[tensor.name] = rows if tensor.layout == "dense" else (keys, rows)
+        weight = int(rng.integers(1, 8)) if "by_weight" in str(spec) else None
+        updates[f"c{client:03}"] = (update, weight)
+    return updates
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_any_split_has_one_hash(name):
+    spec = SPECS[name]
+    updates = updates_of(spec, 40, 3)
+    expected = digest(sa.aggregate(updates, spec))
+    rng = np.random.default_rng(4)
+    for leaves in (1, 2, 5, 8):
+        parts = [sa.Aggregator(spec) for _ in range(leaves)]
+        root = sa.Aggregator(spec)
+        for at, (client, update) in enumerate(updates.items()):
+            # Leaf 0 is the root's own clients.
+            (root if at < 3 else parts[int(rng.integers(leaves))]).add(client, *update)
+        for leaf in rng.permutation(leaves):
+            blocks = list(parts[leaf].export_partial())
+            if parts[leaf].num_submissions == 0:
+                continue
+            root.add_partial(f"leaf {leaf}", b"".join(blocks) if leaf % 2 else blocks)
+        assert root.num_submissions == 40
+        assert digest(root.finish()) == expected, leaves
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_leaf_and_root_are_servers(client, name):
+    spec = SPECS[name]
+    updates = updates_of(spec, 12, 5)
+    expected = digest(sa.aggregate(updates, spec))
+    root = client.create_round(dataclasses.replace(spec, accept_partials=True, min_submissions=12))
+    for leaf in range(3):
+        with client.create_round(spec) as opened:
+            for at, (each, update) in enumerate(updates.items()):
+                if at % 3 == leaf:
+                    opened.submit(each, *update)
+            with pytest.raises(sa.errors.FailedPreconditionError, match="the round is OPEN"):
+                opened.export_partial()
+            opened.seal()
+            partial = opened.export_partial()
+            assert opened.export_partial() == partial
+            one = b"".join(partial)
+            receipt = root.add_partial(f"leaf {leaf}", one, submission_id="s")
+            assert not receipt.duplicate
+            assert root.add_partial(f"leaf {leaf}", partial, submission_id="s", resumable=True).duplicate
+    assert root.refresh().num_submissions == 12
+    assert digest(root.finish()) == expected
+
+
+def test_ranges_and_pages_of_a_partial_add_up(client):
+    rng = np.random.default_rng(6)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0, row_width=4)], return_counts=True)
+    updates = {f"c{i}": (rng.integers(0, 2**63, 60_000), rng.integers(-9, 9, (60_000, 4))) for i in range(4)}
+    opened = client.create_round(spec)
+    for each, update in updates.items():
+        opened.submit(each, update)
+    opened.seal()
+    assert len(opened.export_partial()) > 3  # 20 MB
+    parts = []
+    for keys in [(0, 2**60), (2**60, 2**62), (2**62, None)]:
+        merged = sa.Aggregator(spec)
+        merged.add_partial("server", opened.export_partial(keys=keys), keys=keys)
+        parts.append(merged.finish()["v"])
+    expected = sa.aggregate(updates, spec)["v"]
+    for name in ("keys", "values", "counts"):
+        assert np.concatenate([getattr(part, name) for part in parts]).tobytes() == getattr(expected, name).tobytes()
+    sample = opened.sample_keys(every=100)
+    assert abs(len(sample) - len(expected) / 100) < 5
+    assert np.all(np.isin(sample, expected.keys))
+    assert opened.export_partial(keys=(5, 5)) == []
+
+
+def test_canonical_sums_have_no_partial(client):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)])
+    opened = client.create_round(spec)
+    opened.submit("a", ([1], [1.0]))
+    opened.seal()
+    with pytest.raises(sa.errors.FailedPreconditionError, match=r"'v' sums floats.*export its submissions"):
+        opened.export_partial()
+    with pytest.raises(sa.errors.FailedPreconditionError, match="export its submissions, or sum in fixed point"):
+        list(sa.Aggregator(spec).export_partial())
+    with pytest.raises(sa.errors.InvalidArgumentError, match="accept_partials: tensor 'v' sums floats"):
+        client.create_round(dataclasses.replace(spec, accept_partials=True))
+    keeps = client.create_round(dataclasses.replace(SPECS["integers"], keep_submissions=True))
+    keeps.seal()
+    with pytest.raises(sa.errors.FailedPreconditionError, match="keeps its submissions"):
+        keeps.export_partial()
+
+
+def test_bad_partials_are_refused_by_name(client):
+    spec = SPECS["mean"]
+    source = sa.Aggregator(spec)
+    for each, update in updates_of(spec, 3, 1).items():
+        source.add(each, *update)
+    blocks = list(source.export_partial())
+    good = b"".join(blocks)
+    head = struct.Struct("<4sHHQ4B3I6Q")
+
+    def with_field(index: int, value: object) -> bytes:
+        fields = list(head.unpack_from(good))
+        fields[index] = value
+        return head.pack(*fields) + good[head.size :]
+
+    bad = {
+        good[:-1]: "cut off",
+        blocks[0]: "has no block of tensor 'w'",
+        good[:50]: "cut off|does not begin with a head",
+        b"x" + good[1:]: "does not begin with",
+        with_field(1, 2): "version is 2; version 1 is known",
+        with_field(4, 2): "the fold is 2, and the aggregation has 1",
+        with_field(7, 1): "the dtype is 1",
+        with_field(8, 4): "values a row is 4",
+        with_field(9, 0): "the shift of",
+        with_field(12, 70): "number of submissions is 70, beyond 64",
+        with_field(12, 4): "it is of 3 submissions, the blocks before of 4",
+        with_field(15, 1): "keys begin at 1, where 0 is expected",
+        good + blocks[0]: "keys begin at",
+        good[:80] + b"x" + good[81:]: "no tensor 'x'",
+    }
+    root = client.create_round(dataclasses.replace(spec, accept_partials=True))
+    for data, reason in bad.items():
+        with pytest.raises(sa.errors.InvalidArgumentError, match=reason):
+            sa.Aggregator(spec).add_partial("leaf", data)
+        with pytest.raises(sa.errors.InvalidArgumentError, match=f"{reason}|cut off|unknown tensor"):
+            root.add_partial("leaf", data)
+    closed = client.create_round(spec)
+    with pytest.raises(sa.errors.FailedPreconditionError, match="the round takes no partials"):
+        closed.add_partial("leaf", good)
+    root.add_partial("leaf", good)
+    big = sa.Aggregator(spec)
+    for each, update in updates_of(spec, 62, 2).items():
+        big.add(each, *update)
+    with pytest.raises(sa.errors.ResourceExhaustedError, match="3 of max_submissions 64"):
+        root.add_partial("big", big.export_partial())
+    assert root.refresh().num_submissions == 3
+
+
+def test_partial_survives_a_restart(start_server, tmp_path):
+    spec = dataclasses.replace(SPECS["mean"], accept_partials=True)
+    updates = updates_of(spec, 9, 8)
+    source = sa.Aggregator(spec)
+    for each, update in updates.items():
+        source.add(each, *update)
+    first = start_server("--data-dir", str(tmp_path / "data"))
+    with sa.Client(first.address) as client:
+        client.create_round(spec, "r").add_partial("leaf", source.export_partial())
+    first.kill()
+    second = start_server("--data-dir", str(tmp_path / "data"))
+    with sa.Client(second.address) as client:
+        opened = client.get_round("r")
+        assert opened.info.num_submissions == 9
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))

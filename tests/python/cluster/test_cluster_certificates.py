@@ -1,0 +1,140 @@
+"""Certificates of a cluster's rounds: they state what one server does."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg.cluster import Cluster
+
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("emb", "float32", shape=(1000, 4)),
+        sa.TensorSpec("bias", "float64", num_rows=7, layout="dense"),
+        sa.TensorSpec("hashed", "int64", num_rows=0, op="sum", weighting="uniform"),
+    ],
+    op="mean",
+    weighting="by_weight",
+    certificate=True,
+)
+CLIENTS = [f"client-{i}" for i in range(23)]
+TIMES = ("createTime", "closeTime")
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    """The file of a private key; that of its public key has the suffix .pub."""
+    private = tmp_path_factory.mktemp("keys") / "certificate.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
+    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", private.with_suffix(".pub")], check=True)
+    return private
+
+
+def _submit_all(rnd):
+    rng = np.random.default_rng(11)
+    for name in CLIENTS:
+        n = int(rng.integers(0, 200))
+        update = {
+            "emb": (rng.integers(0, 1000, n).astype(np.uint32), rng.standard_normal((n, 4)).astype(np.float32)),
+            "bias": rng.standard_normal(7),
+            "hashed": (rng.integers(0, 1 << 63, 5).astype(np.uint64), rng.integers(-9, 9, 5)),
+        }
+        rnd.submit(name, update, weight=float(rng.random()), submission_id=f"of {name}")
+    assert rnd.withdraw("client-5")
+
+
+def _on_cluster(key, servers):
+    options = ["--certificate-key", str(key)]
+    with (
+        Cluster(servers, ranges=2, server_options=options, certificate_key=key) as cluster,
+        cluster.create_round(SPEC, "r") as rnd,
+    ):
+        _submit_all(rnd)
+        early = rnd.receipt("client-3")
+        assert early.leaf_index is None
+        rnd.finish()
+        return rnd.certificate(), rnd.receipt("client-3"), early
+
+
+def _statement(certificate):
+    """What is stated, without times, engine and homes."""
+    statement = certificate.statement
+    for name in (*TIMES, "engine", "homes"):
+        statement["predicate"].pop(name, None)
+    return statement
+
+
+def test_same_statement_on_one_two_and_four_servers(key):
+    trusted = key.with_suffix(".pub").read_bytes()
+    with sa.Server(options=["--certificate-key", str(key)]) as server, sa.Client(server.address) as client:
+        rnd = client.create_round(SPEC, "r")
+        _submit_all(rnd)
+        rnd.finish()
+        alone = _statement(rnd.certificate())
+    assert alone["predicate"]["numSubmissions"] == len(CLIENTS) - 1
+    assert len(alone["predicate"]["withdrawnSha256"]) == 1
+    for servers in (1, 2, 4):
+        certificate, receipt, _ = _on_cluster(key, servers)
+        assert _statement(certificate) == alone, f"{servers} servers"
+        lines = sa.certificates.verify(certificate, trusted, receipt=receipt)
+        assert "counts, as leaf" in lines[-1]
+
+
+def test_receipts_that_do_not_fit_are_refused(key):
+    trusted = key.with_suffix(".pub").read_bytes()
+    certificate, receipt, early = _on_cluster(key, 2)
+    with pytest.raises(sa.certificates.VerificationError, match="has a promise and no proof of inclusion"):
+        sa.certificates.verify(certificate, trusted, receipt=early)
+    other, _, _ = _on_cluster(key, 2)  # the same round, created again: at another time
+    with pytest.raises(sa.certificates.VerificationError, match="it is of another round: "):
+        sa.certificates.verify(other, trusted, receipt=receipt)
+
+
+def test_no_certificate_before_the_end_or_without_a_key(key):
+    options = ["--certificate-key", str(key)]
+    with Cluster(1, server_options=options) as cluster, cluster.create_round(SPEC) as rnd:
+        _submit_all(rnd)
+        rnd.finish()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="finish\\(\\) makes it, if the spec asks for one"):
+            rnd.certificate()
+
+
+def test_wrong_key_files_are_named(key, tmp_path):
+    options = ["--certificate-key", str(key)]
+    wrong = tmp_path / "wrong.key"
+    for content, text in ((b"no key", "has no private key in PEM"), (_rsa(tmp_path), "is not of Ed25519")):
+        wrong.write_bytes(content)
+        with (
+            Cluster(1, server_options=options, certificate_key=wrong) as cluster,
+            cluster.create_round(SPEC) as rnd,
+        ):
+            _submit_all(rnd)
+            with pytest.raises(sa.InvalidArgumentError, match=f"wrong.key.*{text}"):
+                rnd.finish()
+
+
+def _rsa(folder: pathlib.Path) -> bytes:
+    path = folder / "rsa.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "rsa", "-out", path], check=True, capture_output=True)
+    return path.read_bytes()
+
+
+def test_leaves_are_for_coordinators_and_rounds_with_certificates(key):
+    with sa.Server(options=["--certificate-key", str(key)]) as server, sa.Client(server.address) as client:
+        rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", shape=(9,))]))
+        with pytest.raises(sa.errors.FailedPreconditionError, match="its spec asks for no certificate"):
+            rnd.leaves()
+
+
+def test_many_leaves_are_read_in_pages(key):
+    spec = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=50)], certificate=True)
+    with sa.Server(options=["--certificate-key", str(key)]) as server, sa.Client(server.address) as client:
+        rnd = client.create_round(spec)
+        ids = [f"c{i:05}" for i in range(5000)]
+        rnd.submit_batch(
+            ids, {"t": (np.arange(5001), np.arange(5000, dtype=np.uint32) % 50, np.ones(5000, np.float32))}
+        )
+        assert list(rnd.leaves().counted) == ids

@@ -1,0 +1,109 @@
+"""Ranges that are larger than the memory of a reducer, and partials, of rounds of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import digest
+from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg.cluster import Cluster
+from sparseagg.cluster.ordered import OrderedSubmissions
+
+
+@pytest.fixture(scope="module")
+def addresses():
+    with Cluster(3) as cluster:
+        yield cluster.addresses
+
+
+def updates_of(clients: int, tuples: int, num_rows: int) -> dict[str, tuple]:
+    rng = np.random.default_rng(7)
+    return {
+        f"c{i:02}": (rng.integers(0, num_rows, tuples), rng.standard_normal(tuples).astype("f4"))
+        for i in range(clients)
+    }
+
+
+def submitted(cluster, spec, updates):
+    opened = cluster.create_round(spec)
+    for client_id, update in updates.items():
+        opened.submit(client_id, update)
+    return opened
+
+
+def test_range_larger_than_memory_has_the_same_bits(addresses):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=5000)], op="mean", return_counts=True)
+    updates = updates_of(30, 20_000, 5000)  # 160 KB each, 4.8 MB together
+    with Cluster(addresses, ranges=1, reducers=1, memory_limit=1_500_000) as cluster:
+        opened = submitted(cluster, spec, updates)
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+    with Cluster(addresses, ranges=1, reducers=1, memory_limit=300_000) as cluster:
+        resumed = cluster.resume(opened.name)
+        # One update with its sums takes more than the half.
+        with pytest.raises(sa.errors.ResourceExhaustedError, match="beyond the memory_limit 150000"):
+            resumed.finish()
+    with Cluster(addresses) as cluster:
+        cluster.resume(opened.name).delete()
+
+
+@pytest.mark.parametrize("page_bytes", [1, 1000, 50_000, 1 << 20])
+def test_submissions_come_in_order_whatever_the_pages(addresses, page_bytes):
+    num = 300 if page_bytes < 1000 else 4000
+    updates = updates_of(9, num, 1 << 20)
+    updates["c0"] = (np.empty(0, np.int64), np.empty(0, np.float32))
+    if page_bytes == 1:
+        updates = {each: (keys[:20], values[:20]) for each, (keys, values) in updates.items()}
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 20)])
+    with Cluster(addresses) as cluster, submitted(cluster, spec, updates) as opened:
+        opened.seal()
+        rounds = [sa.Client(address).get_round(opened.name) for address in addresses]
+        exported = OrderedSubmissions(rounds, "v", (0, None), page_bytes)
+        batches = list(exported.batches())
+        assert [each for batch in batches for each in batch] == sorted(updates)
+        assert sum(exported.counts) == len(updates)
+        again = {each: (u.keys, u.values) for batch in batches for each, u in batch.items()}
+        assert digest(sa.aggregate(again, spec)) == digest(sa.aggregate(updates, spec))
+
+
+def test_partials_are_cut_into_ranges_that_fit(addresses):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=1 << 20)], op="sum", return_counts=True)
+    updates = {
+        each: (keys, (values * 9).astype("i8")) for each, (keys, values) in updates_of(12, 9000, 1 << 20).items()
+    }
+    with Cluster(addresses, memory_limit=1_000_000) as cluster, submitted(cluster, spec, updates) as opened:
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+
+
+def test_client_of_two_partials_is_found(addresses):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=9)], op="sum")
+    with Cluster(addresses[:2]) as cluster, cluster.create_round(spec) as opened:
+        # Servers send clients home, so only a server that was told another place can have such a submission.
+        swapped = dataclasses.replace(opened._rounds[0].spec, cluster=opened._rounds[1].spec.cluster)
+        with sa.Client(addresses[0]) as client:
+            client.get_round(opened.name).delete()
+            client.create_round(swapped, opened.name.removeprefix("rounds/"))
+        twice = next(f"c{i}" for i in range(99) if home_of(f"c{i}", 2) == 1)
+        for address in addresses[:2]:
+            with sa.Client(address) as client:
+                client.get_round(opened.name).submit(twice, ([1], [2]))
+        with pytest.raises(
+            sa.errors.FailedPreconditionError, match=rf"'{twice}' has submissions .* on servers 0 and 1"
+        ):
+            opened.finish()
+
+
+def test_a_server_with_all_submissions_stays_open(addresses):
+    """The scale of fixed point is that of one server, also where max_submissions is a power of two."""
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("v", "float32", num_rows=50)], numerics="fixed_point", value_bound=4.0, max_submissions=4
+    )
+    updates = {f"c{i}": ([i], [0.1 + i]) for i in range(4)}
+    with Cluster(addresses[:1]) as cluster, cluster.create_round(spec) as opened:
+        for client_id, update in updates.items():
+            opened.submit(client_id, update)
+        with pytest.raises(sa.errors.ResourceExhaustedError, match="4 of max_submissions 4"):
+            opened.submit("more", ([0], [1.0]))
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))

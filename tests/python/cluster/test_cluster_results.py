@@ -1,0 +1,198 @@
+"""Results of a cluster's rounds that stay on its servers, and servers that the cluster has started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from every_client import digest
+from sparseagg.cluster import Cluster
+
+CLIENTS = [f"client-{i}" for i in range(12)]
+SPEC = sa.RoundSpec(
+    [
+        sa.TensorSpec("sparse", "float32", num_rows=1000, row_width=3, return_counts=True, return_weights=True),
+        sa.TensorSpec("dense", "bfloat16", num_rows=100, row_width=3, result_layout="dense", fill=0.1),
+        sa.TensorSpec("hashed", "float16", num_rows=0, return_moments=True),
+        sa.TensorSpec("keys", "float32", num_rows=50, op="union"),
+        sa.TensorSpec("top", "float64", num_rows=500, result_top_k=20),
+    ],
+    op="mean",
+)
+
+
+def updates_of(clients=CLIENTS):
+    rng = np.random.default_rng(11)
+
+    def rows(tensor):
+        most = tensor.num_rows or 1 << 40
+        keys = rng.integers(0, most, 40).astype(np.uint64)
+        if tensor.name == "keys":
+            return np.unique(keys), None
+        return keys, rng.standard_normal((40, tensor.row_width))
+
+    return {each: {tensor.name: rows(tensor) for tensor in SPEC.tensors} for each in clients}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "servers"
+
+
+@pytest.fixture
+def cluster(folder):
+    with Cluster(3, data_dir=folder, ranges=4, reducers=2) as started:
+        yield started
+
+
+def submitted(cluster, spec=SPEC, updates=None):
+    opened = cluster.create_round(spec)
+    for client_id, update in (updates or updates_of()).items():
+        opened.submit(client_id, update)
+    return opened
+
+
+def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
+    expected = sa.aggregate(updates_of(), SPEC)
+    with submitted(cluster) as opened:
+        with pytest.raises(sa.errors.DeadlineExceededError):
+            opened.result(timeout=0.01)
+        info = opened.close()
+        assert (info.state, info.num_submissions) == ("done", 12)
+        assert [(each.name, each.num_keys) for each in info.results] == [(n, len(expected[n])) for n in expected]
+        assert {each.name: each.num_cut_keys for each in info.results}["top"] > 0
+        assert digest(opened.result()) == digest(expected)
+        for name, keys in (("sparse", (250, 600)), ("dense", (10, 50)), ("hashed", (1 << 38, None)), ("top", (0, 7))):
+            part, whole = opened.result([name], keys=keys)[name], expected[name]
+            kept = (whole.keys >= keys[0]) & (whole.keys < (keys[1] if keys[1] is not None else 2**64 - 1))
+            assert np.array_equal(part.keys, whole.keys[kept])
+            assert np.asarray(part.values).tobytes() == np.asarray(whole.values)[kept].tobytes()
+        ranges = list(opened.ranges("sparse"))
+        assert len(ranges) > 1
+        assert np.array_equal(np.concatenate([each.keys for each in ranges]), expected["sparse"].keys)
+        assert len({part.server for part in opened._list(None)[0]}) == 3
+        another = cluster.client().get_round(opened.name)
+        assert another.wait(5).state == "done"
+        assert digest(another.result()) == digest(expected)
+    assert [list(client.list_rounds()) for client in cluster._clients] == [[], [], []]
+
+
+def test_results_survive_a_restart_of_all_servers(folder):
+    with Cluster(3, data_dir=folder, ranges=4) as first:
+        opened = submitted(first)
+        opened.close()
+        name, addresses = opened.name, first.addresses
+    with Cluster(3, data_dir=folder, ranges=1) as second:
+        assert second.addresses == addresses
+        again = second.resume(name)
+        assert digest(again.result()) == digest(sa.aggregate(updates_of(), SPEC))
+        assert again.close().state == "done"
+
+
+def test_another_coordinator_with_other_ranges_leaves_one_result(cluster, monkeypatch):
+    opened = submitted(cluster)
+    monkeypatch.setattr("sparseagg.cluster.cluster_round.write_list", lambda *_: None)  # it dies before the list
+    opened.close()
+    monkeypatch.undo()
+    with Cluster(cluster.addresses, ranges=7) as second:
+        second.resume(opened.name).close()
+        opened.close()
+        assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_only_some_clients_count(cluster):
+    chosen = CLIENTS[2:9]
+    expected = sa.aggregate({each: updates_of()[each] for each in chosen}, SPEC)
+    with submitted(cluster) as opened:
+        result = opened.finish(only=chosen)
+        assert (digest(result), result.info.num_submissions) == (digest(expected), 7)
+        assert opened.close(only=chosen).num_submissions == 7
+        assert digest(opened.result()) == digest(expected)
+        with pytest.raises(sa.errors.FailedPreconditionError, match="'nobody'"):
+            opened.finish(only=["nobody"])
+
+
+def test_rounds_without_submissions_are_closed(cluster):
+    with cluster.create_round(SPEC) as opened:
+        assert opened.close().state == "done"
+        assert digest(opened.result()) == digest(sa.aggregate({}, SPEC))
+
+
+def test_killed_servers_are_started_again_at_their_addresses(cluster):
+    with submitted(cluster) as opened:
+        for keeper in cluster._started.keepers:
+            os.kill(keeper.pid, signal.SIGKILL)
+        expected = digest(sa.aggregate(updates_of(), SPEC))
+        assert digest(opened.finish()) == expected
+        for keeper in cluster._started.keepers:
+            os.kill(keeper.pid, signal.SIGKILL)
+        opened.close()
+        assert digest(opened.result()) == expected
+        assert sum(keeper.num_restarts for keeper in cluster._started.keepers) == 6
+
+
+def test_clients_of_the_handle_go_home(cluster):
+    with cluster.create_round(SPEC) as opened:
+        with sa.open_round(opened.handle) as rnd:
+            for client_id, update in updates_of().items():
+                rnd.submit(client_id, update)
+            assert rnd.withdraw(CLIENTS[0])
+        left = {each: update for each, update in updates_of().items() if each != CLIENTS[0]}
+        with sa.Client(cluster.client().address) as client:
+            batch = client.get_round(opened.name).submit_batch(
+                ["x", "y", "z"], {"top": ([0, 1, 2, 3], [1, 2, 3], [1.0, 2.0, 3.0])}
+            )
+            assert batch.num_submissions == 3
+        left.update({each: {"top": ([i + 1], [i + 1.0])} for i, each in enumerate("xyz")})
+        assert digest(opened.finish()) == digest(sa.aggregate(left, SPEC))
+
+
+def test_tables_are_written_in_parts(cluster, tmp_path):
+    expected = sa.aggregate(updates_of(), SPEC)
+    with submitted(cluster) as opened:
+        opened.close()
+        for name in ("sparse", "dense", "keys"):
+            paths = opened.save(tmp_path / name, name)
+            loaded = [dict(np.load(path)) for path in paths]
+            assert [path.name for path in paths] == sorted(path.name for path in (tmp_path / name).iterdir())
+            assert np.array_equal(np.concatenate([each["keys"] for each in loaded]), indices_of(expected[name]))
+        rows = np.concatenate(
+            [each["values"] for each in [dict(np.load(p)) for p in opened.save(tmp_path / "a", "sparse")]]
+        )
+        assert rows.tobytes() == np.asarray(expected["sparse"].values).tobytes()
+        with pytest.raises(sa.errors.InvalidArgumentError, match="5 tensors"):
+            opened.save(tmp_path)
+        with pytest.raises(sa.errors.InvalidArgumentError, match="csv"):
+            opened.save(tmp_path, "sparse", kind="csv")
+
+
+def indices_of(result):
+    """The keys with a submission: all of a sparse result, and those of a dense one that are not filled."""
+    if result.layout == "sparse":
+        return result.keys
+    listed = np.concatenate([update[result.name][0] for update in updates_of().values()])
+    return np.unique(listed)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="PyArrow is not installed")
+def test_tables_in_parquet(cluster, tmp_path):
+    parquet = importlib.import_module("pyarrow.parquet")
+    expected = sa.aggregate(updates_of(), SPEC)["sparse"]
+    with submitted(cluster) as opened:
+        opened.close()
+        tables = [parquet.read_table(path) for path in opened.save(tmp_path, "sparse", kind="parquet")]
+    assert [key for table in tables for key in table["keys"].to_pylist()] == expected.keys.tolist()
+    assert [row for table in tables for row in table["values"].to_pylist()] == np.asarray(expected.values).tolist()
+    assert tables[0].column_names == ["keys", "values", "counts", "weights"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="PyArrow is installed")
+def test_parquet_needs_pyarrow(cluster, tmp_path):
+    with submitted(cluster) as opened:
+        opened.close()
+        with pytest.raises(sa.errors.UnimplementedError, match="pyarrow"):
+            opened.save(tmp_path, "sparse", kind="parquet")

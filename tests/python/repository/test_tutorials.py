@@ -1,0 +1,59 @@
+"""The tutorials do what they say, and what runs them sees when they do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from real_server import REPOSITORY, server_binary
+
+RUN = REPOSITORY / "scripts" / "run_page.py"
+
+
+def _run(page: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(RUN), str(page), *flags],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_first_round_does_what_it_says(tmp_path: Path) -> None:
+    """As a reader does it, but at a socket of its own in the place of the address."""
+    socket = f"unix:{tmp_path}/s"
+    done = _run(
+        REPOSITORY / "docs/tutorials/first-round.md",
+        f"--replace=--grpc-address 127.0.0.1:8001=--grpc-address {socket} --http-address none --metrics-address none",
+        f"--replace=127.0.0.1:8001={socket}",
+        SPARSEAGG_ADDRESS=socket,
+        SPARSEAGG_SERVER=server_binary(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("```sh\necho a\n```\n```text\nb\n```\n", "+a"),
+        ("```sh\nfalse\n```\n", "status 1 of: false"),
+        ('```python title="x.py"\nprint(3)\n```\n```sh\npython x.py\n```\n```text\n4\n```\n', "-4"),
+        ('```sh title="second terminal"\necho no\n```\n', "does not listen"),
+    ],
+)
+def test_page_that_says_something_else_is_found(tmp_path: Path, page: str, text: str) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page, encoding="utf-8")
+    done = _run(path)
+    assert done.returncode == 1
+    assert text in done.stderr
+
+
+def test_page_with_what_differs_each_time_fits(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("```sh\necho it took 17 ms\n```\n```text\nit took … ms\n```\n", encoding="utf-8")
+    assert _run(path).returncode == 0
