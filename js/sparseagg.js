@@ -88,7 +88,7 @@ export class Client {
     this.tenant = tenant;
     this.retries = retries;
     this._fetch = fetch.bind(globalThis);
-    this._homes = new Map(); // of clients whose home is another server of a cluster's round, by URL
+    this._homes = new Map(); // clients of the other servers of a cluster, by URL
   }
 
   /**
@@ -107,12 +107,17 @@ export class Client {
       const servers = spec.cluster?.servers ?? [];
       const url = servers.length > 0 && servers[homeOf(clientId, servers.length)].httpUrl;
       if (!url || clientId === "") throw error;
-      if (!this._homes.has(url)) {
-        const home = new Client(url, { token: this.token, tenant: this.tenant, retries: this.retries, fetch: this._fetch });
-        this._homes.set(url, home);
-      }
-      return call(this._homes.get(url));
+      return call(this._of(url));
     }
+  }
+
+  /** Returns the client of another server of a cluster, with the same credentials. @param {string} url */
+  _of(url) {
+    if (!this._homes.has(url)) {
+      const { token, tenant, retries, _fetch: fetch } = this;
+      this._homes.set(url, new Client(url, { token, tenant, retries, fetch }));
+    }
+    return this._homes.get(url);
   }
 
   // ---- the server and its rounds ----
@@ -310,7 +315,8 @@ export class Client {
   // ---- results ----
 
   /**
-   * Reads the result of a round that is DONE.
+   * Reads the result of a round that is DONE, or of a cluster's round that is closed. The latter is in the sparse layout:
+   * keys without a submission are left out, also where the spec asks for a dense result.
    * @param {string} round
    * @param {CallOptions & {tensors?: string[], begin?: number, end?: number, pageBytes?: number}} [options] tensors:
    *   default all; begin, end: range of keys
@@ -329,14 +335,51 @@ export class Client {
       });
       const pages = [];
       do {
-        const response = await this._call("GET", `${roundPath(round)}/result?${query}`, {
-          ...options,
-          accept: "application/octet-stream",
-        });
+        let response;
+        try {
+          response = await this._call("GET", `${roundPath(round)}/result?${query}`, {
+            ...options,
+            accept: "application/octet-stream",
+          });
+        } catch (error) {
+          if (error.code !== "FAILED_PRECONDITION") throw error;
+          return this._clusterResult(round, names, { begin, end, pageBytes, ...options }, error);
+        }
         pages.push(decodePage(await response.arrayBuffer()));
         query.set("page_token", pages[pages.length - 1].nextPageToken);
       } while (query.get("page_token"));
       results[tensor] = joinPages(pages);
+    }
+    return results;
+  }
+
+  /** Reads the result of a cluster's round from the servers that have its ranges; throws `error` if there is none. */
+  async _clusterResult(round, names, options, error) {
+    const { state, spec } = await this.getRound(round, options);
+    if (state !== "ROUND_STATE_SEALED" || !spec.cluster) throw error;
+    const { begin, end, ...others } = options;
+    const words = await this.result(`${round}.result`, { ...others, tensors: ["list"] }).catch((cause) => {
+      throw cause.code === "NOT_FOUND" ? error : cause; // not closed, or its result_ttl is over
+    });
+    const { parts } = JSON.parse(new TextDecoder().decode(words.list.values));
+    const { index = 0, servers } = spec.cluster;
+    const results = {};
+    for (const name of names) {
+      const tensor = spec.tensors.find((each) => each.name === name);
+      if (!tensor) throw new SparseaggError("INVALID_ARGUMENT", `the round has no tensor "${name}"`, 400);
+      const read = [];
+      // Numbers are rounded beyond 2^53: a range too many may be read, of which the server then returns no row.
+      for (const part of parts.filter((each) => each.tensor === name)) {
+        if ((part.end !== null && part.end < begin) || (end !== 0 && part.begin > end)) continue;
+        const url = servers[part.server].httpUrl;
+        if (part.server !== index && !url) {
+          const text = `a range of "${name}" is on ${servers[part.server].address}, which has no HTTP gateway`;
+          throw new SparseaggError("FAILED_PRECONDITION", text, 400);
+        }
+        const reader = part.server === index ? this : this._of(url);
+        read.push(rowsOfPart(part, await reader.result(`rounds/${part.name}`, options)));
+      }
+      results[name] = joinParts(tensor, read);
     }
     return results;
   }
@@ -896,6 +939,57 @@ function joinPages(pages) {
     rowWidth,
     summary,
   };
+}
+
+const DTYPE_ARRAYS = new Map([
+  ["float32", Float32Array],
+  ["float64", Float64Array],
+  ["int32", Int32Array],
+  ["int64", BigInt64Array],
+  ["uint32", Uint32Array],
+  ["uint64", BigUint64Array],
+  ["float16", Uint16Array],
+  ["bfloat16", Uint16Array],
+]);
+
+/**
+ * Returns the rows of a range of a cluster's result, from the columns of its round, which has them as the bits of
+ * unsigned integers: see python/src/sparseagg/cluster/published.py.
+ */
+function rowsOfPart({ head }, columns) {
+  const width = head.row_width;
+  const as = (array, words) => words && new array(words.buffer, words.byteOffset, words.byteLength / array.BYTES_PER_ELEMENT);
+  const array = DTYPE_ARRAYS.get(head.dtype);
+  let values = as(array, columns.values?.values);
+  if (values && array === Uint16Array && width % 2 === 1) {
+    values = values.filter((_, at) => at % (width + 1) !== width); // a row is filled up to whole words
+  }
+  return {
+    keys: Object.values(columns)[0].keys,
+    values: values ?? null,
+    counts: columns.counts?.values ?? null,
+    weights: as(Float64Array, columns.weights?.values) ?? null,
+    moments: as(Float64Array, columns.moments?.values) ?? null,
+    dtype: head.dtype,
+    numRows: head.num_rows,
+  };
+}
+
+/** Returns the TensorResult of the ranges of a cluster's result, in their order. */
+function joinParts({ name, rowWidth }, parts) {
+  const isWide = parts.some(({ keys }) => keys instanceof BigUint64Array);
+  const keysOfPart = ({ keys }) => (isWide && keys instanceof Uint32Array ? BigUint64Array.from(keys, BigInt) : keys);
+  const column = (of) => (parts.length > 0 && parts[0][of] !== null ? concat(parts.map((part) => part[of])) : null);
+  const keys = parts.length > 0 ? concat(parts.map(keysOfPart)) : new Uint32Array();
+  const [values, counts, weights, moments] = ["values", "counts", "weights", "moments"].map(column);
+  const summary = {
+    name,
+    numKeys: `${keys.length}`,
+    layout: "TENSOR_LAYOUT_SPARSE",
+    rowWidth: rowWidth || 1,
+    ...(parts.length > 0 && { dtype: `DTYPE_${parts[0].dtype.toUpperCase()}`, numRows: `${parts[0].numRows}` }),
+  };
+  return { keys, values, counts, weights, moments, rowWidth: rowWidth || 1, summary };
 }
 
 function concat(arrays) {

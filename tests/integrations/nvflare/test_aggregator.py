@@ -17,6 +17,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from sparseagg.cluster import Cluster
 from sparseagg.nvflare import MergedRows, SparseAggregator, sparse_diff
 
 SEED = 7
@@ -457,6 +458,21 @@ def test_server_merges_to_the_same_bits():
             states = sorted(rnd.refresh().state for rnd in client.list_rounds())
     wanted = merged(arrays(), [1, 2, 3], "DIFF")
     assert states == ["cancelled", "done"]
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in wanted.items()
+    }
+
+
+@pytest.mark.parametrize("form", ["DIFF", "FULL"])
+def test_cluster_merges_to_the_same_bits(form):
+    wanted = merged(arrays(), [1, 2, 3], form)
+    with Cluster(3) as cluster:
+        found = merged(arrays(), [2, 1, 3], form, server=",".join(cluster.addresses))
+        aggregator = aggregator_of(arrays(), server=",".join(cluster.addresses))
+        aggregator.accept_model(result_of("a", {"bias": ROW[0]}, params_type="DIFF"))
+        aggregator.reset_stats()  # an aborted round is cancelled on all servers
+        states = [sorted(rnd.refresh().state for rnd in client.list_rounds()) for client in cluster._clients]
+    assert states == [["cancelled"]] * 3  # the merged round is deleted
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in wanted.items()
     }

@@ -10,6 +10,7 @@ from embedding_model import EMBEDDING, Recommender, train
 from guarded_server import GuardedServer
 from jobs import HERE, SITES, make_recipe, make_scatter_and_gather, simulate
 from nvflare.client.config import TransferType
+from sparseagg.cluster import Cluster
 from sparseagg.nvflare import SparseAggregator, add_sparse_filters
 
 # How often the same job runs to count its hashes.
@@ -151,6 +152,16 @@ def test_server_with_tls_and_a_token_gives_the_bits_of_one_process(run_of, tmp_p
         guarded = simulate(lambda: make_recipe("client_sparse.py", num_rounds=2, aggregator=aggregator()), tmp_path)
     assert guarded.digest == run_of("sparse").digest
     assert server.coordinator not in guarded.log
+
+
+def test_cluster_gives_the_bits_of_one_process(run_of, tmp_path, monkeypatch):
+    """The job's process knows the addresses of three servers, and merges their submissions."""
+    monkeypatch.chdir(tmp_path)
+    with Cluster(3) as cluster:
+        aggregator = functools.partial(SparseAggregator, sparse=[EMBEDDING], server=",".join(cluster.addresses))
+        spread = simulate(lambda: make_recipe("client_sparse.py", num_rounds=2, aggregator=aggregator()), tmp_path)
+        assert [list(client.list_rounds()) for client in cluster._clients] == [[], [], []]
+    assert spread.digest == run_of("sparse").digest
 
 
 def test_client_changes_two_lines():

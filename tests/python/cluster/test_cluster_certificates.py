@@ -83,6 +83,30 @@ def test_same_statement_on_one_two_and_four_servers(key):
         assert "counts, as leaf" in lines[-1]
 
 
+def test_certificate_of_a_closed_round(key):
+    """``close`` leaves the result on the servers: whoever has the key certifies it, in another process too."""
+    trusted = key.with_suffix(".pub").read_bytes()
+    options = {"server_options": ["--certificate-key", str(key)], "certificate_key": key}
+    with Cluster(2, ranges=3, **options) as cluster, cluster.create_round(SPEC, "r") as rnd:
+        _submit_all(rnd)
+        missing = pytest.raises(sa.errors.FailedPreconditionError, match=r"finish\(\) or close\(\) makes it")
+        with missing:
+            rnd.certificate()
+        rnd.close()
+        closed = rnd.certificate()
+        assert "counts, as leaf" in sa.certificates.verify(closed, trusted, receipt=rnd.receipt("client-3"))[-1]
+        with Cluster(cluster.addresses, certificate_key=key) as other:
+            again = other.resume("r").certificate()
+        assert again.statement == closed.statement
+        rnd.finish()
+        assert _statement(rnd.certificate()) == _statement(closed)
+        with cluster.create_round(SPEC, "some") as some:
+            _submit_all(some)
+            some.close(only=CLIENTS[:3])
+            with missing:
+                some.certificate()
+
+
 def test_receipts_that_do_not_fit_are_refused(key):
     trusted = key.with_suffix(".pub").read_bytes()
     certificate, receipt, early = _on_cluster(key, 2)
@@ -98,7 +122,10 @@ def test_no_certificate_before_the_end_or_without_a_key(key):
     with Cluster(1, server_options=options) as cluster, cluster.create_round(SPEC) as rnd:
         _submit_all(rnd)
         rnd.finish()
-        with pytest.raises(sa.errors.FailedPreconditionError, match="finish\\(\\) makes it, if the spec asks for one"):
+        with pytest.raises(
+            sa.errors.FailedPreconditionError,
+            match="if all clients count, the spec asks for one, and the cluster has a",
+        ):
             rnd.certificate()
 
 

@@ -11,6 +11,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
+from sparseagg.cluster.ray_session import ray_session
 
 CLIENTS = [f"client-{i}" for i in range(12)]
 SPEC = sa.RoundSpec(
@@ -196,3 +197,48 @@ def test_parquet_needs_pyarrow(cluster, tmp_path):
         opened.close()
         with pytest.raises(sa.errors.UnimplementedError, match="pyarrow"):
             opened.save(tmp_path, "sparse", kind="parquet")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="PyArrow is not installed: make test-ray")
+def test_parts_after_a_restart_of_all_servers(folder, tmp_path):
+    """Another process, whose servers have started again on the directories, writes the same files, byte for byte."""
+    parquet = importlib.import_module("pyarrow.parquet")
+    with Cluster(3, data_dir=folder, ranges=4) as first:
+        opened = submitted(first)
+        opened.close()
+        name = opened.name
+        before = [p.read_bytes() for kind in KINDS for p in opened.save(tmp_path / "a", "hashed", kind=kind)]
+    with Cluster(3, data_dir=folder) as second:
+        again = second.resume(name)
+        files = {kind: again.save(tmp_path / "b", "hashed", kind=kind) for kind in KINDS}
+    assert [p.read_bytes() for kind in KINDS for p in files[kind]] == before
+    expected = sa.aggregate(updates_of(), SPEC)["hashed"]
+    for kind, read in (("npz", lambda path: dict(np.load(path))), ("parquet", parquet.read_table)):
+        tables = [read(path) for path in files[kind]]
+        for column in ("keys", "values", "moments"):
+            found = np.concatenate([np.asarray(table[column]) for table in tables])
+            assert found.dtype == np.asarray(getattr(expected, column)).dtype
+            assert found.tobytes() == np.asarray(getattr(expected, column)).tobytes(), (kind, column)
+
+
+KINDS = ("npz", "parquet")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
+def test_ray_dataset_of_a_result(folder):
+    expected = sa.aggregate(updates_of(), SPEC)
+    with (
+        ray_session(num_cpus=2),
+        Cluster(3, data_dir=folder, executor="ray", ranges=4, reducers=1, reducer_cpus=0, server_cpus=0) as cluster,
+        submitted(cluster) as opened,
+    ):
+        opened.close()
+        for name in ("sparse", "dense", "hashed", "keys", "top"):
+            rows = opened.dataset(name).take_all()  # in order of keys
+            whole = expected[name]
+            assert [row["keys"] for row in rows] == indices_of(whole).tolist()
+            if name == "sparse":
+                assert np.array([row["values"] for row in rows], "f4").tobytes() == np.asarray(whole.values).tobytes()
+                assert [row["weights"] for row in rows] == whole.weights.tolist()
+        totals = opened.dataset("hashed").map(lambda row: {"one": 1, "value": float(row["values"])}).sum("one")
+        assert totals == len(expected["hashed"])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import os
 import shutil
 import subprocess
+import sys
+import tarfile
 
 import browser
 import grpc
@@ -13,6 +18,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from http_calls import LOCAL, TIMEOUT_S, request
+from real_server import REPOSITORY
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -120,7 +126,7 @@ def test_pages_submit_to_the_home(driver, origin, opened, servers):
 
 
 def test_older_clients_are_told_where_to_go(opened, servers, monkeypatch):
-    """A wheel from before clusters follows nothing; it can be given the home's address."""
+    """A client that follows nothing can be given the home's address."""
     connection = sa.Client(servers[0].address)._connection
     monkeypatch.setattr(type(connection), "_at", lambda *_: None)
     for client_id in CLIENTS:
@@ -130,4 +136,177 @@ def test_older_clients_are_told_where_to_go(opened, servers, monkeypatch):
             wrong.get_round(opened.name).submit(client_id, {"w": (KEYS, VALUES)})
         with sa.Client(opened.home(client_id)) as right:
             right.get_round(opened.name).submit(client_id, {"w": (KEYS, VALUES)})
+    check_result(opened)
+
+
+TABLES = sa.RoundSpec(
+    [
+        sa.TensorSpec("single", "float32", num_rows=1000, return_counts=True, return_weights=True),
+        sa.TensorSpec("odd", "bfloat16", num_rows=1000, row_width=3, result_layout="dense"),
+        sa.TensorSpec("wide", "float16", num_rows=0, row_width=2, return_moments=True),
+        sa.TensorSpec("whole", "int64", num_rows=1000, op="sum"),
+        sa.TensorSpec("listed", "float32", num_rows=1000, op="union"),
+        sa.TensorSpec("empty", "float64", num_rows=1000),
+    ],
+    op="mean",
+)
+
+
+def tables_of(client_id):
+    rng = np.random.default_rng([38, CLIENTS.index(client_id)])
+
+    def keys(most):
+        return np.unique(rng.integers(0, most, 30).astype(np.uint64))
+
+    update = {}
+    for tensor in TABLES.tensors[:-1]:
+        listed = keys(tensor.num_rows or 1 << 50)
+        rows = rng.integers(-9, 9, (len(listed), tensor.row_width))
+        update[tensor.name] = (listed, None if tensor.name == "listed" else rows)
+    return update
+
+
+@pytest.fixture
+def tables(servers):
+    """A round of several tensors with all submissions, which is not closed; and what its result must be."""
+    urls = [f"http://{each.http_address}" for each in servers]
+    updates = {each: tables_of(each) for each in CLIENTS}
+    with (
+        Cluster([each.address for each in servers], http_urls=urls, ranges=4) as cluster,
+        cluster.create_round(TABLES) as made,
+    ):
+        for client_id, update in updates.items():
+            made.submit(client_id, update)
+        yield made, sa.aggregate(updates, TABLES)
+
+
+def columns_of(expected, name):
+    """The columns of the rows with a submission, as lists of bytes; keys as numbers."""
+    found = expected[name]
+    listed = {key for each in CLIENTS for key in tables_of(each).get(name, [()])[0]}
+    kept = np.isin(found.keys, np.array(sorted(listed), np.uint64))
+    columns = {"keys": found.keys[kept].tolist()}
+    for column in ("values", "counts", "weights", "moments"):
+        array = getattr(found, column)
+        if array is None:
+            columns[column] = None
+            continue
+        array = np.asarray(array)[kept]
+        if column == "values" and found.dtype == "bfloat16":
+            array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        columns[column] = list(array.tobytes())
+    return columns
+
+
+@pytest.mark.skipif(browser.programs() is None, reason="no chromium and chromium-driver here")
+def test_pages_read_the_result_from_any_server(driver, origin, tables, servers):
+    opened, expected = tables
+    page = driver.open(f"{origin}/examples/browser_client/")
+    script = """
+      const { Client } = await import('/js/sparseagg.js');
+      const octets = (array) => array && Array.from(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+      const [url, round, options] = args;
+      const shown = {};
+      try {
+        for (const [name, { keys, ...columns }] of Object.entries(await new Client(url).result(round, options))) {
+          shown[name] = { keys: Array.from(keys, Number) };
+          for (const each of ['values', 'counts', 'weights', 'moments']) shown[name][each] = octets(columns[each]);
+        }
+      } catch (error) {
+        return error.code;
+      }
+      return shown;
+    """
+    urls = [f"http://{each.http_address}" for each in servers]
+    opened.seal()
+    assert page.evaluate(script, urls[0], opened.name, {}) == "FAILED_PRECONDITION"
+    opened.close()
+    wanted = {tensor.name: columns_of(expected, tensor.name) for tensor in TABLES.tensors[:-1]}
+    for url in urls:
+        found = page.evaluate(script, url, opened.name, {})
+        assert found.pop("empty")["keys"] == []
+        assert found == wanted
+    part = page.evaluate(script, urls[1], opened.name, {"tensors": ["whole"], "begin": 200, "end": 700})["whole"]
+    kept = [key for key in wanted["whole"]["keys"] if 200 <= key < 700]
+    assert part["keys"] == kept
+    assert len(part["values"]) == 8 * len(kept)
+    assert page.evaluate(script, urls[1], opened.name, {"tensors": ["none"]}) == "INVALID_ARGUMENT"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+def test_curl_reads_the_result_from_any_server(tables, servers):
+    """By the list of ranges, which every server has: as docs/scale.md shows."""
+    opened, expected = tables
+    opened.close()
+
+    def curl(url):
+        done = subprocess.run(
+            ["curl", "--fail-with-body", "-sS", url], capture_output=True, timeout=TIMEOUT_S, check=True
+        )
+        return json.loads(done.stdout)
+
+    for server in servers:
+        url = f"http://{server.http_address}/v1/{opened.name}"
+        homes = curl(url)["spec"]["cluster"]["servers"]
+        parts = json.loads(base64.b64decode(curl(f"{url}.result/result")["slice"]["values"]))["parts"]
+        rows = b""
+        for part in parts:
+            if part["tensor"] == "single":
+                path = f"{homes[part['server']]['httpUrl']}/v1/rounds/{part['name']}/result?tensor=values"
+                rows += base64.b64decode(curl(path)["slice"]["values"])
+        assert rows == bytes(columns_of(expected, "single")["values"])
+
+
+# Arguments: the round, and for each client a server that is not its home, its home, and its id.
+OLD_CLIENT = """
+import sys
+import numpy as np
+import sparseagg as sa
+
+assert "old" in sa.__file__ and not hasattr(sa, "cluster"), sa.__file__
+name, *rest = sys.argv[1:]
+update = {"w": (np.array([3, 9, 500], np.uint32), np.array([1.5, -2.0, 0.25], np.float32))}
+for wrong, home, client_id in zip(rest[::3], rest[1::3], rest[2::3]):
+    with sa.Client(wrong) as client:
+        try:
+            client.get_round(name).submit(client_id, update)
+        except sa.errors.FailedPreconditionError as error:
+            assert home in str(error), error
+        else:
+            raise AssertionError("a server that is not the home has taken the submission")
+    with sa.Client(home) as client:
+        assert client.get_round(name).submit(client_id, update).client_id == client_id
+        assert client.get_round(name).submit(client_id, update).duplicate
+"""
+
+
+def source_before_clusters(folder):
+    """Returns the Python package from before clusters, as its pure wheel has it; None: there is no such history."""
+
+    def git(*arguments):
+        done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
+        return done.stdout if done.returncode == 0 else b""
+
+    added = "python/src/sparseagg/_internal/spec/cluster_spec.py"
+    first = git("log", "--diff-filter=A", "--format=%H", "--", added).decode().split()
+    archive = git("archive", f"{first[-1]}^", "python/src") if first else b""
+    if not archive:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder)
+    return folder / "python" / "src"
+
+
+def test_python_client_of_before_clusters(opened, servers, tmp_path):
+    source = source_before_clusters(tmp_path / "old")
+    if source is None:
+        pytest.skip("no history here: a shallow checkout or an archive of the repository")
+    arguments = []
+    for client_id in CLIENTS:
+        index = home_of(client_id, 3)
+        arguments += [servers[(index + 1) % 3].address, servers[index].address, client_id]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", OLD_CLIENT, opened.name, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
     check_result(opened)

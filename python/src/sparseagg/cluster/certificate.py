@@ -9,7 +9,7 @@ from typing import Any
 
 from sparseagg._internal.certificates import tree
 from sparseagg._internal.certificates.envelope import payload_of
-from sparseagg._internal.certificates.statement import make_certificate, read_private_key
+from sparseagg._internal.certificates.statement import make_certificate, read_private_key, time_now
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.results.result import Result
@@ -41,6 +41,7 @@ def certify(
     rounds: Sequence[Round],
     on_all: Callable[[Callable[[Round], Leaves]], list[Leaves]],
     key_file: pathlib.Path,
+    close_time: str | None = None,
 ) -> RoundCertificate:
     """Signs what the servers of a cluster have computed together.
 
@@ -50,6 +51,7 @@ def certify(
         rounds: the sealed round of each server.
         on_all: calls all servers at once.
         key_file: an Ed25519 private key in PEM.
+        close_time: from ``time_now``; None: now.
 
     Raises:
         FailedPreconditionError: there is no submission.
@@ -68,5 +70,6 @@ def certify(
     ordered = {client: counted[client] for client in sorted(counted, key=lambda each: each.encode())}
     leaves = Leaves(ordered, tuple(leaf for part in parts for leaf in part.withdrawn))
     bytes_of_spec = spec.to_proto().SerializeToString(deterministic=True)
-    made = make_certificate(name, bytes_of_spec, leaves, dict(result.items()).values(), "cpu", promises, key)
+    tensors = dict(result.items()).values()
+    made = make_certificate(name, bytes_of_spec, leaves, tensors, "cpu", promises, key, close_time or time_now())
     return RoundCertificate(made, leaves)

@@ -17,6 +17,7 @@ import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, checked_seconds, shown
 from sparseagg._internal.base.types import Update
+from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.requests import checked_keys
@@ -235,8 +236,11 @@ class ClusterRound:
             "is_empty": is_empty,
             "times": self.times,
             "num_counted": None if counted is None else len(counted),
+            "close_time": time_now(),
         }
-        write_list(self._id, listed, about, self._clients[0], self.spec.result_ttl)
+        # On all servers, for readers who know one of them; the first server's, which counts for coordinators, is last.
+        for client in reversed(self._clients):
+            write_list(self._id, listed, about, client, self.spec.result_ttl)
         self.times["publish"] = time.monotonic() - begun
         return self._info(infos, read_list(self._id, self._clients[0]))
 
@@ -369,24 +373,37 @@ class ClusterRound:
         return result
 
     def certificate(self) -> Certificate:
-        """Returns the certificate of the latest ``finish``, signed with the cluster's ``certificate_key``.
+        """Returns the certificate of the round, signed with the cluster's ``certificate_key``.
 
         It states what one server with all submissions would, if that has the same key; other are only times, "engine",
-        and "homes", which names the rounds on the servers, so that their promises are accepted.
+        and "homes", which names the rounds on the servers, so that their promises are accepted. ``finish`` makes it.
+        After ``close``, by any process, the first call makes it: it reads the whole result from the servers.
 
         Raises:
-            FailedPreconditionError: ``finish`` was not called, the round's spec asks for no certificate, or the cluster
-                has no ``certificate_key``.
+            FailedPreconditionError: the round is not closed, some clients alone count (``only``), its spec asks for no
+                certificate, or the cluster has no ``certificate_key``.
+            NotFoundError: the result is not there any more.
         """
+        key = self._plan.certificate_key
+        if self._certificate is None and self.spec.certificate and key is not None:
+            found = read_list(self._id, self._clients[0])
+            if found is not None and found[1]["num_counted"] is None:
+                closed = found[1].get("close_time")  # None: an earlier version has closed the round
+                self._certificate = certify(
+                    self.name, self.spec, self.result(), self._rounds, self._on_all, key, closed
+                )
         if self._certificate is None:
             raise FailedPreconditionError(
-                f"{self.name} has no certificate: finish() makes it, if the spec asks for one and the cluster has a "
-                "certificate_key"
+                f"{self.name} has no certificate: finish() or close() makes it, if all clients count, the spec asks "
+                "for one, and the cluster has a certificate_key"
             )
         return self._certificate.certificate
 
     def receipt(self, client_id: ClientId) -> SubmissionReceipt:
-        """Returns the receipt of a client's submission, as ``Round.receipt``; after ``finish`` with its proof."""
+        """Returns the receipt of a client's submission, as ``Round.receipt``.
+
+        It has its proof after ``finish``, or after ``close`` and ``certificate``, of this object.
+        """
         receipt = self._rounds[self._home_of(client_id)].receipt(client_id)
         return receipt if self._certificate is None else self._certificate.complete(receipt)
 

@@ -41,6 +41,11 @@ def read_private_key(pem: bytes, where: str) -> Any:
     return key
 
 
+def time_now() -> str:
+    """Returns the present time as statements have it: in UTC, with nanoseconds."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+
+
 def make_certificate(
     name: str,
     spec: bytes,
@@ -49,6 +54,7 @@ def make_certificate(
     engine: str,
     promises: Sequence[Mapping[str, str]],
     key: Any,
+    close_time: str,
 ) -> Certificate:
     """Signs the statement of a round that is done. docs/certificates.md has its format.
 
@@ -60,6 +66,7 @@ def make_certificate(
         engine: that has merged.
         promises: what the promises of each server's round say of it: "tenant", "specSha256" and "createTime".
         key: from ``read_private_key``.
+        close_time: from ``time_now``.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -74,7 +81,7 @@ def make_certificate(
             "tenant": promises[0]["tenant"],
             "specSha256": hashlib.sha256(spec).hexdigest(),
             "createTime": min(each["createTime"] for each in promises),
-            "closeTime": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z"),
+            "closeTime": close_time,
             "spec": base64.b64encode(spec).decode(),
             "state": "DONE",
             "stateReason": "",
