@@ -157,6 +157,11 @@ cpu-bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA en
 bundle-check: $(VENV)/.test cpu-bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
 	$(BIN)/python scripts/check_bundle.py build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
 
+.PHONY: release
+release: wheels cpu-bundle ## what a release gives away, with hashes and a bill of materials, in build/release-VERSION (docs/release.md)
+	shopt -s nullglob; $(BIN)/python scripts/release.py collect build/release-$(VERSION) $(WHEEL) \
+	  build/wheels/sparseagg-$(VERSION)-*.whl build/cuda-wheels/*-$(VERSION)-*.whl build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
+
 MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
 

@@ -324,10 +324,10 @@ def test_openapi_has_every_field_of_the_proto(address):
             names = {parameter["name"].split(".")[0] for parameter in operation["parameters"]}
             fields = {field.name for field in methods[name].input_type.fields}
             assert names <= fields | {"round", "stream", "task"}
+            assert fields - names <= {"name", "parent"}
     # From the proto's comments. A field without one says all with its name.
     assert sum(described.values()) > 0.5 * len(described), sorted(name for name in described if not described[name])
     assert "description" in operations["CreateRound"]
-            assert fields - names <= {"name", "parent"}
     references = json.dumps(description).split('"#/components/schemas/')[1:]
     assert {reference.split('"')[0] for reference in references} <= schemas.keys()
 
