@@ -157,6 +157,11 @@ cpu-bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA en
 bundle-check: $(VENV)/.test cpu-bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
 	$(BIN)/python scripts/check_bundle.py build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
 
+.PHONY: release
+release: wheels cpu-bundle ## what a release gives away, with hashes and a bill of materials, in build/release-VERSION (docs/release.md)
+	shopt -s nullglob; $(BIN)/python scripts/release.py collect build/release-$(VERSION) $(WHEEL) \
+	  build/wheels/sparseagg-$(VERSION)-*.whl build/cuda-wheels/*-$(VERSION)-*.whl build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
+
 MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
 
@@ -266,6 +271,16 @@ bench-cluster: build/dev/.with-python ## rounds over several servers of this mac
 	  --out bench/results/cluster.json $(BENCH_ARGS)
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
 	  --out bench/results/cluster_close.json $(BENCH_ARGS)
+
+# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/integrations.md); a play of Shakespeare's as the text
+# with BENCH_ARGS=FILE.
+.PHONY: bench-streams
+bench-streams: build/dev/.with-python ## streams: commits a second, cuts, time to accuracy beside NVFlare, into bench/results
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	$(BIN)/python scripts/test_integrations.py nvflare -- -q --collect-only
+	$(BIN)/python bench/service/streams.py --server $(SERVER) --output bench/results/streams.json
+	$(BIN)/python bench/streams/time_to_accuracy.py --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS) \
+	  --out bench/results/streams/time_to_accuracy.json --plot bench/results/streams/time_to_accuracy.png
 
 BEFORE ?=
 

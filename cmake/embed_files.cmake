@@ -5,7 +5,8 @@ set(types
   "html" "text/html; charset=utf-8"
   "css" "text/css; charset=utf-8"
   "js" "text/javascript; charset=utf-8"
-  "svg" "image/svg+xml")
+  "svg" "image/svg+xml"
+  "binpb" "application/octet-stream")
 set(arrays "")
 set(entries "")
 set(number 0)

@@ -24,17 +24,26 @@ enum class DeviceWork : uint8_t {
   kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
+// Which devices the engine uses, of those that CUDA shows this process: CUDA_VISIBLE_DEVICES hides some, and a part of
+// a GPU (MIG) is a device.
+struct DeviceChoice {
+  int num_devices = 1;        // the first ones; 0: all
+  uint64_t memory_bytes = 0;  // at most, on each device; 0: nine tenths of what is free there
+};
+
 // Returns: whether this build has the engine. If not, it may come from a plug-in (cuda/plugin/load.h).
 bool HasCudaEngine();
 
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
-// Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU.
+// Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU, or fewer than
+// were asked for.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},
                                                          FallbackReport on_fallback = {},
-                                                         DeviceWork work = DeviceWork::kAll);
+                                                         DeviceWork work = DeviceWork::kAll,
+                                                         const DeviceChoice& choice = {});
 
 // Creates only the device, for tests and benchmarks that build an engine with other options. Errors: as above.
-absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice();
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int ordinal = 0);
 
 }  // namespace sparseagg::cuda
 

@@ -6,10 +6,11 @@ namespace sparseagg::cuda {
 
 bool HasCudaEngine() { return false; }
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork,
+                                                         const DeviceChoice&) {
   return absl::UnavailableError("this build has no CUDA engine");
 }
 
-absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice() { return CreateCudaEngine().status(); }
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int) { return CreateCudaEngine().status(); }
 
 }  // namespace sparseagg::cuda

@@ -1,6 +1,7 @@
 #include "cuda/device_accumulator.h"
 
 #include <algorithm>
+#include <future>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "cuda/merge/batch.h"
 #include "cuda/merge/checker.h"
 #include "cuda/merge/finisher.h"
+#include "cuda/merge/key_parts.h"
 #include "cuda/merge/merger.h"
 #include "cuda/merge/slab_merge.h"
 #include "host/accumulation.h"
@@ -42,35 +44,48 @@ const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
 
 }  // namespace
 
-DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device)
+DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update,
+                               std::optional<size_t> send_to)
     : update_(std::move(update)),
       key_bytes_(update_.on_device() || std::holds_alternative<KeyRun>(update_.keys())
                      ? 0
                      : update_.num_keys() * shape.key_bytes),
       value_bytes_(update_.on_device() ? 0 : update_.num_keys() * shape.row_bytes),
-      preloaded_(for_device ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}})
-                            : PreloadedArrays(engine)) {}
+      preloaded_(
+          send_to.has_value()
+              ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}}, *send_to)
+              : PreloadedArrays(engine, 0)) {}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {
   // Before the check, which then finds the copy on the device.
-  auto prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(sent), /*for_device=*/!on_cpu_);
+  const bool needs_check = NeedsRangeCheck(spec_, sent);
+  // Of an update that several devices will merge, none needs all.
+  const bool may_be_cut = engine_.num_devices() > 1 && sent.unique() && !needs_check;
+  std::optional<size_t> send_to;
+  if (!on_cpu_ && !may_be_cut) send_to = home_;
+  auto prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(sent), send_to);
   const ValidatedUpdate& update = prepared->update();
-  if (NeedsRangeCheck(spec_, update)) {
+  if (needs_check) {
     bool refused = false;
+    Session* checked_by = nullptr;
     absl::Status device = absl::UnavailableError("too small for the device");
     if (update.on_device() || update.num_keys() * spec_.row_width >= engine_.tuning().min_check_values) {
-      device = engine_.RunOnDevice([&](Session& session, int) -> absl::Status {
-        absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
-        // An update is checked in one batch, so another attempt would need the same memory.
-        if (absl::IsResourceExhausted(fails.status())) return NoRoom(fails.status().message());
-        ASSIGN_OR_RETURN(refused, std::move(fails));
-        return absl::OkStatus();
-      });
+      device = engine_.RunOnDevice(
+          [&](Session& session, int) -> absl::Status {
+            checked_by = &session;
+            absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
+            // An update is checked in one batch, so another attempt would need the same memory.
+            if (absl::IsResourceExhausted(fails.status())) return NoRoom(fails.status().message());
+            ASSIGN_OR_RETURN(refused, std::move(fails));
+            return absl::OkStatus();
+          },
+          update.on_device() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false});
     }
     if (refused || !device.ok()) {
       RETURN_IF_ERROR(PrepareOnCpu(*checks_, update).status());
       if (device.ok()) {
-        engine_.Distrust(absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
+        engine_.Distrust(*checked_by,
+                         absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
       }
     }
   }
@@ -241,11 +256,11 @@ absl::Status DeviceAccumulator::MergePending() {
     ASSIGN_OR_RETURN(merged, CopyOut(session, rows));
     return absl::OkStatus();
   };
-  if (!engine_.RunOnDevice(merge).ok()) {
+  if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) {
     const std::vector<double> weights = weights_;
     const PartialTotals partials = partials_;
     RETURN_IF_ERROR(GoToCpu());
-    // The device has no memory now, and may have later.
+    // The devices have no memory now, and may have later.
     if (engine_.Probe().ok()) ComeBack(weights, partials).IgnoreError();
     return absl::OkStatus();
   }
@@ -294,21 +309,17 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
     return std::move(*cpu_).Finish(order);
   }
   if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
+  const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
+  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
   Finished finished;
   const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
-    const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-    const double total_weight = TotalWeight(spec_, weights_, partials_, order);
-    ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
-                     MergeInSlabs(session, spec_, shape_, shrink, total_weight, Bases(), updates));
-    if (in_slabs.has_value()) {
-      finished = *std::move(in_slabs);
-      return absl::OkStatus();
-    }
-    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-    ASSIGN_OR_RETURN(finished, FinishRows(session, spec_, shape_, total_weight, rows));
+    ASSIGN_OR_RETURN(finished, MergeAndFinish(session, shrink, spec_, total_weight, Bases(), updates));
     return absl::OkStatus();
   };
-  if (!engine_.RunOnDevice(finish).ok()) {
+  absl::StatusOr<std::optional<Finished>> in_parts = FinishInParts(total_weight, updates);
+  if (in_parts.ok() && in_parts->has_value()) {
+    finished = **std::move(in_parts);
+  } else if (!in_parts.ok() || !engine_.RunOnDevice(finish, PlaceOfAll()).ok()) {
     RETURN_IF_ERROR(GoToCpu());
     return std::move(*cpu_).Finish(order);
   }
@@ -316,6 +327,49 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   bases_.clear();
   RETURN_IF_ERROR(finished.failure);
   return std::move(finished.result);
+}
+
+absl::StatusOr<Finished> DeviceAccumulator::MergeAndFinish(Session& session, int shrink, const TensorSpec& spec,
+                                                           double total_weight,
+                                                           const std::vector<const HostRows*>& bases,
+                                                           const std::vector<const ValidatedUpdate*>& updates) const {
+  ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
+                   MergeInSlabs(session, spec, shape_, shrink, total_weight, bases, updates));
+  if (in_slabs.has_value()) return *std::move(in_slabs);
+  ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(bases, updates));
+  return FinishRows(session, spec, shape_, total_weight, rows);
+}
+
+absl::StatusOr<std::optional<Finished>> DeviceAccumulator::FinishInParts(
+    double total_weight, const std::vector<const ValidatedUpdate*>& updates) {
+  const std::vector<size_t> devices = engine_.WorkingDevices();
+  if (devices.size() < 2 || !bases_.empty()) return std::nullopt;
+  const std::optional<SlabPlan> plan = PlanParts(engine_.threads(), shape_, updates, devices.size(), engine_.tuning());
+  if (!plan.has_value()) return std::nullopt;
+  TensorSpec spec = spec_;  // of one part
+  spec.aggregation.result_layout = ResultLayout::kSparse;
+  std::vector<Finished> parts(plan->num_slabs());
+  const auto merge = [&](size_t part) {
+    const std::vector<ValidatedUpdate> slices = SlicesOf(shape_, plan->RangesOf(part));
+    std::vector<const ValidatedUpdate*> sources;
+    sources.reserve(slices.size());
+    for (const ValidatedUpdate& slice : slices) sources.push_back(&slice);
+    const auto finish = [&](Session& session, int shrink) -> absl::Status {
+      ASSIGN_OR_RETURN(parts[part], MergeAndFinish(session, shrink, spec, total_weight, {}, sources));
+      return absl::OkStatus();
+    };
+    return engine_.RunOnDevice(finish, {devices[part], /*only=*/false});
+  };
+  std::vector<std::future<absl::Status>> others;
+  others.reserve(parts.size());
+  // A thread that cannot be had is this one. Whatever happens, the destructors of the futures wait for their threads.
+  for (size_t part = 1; part < parts.size(); ++part) {
+    others.push_back(std::async(std::launch::async | std::launch::deferred, merge, part));
+  }
+  absl::Status status = merge(0);
+  for (std::future<absl::Status>& other : others) status.Update(other.get());
+  RETURN_IF_ERROR(status);
+  return JoinParts(spec_, std::move(parts));
 }
 
 absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder order) && {
@@ -334,17 +388,20 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
-  const absl::Status status = engine_.RunOnDevice([&](Session& session, int shrink) -> absl::Status {
-    const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-    ASSIGN_OR_RETURN(finished,
-                     FinishRowsOnDevice(session, spec_, shape_, TotalWeight(spec_, weights_, partials_, order), rows));
-    *columns = std::move(finished.columns);
-    for (const DeviceBuffer* column : {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
-      session.Keep(column->bytes());
-    }
-    return absl::OkStatus();
-  });
+  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
+  const absl::Status status = engine_.RunOnDevice(
+      [&](Session& session, int shrink) -> absl::Status {
+        const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
+        ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
+        ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, rows));
+        *columns = std::move(finished.columns);
+        for (const DeviceBuffer* column :
+             {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
+          session.Keep(column->bytes());
+        }
+        return absl::OkStatus();
+      },
+      {0, /*only=*/true});
   if (absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) return failed(status);
   pending_.clear();
@@ -416,7 +473,10 @@ uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
 }
 
 uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
-  const uint64_t bytes = SaturatingAdd(ResultBytes(spec_, MaxRowsWith(next)), HandOverBytes(next));
+  // Parts of several devices are joined.
+  const uint64_t result_bytes =
+      SaturatingMultiply(ResultBytes(spec_, MaxRowsWith(next)), engine_.num_devices() > 1 ? 2 : 1);
+  const uint64_t bytes = SaturatingAdd(result_bytes, HandOverBytes(next));
   return on_cpu_ ? SaturatingAdd(bytes, cpu_->FinishBytes(nullptr)) : bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -25,8 +26,8 @@ namespace sparseagg::cuda {
 // there. Sorting and folding happen on the device, at the merge.
 class DevicePrepared : public PreparedUpdate {
  public:
-  // `for_device`: the engine's device will merge the update. `engine` outlives this.
-  DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, bool for_device);
+  // `send_to`: the device that gets a copy now; nullopt: none does. `engine` outlives this.
+  DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, std::optional<size_t> send_to);
   size_t memory_bytes() const override { return key_bytes_ + value_bytes_; }
   const ValidatedUpdate& update() const { return update_; }
   void MultiplyWeight(double factor) { update_ = update_.WithWeight(update_.weight() * factor); }
@@ -64,6 +65,11 @@ class DevicePrepared : public PreparedUpdate {
 // num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed MergeFrom or
 // Finish the accumulator may only be destroyed.
 //
+// Several devices: Finish cuts a round in which nothing was merged before, and whose keys ascend strictly in every
+// update, into ranges of keys, one for each device that works, with about as many tuples in each. They are merged side
+// by side, and their results joined in order of keys. All other work is done by the accumulator's home, one of the
+// devices, or by the next one if it fails.
+//
 // Blocks: Prepare sends updates of Tuning::min_resident_bytes or more to the device, and has it check those with
 // Tuning::min_check_values values or more. It, and Add and MergeFrom when they merge, FoldPending, Finish, and whatever
 // destroys an update wait for the device, which runs one operation of the process at a time.
@@ -75,6 +81,7 @@ class DeviceAccumulator : public Accumulator {
   // the accumulator uses it from the start, because the device has failed before or does not merge such tensors.
   DeviceAccumulator(DeviceEngine& engine, const TensorSpec& spec, std::unique_ptr<Accumulator> cpu, bool on_cpu)
       : engine_(engine),
+        home_(engine.NextHome()),
         spec_(WithTrimHidden(spec)),
         shape_(spec_),
         checks_(engine.CreateOnCpu(spec)),
@@ -127,10 +134,17 @@ class DeviceAccumulator : public Accumulator {
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
   std::vector<const HostRows*> Bases() const;
+  // Where an operation on all updates runs: only on the first device, if updates are in its memory.
+  Place PlaceOfAll() const { return HasPendingOnDevice() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false}; }
+  // Merges `updates` and what was merged before, and finishes. Errors: of the device only.
+  absl::StatusOr<Finished> MergeAndFinish(Session& session, int shrink, const TensorSpec& spec, double total_weight,
+                                          const std::vector<const HostRows*>& bases,
+                                          const std::vector<const ValidatedUpdate*>& updates) const;
+  // The same in ranges of keys on all devices. Returns: nothing if the round is not cut.
+  absl::StatusOr<std::optional<Finished>> FinishInParts(double total_weight,
+                                                        const std::vector<const ValidatedUpdate*>& updates);
   // Whether some updates are only in device memory, where their callers have them.
   bool HasPendingOnDevice() const;
-  // Copies those to host memory. Errors: as of DeviceEngine::CopyToHost.
-  absl::Status BringPendingToHost();
   // Hands the rows of earlier merges and all pending updates to the CPU engine and releases each as soon as it is
   // there. Continues where it stopped when it is called again after an error.
   absl::Status GoToCpu();
@@ -146,6 +160,7 @@ class DeviceAccumulator : public Accumulator {
                                                                const ValidatedUpdate& update) const;
 
   DeviceEngine& engine_;
+  const size_t home_;                          // a device of the engine
   TensorSpec spec_;                            // only MultiplyWeights changes it
   TensorShape shape_;                          // the spec in the terms of the kernels
   const std::unique_ptr<Accumulator> checks_;  // of the CPU engine, and always empty: Prepare uses it on any thread

@@ -13,30 +13,80 @@
 
 namespace sparseagg::cuda {
 
+namespace {
+
+std::vector<std::unique_ptr<Device>> ListOf(std::unique_ptr<Device> device) {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::move(device));
+  return devices;
+}
+
+}  // namespace
+
 DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options)
+    : DeviceEngine(ListOf(std::move(device)), options) {}
+
+DeviceEngine::DeviceEngine(std::vector<std::unique_ptr<Device>> devices, const DeviceEngineOptions& options)
     : options_(options),
       cpu_engine_(CreateCpuEngine(options.cpu)),
-      device_description_(device->description()),
-      device_(std::move(device)) {
-  const size_t budget = options.memory_budget_bytes > 0 ? options.memory_budget_bytes : device_->memory_bytes();
-  session_ = std::make_unique<Session>(*device_, budget, options.tuning, options.cpu.num_threads);
+      threads_(options.cpu.num_threads),
+      bytes_(devices.size()) {
+  for (std::unique_ptr<Device>& device : devices) {
+    auto seat = std::make_unique<Seat>();
+    seat->description = device->description();
+    seat->device = std::move(device);
+    const size_t budget = options.memory_budget_bytes > 0 ? options.memory_budget_bytes : seat->device->memory_bytes();
+    seat->session = std::make_unique<Session>(*seat->device, budget, options.tuning, options.cpu.num_threads);
+    seats_.push_back(std::move(seat));
+  }
 }
 
 DeviceEngine::~DeviceEngine() = default;
 
 std::string DeviceEngine::description() const {
-  return Probe().ok() ? device_description_
-                      : absl::StrCat(cpu_engine_->description(), ", after a fault of ", device_description_);
+  const bool works = Probe().ok();
+  std::string text;
+  for (const auto& seat : seats_) {
+    const bool has_failed = works && !FaultOf(*seat).ok();
+    absl::StrAppend(&text, text.empty() ? "" : "; ", has_failed ? "a fault of " : "", seat->description);
+  }
+  return works ? text : absl::StrCat(cpu_engine_->description(), ", after a fault of ", text);
 }
 
 absl::Status DeviceEngine::Probe() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return fault_;
+  return WorkingDevices().empty() ? FaultOf(*seats_.front()) : absl::OkStatus();
 }
+
+std::vector<DeviceState> DeviceEngine::devices() const {
+  std::vector<DeviceState> states;
+  for (const auto& seat : seats_) states.push_back({seat->device->ordinal(), seat->description, FaultOf(*seat)});
+  return states;
+}
+
+std::vector<size_t> DeviceEngine::WorkingDevices() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<size_t> working;
+  for (size_t i = 0; i < seats_.size(); ++i) {
+    if (seats_[i]->fault.ok()) working.push_back(i);
+  }
+  return working;
+}
+
+absl::Status DeviceEngine::FaultOf(const Seat& seat) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return seat.fault;
+}
+
+size_t DeviceEngine::NextHome() { return next_home_.fetch_add(1, std::memory_order_relaxed) % seats_.size(); }
 
 DeviceUse DeviceEngine::use() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return use_;
+  DeviceUse use = use_;
+  for (const auto& [staged, direct] : bytes_) {
+    use.staged_bytes += staged;
+    use.direct_bytes += direct;
+  }
+  return use;
 }
 
 absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(const TensorSpec& spec) {
@@ -86,11 +136,12 @@ std::shared_ptr<ResultColumns> DeviceEngine::NewColumns() {
 
 void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device)) {
   absl::Status status;
+  Seat& seat = *seats_.front();
   {
-    const std::lock_guard<std::mutex> lock(device_mutex_);
+    const std::lock_guard<std::mutex> lock(seat.mutex);
     const auto release = [&] {
       for (DeviceBuffer* buffer : buffers) {
-        session_->StopKeeping(buffer->bytes());
+        seat.session->StopKeeping(buffer->bytes());
         buffer->Release();
       }
     };
@@ -99,14 +150,15 @@ void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Statu
       release();
       return waited;
     };
-    status = RunOnce(*session_, work, /*shrink=*/0);
+    status = RunOnce(*seat.session, work, /*shrink=*/0);
     release();  // if the device could not be entered
   }
-  Distrust(status);
+  Distrust(seat, status);
 }
 
 std::optional<DeviceStream> DeviceEngine::device_stream() const {
-  return DeviceStream{device_->ordinal(), device_->StreamHandle(Lane::kCopy)};
+  const Device& first = *seats_.front()->device;
+  return DeviceStream{first.ordinal(), first.StreamHandle(Lane::kCopy)};
 }
 
 absl::Status DeviceEngine::FollowStream(uintptr_t stream) {
@@ -122,15 +174,17 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
   ImportedKeys imported;
   // Before the operation, so that its buffer is never freed without device_mutex_, whatever fails.
   auto arrays = std::make_shared<ImportedArrays>(*this, std::move(owner));
-  const absl::Status status = RunOnDevice([&](Session& session, int) -> absl::Status {
-    absl::StatusOr<ImportedKeys> found = ImportColumns(session, spec, shape, keys, values);
-    // An update is imported as a whole, so another attempt would need the same memory.
-    if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
-    ASSIGN_OR_RETURN(imported, std::move(found));
-    arrays->d_keys = std::move(imported.d_keys);
-    session.Keep(arrays->d_keys.bytes());
-    return absl::OkStatus();
-  });
+  const absl::Status status = RunOnDevice(
+      [&](Session& session, int) -> absl::Status {
+        absl::StatusOr<ImportedKeys> found = ImportColumns(session, spec, shape, keys, values);
+        // An update is imported as a whole, so another attempt would need the same memory.
+        if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
+        ASSIGN_OR_RETURN(imported, std::move(found));
+        arrays->d_keys = std::move(imported.d_keys);
+        session.Keep(arrays->d_keys.bytes());
+        return absl::OkStatus();
+      },
+      {0, /*only=*/true});
   if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);
   if (!status.ok()) {
     return absl::UnavailableError(
@@ -139,7 +193,7 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
   if (imported.refused) {
     RETURN_IF_ERROR(ValidateOnHost(spec, keys, values, weight).status());
     const absl::Status fault = absl::InternalError(absl::StrCat(Quoted(spec), ": the device refused a good update"));
-    Distrust(fault);
+    Distrust(*seats_.front(), fault);
     return fault;
   }
   UpdateColumns columns;
@@ -165,7 +219,7 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& s
   });
   if (!status.ok()) {
     if (absl::IsResourceExhausted(status)) return status;
-    Distrust(status);
+    Distrust(*seats_.front(), status);
     return absl::UnavailableError(
         absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", status.message()));
   }
@@ -178,32 +232,42 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::CopyToHost(const TensorSpec& spec,
 }
 
 absl::Status DeviceEngine::RunLocked(const Operation& operation) {
-  const std::lock_guard<std::mutex> lock(device_mutex_);
-  RETURN_IF_ERROR(Probe());
-  return RunOnce(*session_, operation, /*shrink=*/0);
+  Seat& seat = *seats_.front();
+  const std::lock_guard<std::mutex> lock(seat.mutex);
+  RETURN_IF_ERROR(FaultOf(seat));
+  return RunOnce(*seat.session, operation, /*shrink=*/0);
 }
 
-absl::Status DeviceEngine::RunOnDevice(const Operation& operation) {
+absl::Status DeviceEngine::RunOnDevice(const Operation& operation, Place place) {
   absl::Status status;
-  bool is_news = false;
-  {
-    const std::lock_guard<std::mutex> lock(device_mutex_);
-    status = Probe();
-    if (status.ok()) {
-      status = RunOnce(*session_, operation, /*shrink=*/0);
-      if (absl::IsResourceExhausted(status) && session_->resident().bytes() > 0) {
-        session_->resident().DropAll();  // they are sent again
-        status = RunOnce(*session_, operation, /*shrink=*/0);
-      }
-      for (int shrink = 1; shrink <= options_.tuning.num_retries; ++shrink) {
-        if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
-        status = RunOnce(*session_, operation, shrink);
-      }
-      is_news = absl::IsResourceExhausted(status) || SetFault(status);
-    }
-    CountUse(status.ok() ? &DeviceUse::num_done : &DeviceUse::num_fallbacks);
+  for (size_t i = 0; i < (place.only ? 1 : seats_.size()); ++i) {
+    Seat& seat = *seats_[(place.device + i) % seats_.size()];
+    status = RunOn(seat, operation);
+    if (status.ok() || absl::IsResourceExhausted(status)) break;
   }
-  if (is_news) TellFallback(status);
+  CountUse(status.ok() ? &DeviceUse::num_done : &DeviceUse::num_fallbacks);
+  if (absl::IsResourceExhausted(status)) TellFallback(status);
+  return status;
+}
+
+absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(seat.mutex);
+    RETURN_IF_ERROR(FaultOf(seat));
+    Session& session = *seat.session;
+    status = RunOnce(session, operation, /*shrink=*/0);
+    if (absl::IsResourceExhausted(status) && session.resident().bytes() > 0) {
+      session.resident().DropAll();  // they are sent again
+      status = RunOnce(session, operation, /*shrink=*/0);
+    }
+    for (int shrink = 1; shrink <= options_.tuning.num_retries; ++shrink) {
+      if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
+      status = RunOnce(session, operation, shrink);
+    }
+    CountBytes(seat);
+  }
+  if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
   return status;
 }
 
@@ -222,53 +286,70 @@ absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation,
 
 PreloadedArrays::~PreloadedArrays() {
   if (!sent_.empty()) {
-    const absl::Status status = engine_.ForgetSent(sent_);
-    if (!absl::IsResourceExhausted(status)) engine_.Distrust(status);
+    const absl::Status status = engine_.ForgetSent(device_, sent_);
+    if (!absl::IsResourceExhausted(status)) engine_.Distrust(*engine_.seats_[device_], status);
   }
 }
 
-PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays) {
-  PreloadedArrays preloaded(*this);
-  if (!Probe().ok()) return preloaded;
+PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays, size_t device) {
+  PreloadedArrays preloaded(*this, device);
+  Seat& seat = *seats_[device];
+  if (!FaultOf(seat).ok()) return preloaded;
   size_t bytes = 0;
   for (const HostPart& array : arrays) bytes += array.bytes;
   if (bytes < options_.tuning.min_resident_bytes) return preloaded;
-  const absl::Status status = SendAhead(arrays, preloaded);
+  const absl::Status status = SendAhead(seat, arrays, preloaded);
   // Without room the update waits in host memory.
-  if (!absl::IsResourceExhausted(status)) Distrust(status);
+  if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
   return preloaded;
 }
 
-absl::Status DeviceEngine::SendAhead(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
-  const std::lock_guard<std::mutex> lock(device_mutex_);
-  RETURN_IF_ERROR(Probe());
+absl::Status DeviceEngine::SendAhead(Seat& seat, absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
+  const std::lock_guard<std::mutex> lock(seat.mutex);
+  RETURN_IF_ERROR(FaultOf(seat));
   const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
-  RETURN_IF_ERROR(RunOnce(*session_, send, /*shrink=*/0));
-  if (!preloaded.sent_.empty()) CountUse(&DeviceUse::num_sent_ahead);
+  RETURN_IF_ERROR(RunOnce(*seat.session, send, /*shrink=*/0));
+  if (!preloaded.sent_.empty()) {
+    CountBytes(seat);
+    CountUse(&DeviceUse::num_sent_ahead);
+  }
   return absl::OkStatus();
 }
 
 void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++(use_.*event);
-  use_.staged_bytes = session_->staging().staged_bytes();
-  use_.direct_bytes = session_->staging().direct_bytes();
 }
 
-absl::Status DeviceEngine::ForgetSent(const std::vector<const void*>& arrays) {
-  const std::lock_guard<std::mutex> lock(device_mutex_);
-  return RunOnce(
-      *session_, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
-}
-
-void DeviceEngine::Distrust(const absl::Status& fault) {
-  if (SetFault(fault)) TellFallback(fault);
-}
-
-bool DeviceEngine::SetFault(const absl::Status& fault) {
+void DeviceEngine::CountBytes(Seat& seat) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (fault.ok() || !fault_.ok()) return false;
-  fault_ = fault;
+  for (size_t i = 0; i < seats_.size(); ++i) {
+    if (seats_[i].get() != &seat) continue;
+    bytes_[i] = {seat.session->staging().staged_bytes(), seat.session->staging().direct_bytes()};
+  }
+}
+
+absl::Status DeviceEngine::ForgetSent(size_t device, const std::vector<const void*>& arrays) {
+  Seat& seat = *seats_[device];
+  const std::lock_guard<std::mutex> lock(seat.mutex);
+  return RunOnce(
+      *seat.session, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
+}
+
+void DeviceEngine::Distrust(const Session& session, const absl::Status& fault) {
+  for (const auto& seat : seats_) {
+    if (seat->session.get() == &session) Distrust(*seat, fault);
+  }
+}
+
+void DeviceEngine::Distrust(Seat& seat, const absl::Status& fault) {
+  if (SetFault(seat, fault)) TellFallback(fault);
+}
+
+bool DeviceEngine::SetFault(Seat& seat, const absl::Status& fault) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fault.ok() || !seat.fault.ok()) return false;
+  seat.fault = fault;
   return true;
 }
 

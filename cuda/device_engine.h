@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_DEVICE_ENGINE_H_
 #define SPARSEAGG_CUDA_DEVICE_ENGINE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,13 +20,14 @@
 #include "cuda/merge/finisher.h"
 #include "cuda/transfer/session.h"
 #include "cuda/tuning.h"
+#include "host/base/host_threads.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 
 namespace sparseagg::cuda {
 
 struct DeviceEngineOptions {
-  size_t memory_budget_bytes = 0;  // device memory to use; 0: Device::memory_bytes()
+  size_t memory_budget_bytes = 0;  // memory to use on each device; 0: Device::memory_bytes()
   Tuning tuning;
   CpuEngineOptions cpu;  // of the CPU engine that takes over when the device fails
   FallbackReport on_fallback;
@@ -48,34 +50,50 @@ class DeviceEngine;
 // before that. Not thread-safe.
 class PreloadedArrays {
  public:
-  explicit PreloadedArrays(DeviceEngine& engine) : engine_(engine) {}
-  PreloadedArrays(PreloadedArrays&& other) noexcept : engine_(other.engine_), sent_(std::exchange(other.sent_, {})) {}
+  PreloadedArrays(DeviceEngine& engine, size_t device) : engine_(engine), device_(device) {}
+  PreloadedArrays(PreloadedArrays&& other) noexcept
+      : engine_(other.engine_), device_(other.device_), sent_(std::exchange(other.sent_, {})) {}
   PreloadedArrays& operator=(PreloadedArrays&&) = delete;
   ~PreloadedArrays();
 
  private:
   friend class DeviceEngine;
   DeviceEngine& engine_;
+  const size_t device_;
   std::vector<const void*> sent_;
 };
 
-// An engine that merges on a device. Lives as long as the server or process; creates accumulators, which must not
-// outlive it.
+// Where an operation may run: on the device with this number, or else, unless `only`, on any other one.
+struct Place {
+  size_t device = 0;
+  bool only = false;
+};
+
+// An engine that merges on one device or several. Lives as long as the server or process; creates accumulators, which
+// must not outlive it.
+//
+// Devices: each has its own memory, streams and buffers. Every accumulator has a home, in turn. A round whose keys
+// ascend is finished in ranges of keys, one for each device (device_accumulator.cc). Arrays that callers lend in device
+// memory (Import), and results there, are the first device's.
 //
 // Faults: an operation that runs out of device memory is retried on smaller batches, unless smaller batches cannot help
 // (NoRoom), and then runs without the device. After any other error the device is never used again, because it may have
-// computed anything. Open rounds are then replayed from host memory; new rounds start on the CPU engine.
+// computed anything: the operation runs on the next one. When none is left, open rounds are replayed from host memory,
+// and new rounds start on the CPU engine.
 //
-// Thread-safe. Operations on the device run one at a time, because they would only share its bandwidth.
+// Thread-safe. Operations on one device run one at a time, because they would only share its bandwidth.
 class DeviceEngine : public Engine {
  public:
   DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options);
+  // Requires: at least one device.
+  DeviceEngine(std::vector<std::unique_ptr<Device>> devices, const DeviceEngineOptions& options);
   ~DeviceEngine() override;
 
   absl::string_view name() const override { return "cuda"; }
   std::string description() const override;
-  // Returns: the error after which the device is not used any more, or OK.
+  // Returns: OK while there is a device to use; else the error after which the first one is not used any more.
   absl::Status Probe() const override;
+  std::vector<DeviceState> devices() const override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   std::optional<DeviceStream> device_stream() const override;
   absl::Status FollowStream(uintptr_t stream) override;
@@ -88,52 +106,71 @@ class DeviceEngine : public Engine {
   // One piece of work on a device. It may run several times, after a failure with a larger `shrink` (merger.h). Until
   // it succeeds it must change nothing outside the session.
   using Operation = std::function<absl::Status(Session& session, int shrink)>;
-  absl::Status RunOnDevice(const Operation& operation);
+  absl::Status RunOnDevice(const Operation& operation, Place place = {0, /*only=*/false});
   // Returns: an empty accumulator of the CPU engine.
   std::unique_ptr<Accumulator> CreateOnCpu(const TensorSpec& spec) { return *cpu_engine_->CreateAccumulator(spec); }
-  // Sends copies of the arrays of an update to the device as soon as it arrives, as far as there is room (Tuning).
+  // Returns: the device of a new accumulator.
+  size_t NextHome();
+  // Returns: the devices that work, by number.
+  std::vector<size_t> WorkingDevices() const;
+  size_t num_devices() const { return seats_.size(); }
+  HostThreads& threads() { return threads_; }  // for work on host memory
+  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning).
   // Thread-safe. Blocks: while another
   // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
   // for them.
-  PreloadedArrays Preload(absl::Span<const HostPart> arrays);
+  PreloadedArrays Preload(absl::Span<const HostPart> arrays, size_t device);
   // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
   // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
   absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update);
   // Returns: no columns yet. An operation sets them, and calls Session::Keep for their bytes. Their release is that of
   // DeviceResult::owner.
   std::shared_ptr<ResultColumns> NewColumns();
-  // Ends the use of the device, because its answer contradicted the host's.
-  void Distrust(const absl::Status& fault);
+  // Ends the use of the device of a session, because its answer contradicted the host's.
+  void Distrust(const Session& session, const absl::Status& fault);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
   friend class PreloadedArrays;
   class ImportedArrays;
   class OwnedColumns;
-  // Gives back what was kept, once `wait` says that nobody reads it; after an error all the same.
+  // One device, and what is its own.
+  struct Seat {
+    std::unique_ptr<Device> device;  // guarded by `mutex`, as is `session`
+    std::string description;         // immutable
+    std::mutex mutex;                // before DeviceEngine::mutex_
+    std::unique_ptr<Session> session;
+    absl::Status fault;  // guarded by DeviceEngine::mutex_
+  };
+
+  // Gives back what was kept on the first device, once `wait` says that nobody reads it; after an error all the same.
   void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
   absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
                                                  double weight);
-  // Runs something that needs no new device memory. Requires: not device_mutex_.
+  // Runs something that needs no new device memory on the first device. Requires: not its mutex.
   absl::Status RunLocked(const Operation& operation);
-  absl::Status SendAhead(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
-  absl::Status ForgetSent(const std::vector<const void*>& arrays);
-  // Adds 1 to `event`, and notes the bytes. Requires: device_mutex_.
+  absl::Status RunOn(Seat& seat, const Operation& operation);
+  absl::Status SendAhead(Seat& seat, absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
+  absl::Status ForgetSent(size_t device, const std::vector<const void*>& arrays);
+  // Adds 1 to `event`. Requires: not mutex_.
   void CountUse(uint64_t DeviceUse::*event);
+  // Notes the bytes that a device was sent. Requires: the mutex of the seat.
+  void CountBytes(Seat& seat);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
-  // Ends the use of the device, unless `fault` is OK or not the first.
-  bool SetFault(const absl::Status& fault);
+  absl::Status FaultOf(const Seat& seat) const;
+  void Distrust(Seat& seat, const absl::Status& fault);
+  // Ends the use of a device, unless `fault` is OK or not its first.
+  bool SetFault(Seat& seat, const absl::Status& fault);
   void TellFallback(const absl::Status& reason) const;
 
   const DeviceEngineOptions options_;
   const std::unique_ptr<Engine> cpu_engine_;
-  const std::string device_description_;
+  HostThreads threads_;
+  std::atomic<size_t> next_home_ = 0;
   mutable std::mutex mutex_;
-  absl::Status fault_;  // guarded by mutex_, as is use_
-  DeviceUse use_;
-  std::mutex device_mutex_;               // before mutex_
-  const std::unique_ptr<Device> device_;  // guarded by device_mutex_, as is session_
-  std::unique_ptr<Session> session_;
+  DeviceUse use_;                                     // guarded by mutex_, as are the next
+  std::vector<std::pair<uint64_t, uint64_t>> bytes_;  // staged and direct, of each device
+  std::vector<std::unique_ptr<Seat>> seats_;          // the vector is immutable
 };
 
 }  // namespace sparseagg::cuda

@@ -400,11 +400,14 @@ export class Client {
   /**
    * Reads what the server has signed about a client's submission. Keep it as soon as you have submitted, as evidence of
    * a drop; after the end it has the proof, too, that the certificate counts the submission.
-   * @param {string} round @param {string} clientId @param {CallOptions} [options]
+   * @param {string} round @param {string} clientId
+   * @param {CallOptions & {submissionId?: string}} [options] submissionId: needed if the client has several submissions,
+   *   in a version of a stream
    * @returns {Promise<object>} a SubmissionReceipt
    */
-  async receipt(round, clientId, options) {
+  async receipt(round, clientId, { submissionId, ...options } = {}) {
     const query = new URLSearchParams({ client_id: clientId });
+    if (submissionId) query.set("submission_id", submissionId);
     return this._atHome(round, clientId, (home) => home._json("GET", `${roundPath(round)}/receipt?${query}`, options));
   }
 

@@ -85,6 +85,22 @@ test("a receipt is verified, and a changed one refused", { skip: !globalThis.cry
   await assert.rejects(verifyReceipt(good, changed, publicKey), /certificate: it has no signature of a trusted key/);
 });
 
+test("receipts of a version of a stream", { skip: !globalThis.crypto?.subtle }, async () => {
+  const { name } = await client.createStream({ round: { ...SPEC, certificate: {} }, buffer: 3 }, { streamId: "receipts" });
+  const update = { w: { keys: new Uint32Array([7]), values: new Float32Array([1, 2]) } };
+  for (const [clientId, submissionId] of [["a", "x"], ["b", "x"], ["a", "y"]]) {
+    await client.submit(name, clientId, update, { baseVersion: 0, submissionId });
+  }
+  await client.waitRound("receipts.v1");
+  const { envelope } = await client.certificate("receipts.v1");
+  for (const [clientId, submissionId, index] of [["a", "x", 0], ["a", "y", 1], ["b", undefined, 2]]) {
+    const receipt = await client.receipt("receipts.v1", clientId, { submissionId });
+    assert.equal((await verifyReceipt(receipt, envelope, publicKey)).leafIndex, index);
+  }
+  await assert.rejects(client.receipt("receipts.v1", "a"), (error) => error.code === "FAILED_PRECONDITION" && /several/.test(error.message));
+  await client.deleteStream(name);
+});
+
 test("a stream from creation to its versions", async () => {
   const spec = { round: { ...SPEC, aggregation: { op: "OP_SUM", weighting: "WEIGHTING_UNIFORM" } }, buffer: 2, stalenessWeights: [1, 0.5] };
   const { name } = await client.createStream(spec, { streamId: "js-stream" });

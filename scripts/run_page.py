@@ -5,7 +5,8 @@
 
 In a new folder, in the order of the page:
 
-  ```python title="NAME"        writes the file NAME
+  ```python title="NAME"        writes the file NAME; so does ```html
+  ```diff title="NAME"          puts lines with + into the place of the lines with - before them
   ```sh                         runs each line; all must succeed
   ```sh title="… terminal"      starts each line in the background, until the end of the page
   ```text                       is what the lines of the block before have printed; "…" stands for anything
@@ -27,7 +28,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_BLOCK = re.compile(r'^```(python|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r'^```(python|html|diff|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _START_TIMEOUT_S = 60
 
 
@@ -42,14 +43,27 @@ def fits(said: str, wanted: str) -> bool:
     return re.fullmatch(pattern, said, re.DOTALL) is not None
 
 
+def change(path: Path, difference: str) -> None:
+    """Changes a file as the block says; ``SystemExit`` if it does not have the lines, or has them twice."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", difference, re.MULTILINE):
+        before, after = (re.sub(r"^.", "", lines, flags=re.MULTILINE) for lines in (old, new))
+        if text.count(before) != 1:
+            raise SystemExit(f"run_page: {path.name} has {text.count(before)} times:\n{before}")
+        text = text.replace(before, after)
+    path.write_text(text, encoding="utf-8")
+
+
 def run_page(text: str, folder: Path, path: str) -> None:
     """Does what the page says in ``folder``; ``SystemExit`` at the first difference."""
     environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
     said, command = "", ""
     with contextlib.ExitStack() as terminals:
         for language, title, content in blocks_of(text):
-            if language == "python":
+            if language in ("python", "html"):
                 (folder / title).write_text(content, encoding="utf-8")
+            elif language == "diff":
+                change(folder / title, content)
             elif language == "text":
                 if not fits(said, content):
                     difference = difflib.unified_diff(

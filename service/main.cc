@@ -40,9 +40,11 @@ absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const Options& options,
     Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
   };
   const CpuEngineOptions cpu = {options.num_threads};
-  absl::StatusOr<std::unique_ptr<Engine>> engine = options.cuda_plugin.empty() && cuda::HasCudaEngine()
-                                                       ? cuda::CreateCudaEngine(cpu, report, work)
-                                                       : cuda::LoadCudaEngine(options.cuda_plugin, cpu, report, work);
+  const cuda::DeviceChoice gpus = {options.gpu_devices, options.gpu_memory_bytes};
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      options.cuda_plugin.empty() && cuda::HasCudaEngine()
+          ? cuda::CreateCudaEngine(cpu, report, work, gpus)
+          : cuda::LoadCudaEngine(options.cuda_plugin, cpu, report, work, gpus);
   if (!engine.ok()) return engine;
   if (absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;

@@ -268,6 +268,11 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   add.AddText(
       "cuda-plugin", options.cuda_plugin,
       "library with the CUDA engine; none: the engine of this program if it has one, else the library beside it");
+  add.Add("gpu-devices", options.gpu_devices,
+          "GPUs that the CUDA engine uses, the first ones that CUDA_VISIBLE_DEVICES leaves; 0: all")
+      ->check(CLI::Range(0, 64));
+  add.AddBytes("gpu-memory", options.gpu_memory_bytes,
+               "memory that the CUDA engine takes on each GPU; 0: nine tenths of what is free at the start");
   add.Add("threads", options.num_threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024));
   add.Add("simd", options.simd,
           "SIMD target of the CPU engine such as AVX2, for comparisons; empty: the best of this CPU");

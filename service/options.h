@@ -19,6 +19,8 @@ struct Options {
   ServerOptions server;
   Backend backend = Backend::kAuto;
   std::string cuda_plugin;                               // LoadCudaEngine; empty: beside the program
+  int gpu_devices = 1;                                   // the first ones; 0: all
+  uint64_t gpu_memory_bytes = 0;                         // at most, on each; 0: nine tenths of what is free
   int num_threads = 0;                                   // 0: one per core
   std::string simd;                                      // target of the CPU engine's kernels; empty: the best
   absl::Duration drain_delay = absl::ZeroDuration();     // between SIGTERM and the end of new rounds

@@ -58,7 +58,7 @@ absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience) {
+absl::StatusOr<int> CudaDevice::Count() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess) {
     RETURN_IF_ERROR(CheckDriver(driver, CUDART_VERSION, DriverRelease()));
@@ -69,22 +69,30 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nano
     return absl::UnavailableError(absl::StrCat("no usable GPU: ", cudaGetErrorString(error)));
   }
   if (num_devices == 0) return absl::UnavailableError("no usable GPU: the driver sees none");
-  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(patience));
+  return num_devices;
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience, int ordinal) {
+  RETURN_IF_ERROR(Count().status());
+  auto device = std::unique_ptr<CudaDevice>(new CudaDevice(patience, ordinal));
   absl::Status status = device->Enter();
   if (status.ok()) {
     status = device->Start();
     if (status.ok()) status = device->RunSomething();
     device->Leave();
   }
-  if (!status.ok()) return absl::UnavailableError(absl::StrCat("no usable GPU: ", status.message()));
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("no usable GPU: ", ordinal == 0 ? "" : absl::StrCat("device ", ordinal, ": "), status.message()));
+  }
   return device;
 }
 
 absl::Status CudaDevice::Start() {
   cudaDeviceProp properties;
-  CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, kOrdinal));
+  CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, ordinal_));
   int has_pools = 0;
-  CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, kOrdinal));
+  CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, ordinal_));
   if (has_pools == 0) return absl::UnavailableError(absl::StrCat(properties.name, " has no memory pools"));
   int driver = 0;
   CUDA_RETURN_IF_ERROR(cudaDriverGetVersion(&driver));
@@ -97,7 +105,7 @@ absl::Status CudaDevice::Start() {
   for (cudaStream_t& stream : streams_) {
     CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   }
-  return pool_.Create(kOrdinal);
+  return pool_.Create(ordinal_);
 }
 
 // CUB keeps the error of its first use for as long as the process lives. So the first use is here, before other
@@ -123,7 +131,7 @@ CudaDevice::~CudaDevice() {
 absl::Status CudaDevice::Enter() {
   RETURN_IF_ERROR(hung_);
   CUDA_RETURN_IF_ERROR(cudaGetDevice(&previous_));
-  return CUDA_TO_STATUS(cudaSetDevice(kOrdinal));
+  return CUDA_TO_STATUS(cudaSetDevice(ordinal_));
 }
 
 void CudaDevice::Leave() { IgnoreError(cudaSetDevice(previous_)); }

@@ -17,19 +17,22 @@
 
 namespace sparseagg::cuda {
 
-// The first GPU that CUDA_VISIBLE_DEVICES allows. Each lane is one non-blocking stream, so neither waits for CUDA's
-// default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.
+// One of the GPUs that CUDA shows this process (CUDA_VISIBLE_DEVICES). Each lane is one non-blocking stream, so neither
+// waits for CUDA's default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.
 class CudaDevice : public Device {
  public:
-  // Opens the GPU and runs a small kernel and CUB's algorithms on it.
+  // Returns: the number of GPUs, at least 1. Errors: UNAVAILABLE: no driver, or one that is too old; no GPU.
+  static absl::StatusOr<int> Count();
+  // Opens the GPU with this number and runs a small kernel and CUB's algorithms on it.
   // Errors: UNAVAILABLE, with the reason: no driver, no GPU, or no code in this build for that GPU.
   // `patience`: a wait for the device that takes longer is the device's last: it hangs.
   static constexpr std::chrono::seconds kPatience{60};
-  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(std::chrono::nanoseconds patience = kPatience);
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(std::chrono::nanoseconds patience = kPatience,
+                                                            int ordinal = 0);
   ~CudaDevice() override;
 
   std::string description() const override { return description_; }
-  int ordinal() const override { return kOrdinal; }
+  int ordinal() const override { return ordinal_; }
   absl::Status Enter() override;
   void Leave() override;
   size_t memory_bytes() const override { return memory_bytes_; }
@@ -61,17 +64,18 @@ class CudaDevice : public Device {
   cudaStream_t StreamOf(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
 
  private:
-  explicit CudaDevice(std::chrono::nanoseconds patience) : patience_(patience) {}
+  CudaDevice(std::chrono::nanoseconds patience, int ordinal)
+      : ordinal_(ordinal), previous_(ordinal), patience_(patience) {}
   // Polls until `query` no longer says that work is under way. Errors: UNAVAILABLE if that takes too long; then the
   // device hangs, and every later call fails at once. What it may still use is never freed.
   absl::Status Await(cudaError_t (*query)(void*), void* handle, const char* what);
   absl::Status Start();
   absl::Status RunSomething();
 
-  static constexpr int kOrdinal = 0;
+  const int ordinal_;
   std::string description_;
   size_t memory_bytes_ = 0;
-  int previous_ = kOrdinal;  // the calling thread's current device before Enter; Leave restores it
+  int previous_;  // the calling thread's current device before Enter; Leave restores it
   const std::chrono::nanoseconds patience_;
   absl::Status hung_;  // why the device is not waited for any more
   CudaPool pool_;

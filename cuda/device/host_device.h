@@ -24,6 +24,7 @@ struct HostDeviceOptions {
   // freedom of the interface: threads run in any order, work is delayed until someone waits for it, memory is poisoned
   // when it is allocated and when it is freed.
   uint64_t torture_seed = 0;
+  int ordinal = 0;
   // All host memory counts as pinned, so that inputs are copied directly.
   bool all_pinned = false;
   // Runs a kernel; null: with a HostExecutor.
@@ -38,7 +39,7 @@ class HostDevice : public Device {
   ~HostDevice() override;
 
   std::string description() const override { return "kernels on the host"; }
-  int ordinal() const override { return 0; }
+  int ordinal() const override { return options_.ordinal; }
   size_t memory_bytes() const override { return options_.memory_bytes; }
 
   absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;

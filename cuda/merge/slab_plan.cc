@@ -18,17 +18,7 @@ constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& shape, const HostRows* base,
                                        const std::vector<const ValidatedUpdate*>& updates, const Limits& limits) {
   SlabPlan plan(updates, base, shape.key_bytes);
-  uint64_t num_tuples = 0;
-  uint64_t num_used = 0;  // updates with keys
-  for (size_t source = 0; source <= updates.size(); ++source) {
-    const uint64_t count = plan.NumEntries(source);
-    plan.end_.push_back(count);
-    if (count == 0) continue;
-    plan.largest_key_ = std::max(plan.largest_key_, plan.KeyAt(source, count - 1));
-    if (source == updates.size()) break;
-    num_tuples += count;
-    ++num_used;
-  }
+  const auto [num_tuples, num_used] = plan.CountEntries();
   if (num_tuples == 0 || limits.max_entries == 0) return std::nullopt;
   const uint64_t entries = num_tuples + plan.end_.back();
   const auto mean_run = static_cast<double>(num_tuples) / static_cast<double>(num_used);
@@ -37,9 +27,37 @@ std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& 
   const uint64_t needed = (entries - 1) / limits.max_entries + 1;
   const uint64_t num_slabs = std::max(wanted, needed);
   if (num_slabs < 2) return std::nullopt;
-  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_slabs)) plan.cuts_.push_back(plan.CutAt(threads, key));
+  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_slabs, /*halves_last=*/true))
+    plan.cuts_.push_back(plan.CutAt(threads, key));
   if (!plan.CutOversized(threads, limits.max_entries)) return std::nullopt;
   return plan;
+}
+
+std::optional<SlabPlan> SlabPlan::MakeParts(HostThreads& threads, const TensorShape& shape,
+                                            const std::vector<const ValidatedUpdate*>& updates, uint64_t num_parts) {
+  SlabPlan plan(updates, nullptr, shape.key_bytes);
+  const uint64_t num_tuples = plan.CountEntries().first;
+  if (num_tuples == 0 || num_parts < 2) return std::nullopt;
+  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_parts, /*halves_last=*/false)) {
+    plan.cuts_.push_back(plan.CutAt(threads, key));
+  }
+  if (plan.num_slabs() < 2) return std::nullopt;
+  return plan;
+}
+
+std::pair<uint64_t, uint64_t> SlabPlan::CountEntries() {
+  uint64_t num_tuples = 0;
+  uint64_t num_used = 0;
+  for (size_t source = 0; source <= updates_.size(); ++source) {
+    const uint64_t count = NumEntries(source);
+    end_.push_back(count);
+    if (count == 0) continue;
+    largest_key_ = std::max(largest_key_, KeyAt(source, count - 1));
+    if (source == updates_.size()) break;
+    num_tuples += count;
+    ++num_used;
+  }
+  return {num_tuples, num_used};
 }
 
 uint64_t SlabPlan::NumEntries(size_t source) const {
@@ -76,7 +94,7 @@ SlabPlan::Cut SlabPlan::CutAt(HostThreads& threads, uint64_t key) const {
   return cut;
 }
 
-std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_parts) const {
+std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_parts, bool halves_last) const {
   const uint64_t step = std::max<uint64_t>(1, num_tuples / (num_parts * kSamplesPerSlab));
   std::vector<uint64_t> samples;
   uint64_t next = step / 2;  // of the tuples of the present update and those after it
@@ -93,9 +111,9 @@ std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_par
   };
   for (uint64_t part = 1; part < num_parts; ++part) {
     cut_at(static_cast<double>(part));
-    if (part + kHalvedParts >= num_parts) cut_at(static_cast<double>(part) + 0.5);
+    if (halves_last && part + kHalvedParts >= num_parts) cut_at(static_cast<double>(part) + 0.5);
   }
-  cut_at(static_cast<double>(num_parts) - 0.25);
+  if (halves_last) cut_at(static_cast<double>(num_parts) - 0.25);
   return keys;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cuda/merge/batch.h"
@@ -31,6 +32,11 @@ class SlabPlan {
   static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const HostRows* base,
                                       const std::vector<const ValidatedUpdate*>& updates, const Limits& limits);
 
+  // Cuts into up to `num_parts` ranges with about as many tuples each, for several devices. Requires: as Make. Returns:
+  // no plan if one part would do.
+  static std::optional<SlabPlan> MakeParts(HostThreads& threads, const TensorShape& shape,
+                                           const std::vector<const ValidatedUpdate*>& updates, uint64_t num_parts);
+
   size_t num_slabs() const { return cuts_.size(); }
   // The parts of the updates in the slab, in order of the updates, without empty ones.
   std::vector<UpdateRange> RangesOf(size_t slab) const;
@@ -56,9 +62,12 @@ class SlabPlan {
   Cut CutAt(HostThreads& threads, uint64_t key) const;
   const std::vector<uint64_t>& EndOf(size_t slab) const;
   uint64_t EntriesOf(size_t slab) const;
-  // Keys that divide all tuples into about equal parts, from evenly spaced samples. Ascending, without repeats. The
-  // last parts are halved, and the very last one once more, since nothing overlaps with the last copy out.
-  std::vector<uint64_t> ChooseKeys(uint64_t num_tuples, uint64_t num_parts) const;
+  // Counts the entries of all sources, and finds the largest key. Returns: the tuples, and the updates that have any.
+  std::pair<uint64_t, uint64_t> CountEntries();
+  // Keys that divide all tuples into about equal parts, from evenly spaced samples. Ascending, without repeats.
+  // `halves_last`: the last parts are halved, and the very last one once more, since nothing overlaps with the last
+  // copy out.
+  std::vector<uint64_t> ChooseKeys(uint64_t num_tuples, uint64_t num_parts, bool halves_last) const;
   // Halves the key ranges of slabs that have too many entries. Returns: false if a single key has.
   bool CutOversized(HostThreads& threads, uint64_t max_entries);
 

@@ -55,7 +55,8 @@ std::vector<std::string> CudaPluginPaths() {
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, const CpuEngineOptions& cpu,
-                                                       FallbackReport on_fallback, DeviceWork work) {
+                                                       FallbackReport on_fallback, DeviceWork work,
+                                                       const DeviceChoice& choice) {
   ASSIGN_OR_RETURN(const std::string found, FindPlugin(path));
   ASSIGN_OR_RETURN(const PluginEntry entry, OpenPlugin(found));
   // Exceptions stay on their side; a report is lost where there is no memory for it.
@@ -68,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, 
       }));
     };
   }
-  const PluginRequest request{cpu, std::move(report), work, internal::ColumnStore(), cpu::CurrentSimdTarget()};
+  const PluginRequest request{cpu, std::move(report), work, choice, internal::ColumnStore(), cpu::CurrentSimdTarget()};
   PluginAnswer answer;
   if (const char* identity = entry(kPluginIdentity, &request, &answer); std::strcmp(identity, kPluginIdentity) != 0) {
     return absl::UnavailableError(absl::StrCat("the CUDA plug-in ", found, " is of sparseagg ", identity,

@@ -24,7 +24,8 @@ std::vector<std::string> CudaPluginPaths();
 // Thread-safe.
 absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, const CpuEngineOptions& cpu = {},
                                                        FallbackReport on_fallback = {},
-                                                       DeviceWork work = DeviceWork::kAll);
+                                                       DeviceWork work = DeviceWork::kAll,
+                                                       const DeviceChoice& choice = {});
 
 }  // namespace sparseagg::cuda
 

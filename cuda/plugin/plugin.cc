@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) const char* sparseagg_cuda_plu
   }();
   static_cast<void>(prepared);
   *static_cast<cuda::PluginAnswer*>(answer) = sparseagg::ToStatus([&]() -> cuda::PluginAnswer {
-    cuda::PluginAnswer engine = cuda::CreateCudaEngine(asked.cpu, asked.on_fallback, asked.work);
+    cuda::PluginAnswer engine = cuda::CreateCudaEngine(asked.cpu, asked.on_fallback, asked.work, asked.choice);
     if (!engine.ok()) return engine;
     return cuda::GuardEngine(*std::move(engine));
   });

@@ -27,6 +27,7 @@ struct PluginRequest {
   CpuEngineOptions cpu;
   FallbackReport on_fallback;  // throws nothing
   DeviceWork work = DeviceWork::kAll;
+  DeviceChoice choice;
   void* column_store = nullptr;  // internal::ColumnStore()
   std::string simd_target;       // cpu::CurrentSimdTarget()
 };

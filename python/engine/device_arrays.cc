@@ -150,7 +150,7 @@ std::unique_ptr<DeviceArray> BorrowByDlpack(const py::object& array, DeviceStrea
   throw NotReadable("its __dlpack__ returns no DLPack capsule");
 }
 
-std::unique_ptr<DeviceArray> BorrowByInterface(const py::object& array, const LocalRound& round) {
+std::unique_ptr<DeviceArray> BorrowByInterface(const py::object& array, const LocalRuntime& runtime) {
   const auto fields = array.attr("__cuda_array_interface__").cast<py::dict>();
   auto borrowed = std::make_unique<InterfaceArray>(array, fields);
   // None says that nothing has to be awaited, but Numba also says it of its default stream, which is CUDA's: so that
@@ -160,17 +160,23 @@ std::unique_ptr<DeviceArray> BorrowByInterface(const py::object& array, const Lo
     stream = fields["stream"].cast<uintptr_t>();
     if (stream == 0) throw NotReadable("its __cuda_array_interface__ names the stream 0, which is ambiguous");
   }
-  ThrowIfError(WithoutGil([&] { return round.FollowStream(stream); }));
+  ThrowIfError(WithoutGil([&] { return runtime.FollowStream(stream); }));
   return borrowed;
 }
 
 }  // namespace
 
-std::unique_ptr<DeviceArray> DeviceArray::Borrow(const py::object& array, const LocalRound& round) {
-  const std::optional<DeviceStream> stream = round.device_stream();
+std::unique_ptr<DeviceArray> DeviceArray::Borrow(const py::object& array, const LocalRuntime& runtime) {
+  const std::optional<DeviceStream> stream = runtime.device_stream();
   if (!stream.has_value()) throw NotReadable("it is in the memory of a GPU, but the engine reads only host memory");
   if (py::hasattr(array, "__dlpack__")) return BorrowByDlpack(array, *stream);
-  return BorrowByInterface(array, round);
+  return BorrowByInterface(array, runtime);
+}
+
+std::optional<std::pair<int, uintptr_t>> StreamOf(const LocalRuntime& runtime) {
+  const std::optional<DeviceStream> stream = runtime.device_stream();
+  if (!stream.has_value()) return std::nullopt;
+  return std::make_pair(stream->device, stream->stream);
 }
 
 uint64_t DeviceArray::size() const {

@@ -9,12 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/engine.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
-#include "python/engine/local_round.h"
+#include "python/engine/local_runtime.h"
 
 namespace sparseagg::python {
 
@@ -22,12 +23,12 @@ namespace sparseagg::python {
 // gives the array back, so it needs the GIL, as all Python objects do.
 class DeviceArray {
  public:
-  // Borrows an array by DLPack, or by version 2 or 3 of the CUDA Array Interface if its library has no DLPack. Reads of
-  // the round's device_stream() come after the writes that the library has queued so far.
-  // Requires: the GIL, which is released while the round's engine is busy. Runs Python code of the library.
+  // Borrows an array by DLPack, or by version 2 or 3 of the CUDA Array Interface if its library has no DLPack. Reads on
+  // the engine's device_stream() come after the writes that the library has queued so far.
+  // Requires: the GIL, which is released while the engine is busy. Runs Python code of the library.
   // Errors: exceptions of the library. ValueError: the array is on another device, is described in a version that is
   // not known, or its engine reads only host memory. StatusException: the device has failed.
-  static std::unique_ptr<DeviceArray> Borrow(const pybind11::object& array, const LocalRound& round);
+  static std::unique_ptr<DeviceArray> Borrow(const pybind11::object& array, const LocalRuntime& runtime);
 
   virtual ~DeviceArray() = default;
 
@@ -53,6 +54,10 @@ class DeviceArray {
   std::string dtype_;
   bool is_contiguous_ = true;
 };
+
+// Returns: the number of the CUDA device whose arrays Borrow takes, and the stream that reads them, as a number.
+// nullopt: it takes none.
+std::optional<std::pair<int, uintptr_t>> StreamOf(const LocalRuntime& runtime);
 
 void DefineDeviceArray(pybind11::module_& module);
 

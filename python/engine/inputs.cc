@@ -117,6 +117,21 @@ void Released::Drop() {
   for (PyObject* object : objects) Py_DECREF(object);  // may run any Python code, so not under the lock
 }
 
+std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references) {
+  class Holder {
+   public:
+    explicit Holder(std::vector<PyObject*>&& objects) : objects_(std::move(objects)) {}
+    Holder(const Holder&) = delete;
+    Holder& operator=(const Holder&) = delete;
+    ~Holder() { Released::OfProcess().Take(std::move(objects_)); }
+
+   private:
+    std::vector<PyObject*> objects_;
+  };
+  if (references.empty()) return nullptr;
+  return std::make_shared<const Holder>(std::move(references));
+}
+
 // One submission in the making, with references to its arrays. Build moves the references into the submission, whose
 // destruction hands them to Released, on any thread.
 class InputReader::Builder {
@@ -143,32 +158,17 @@ class InputReader::Builder {
     const auto by_index = [](const InputTensor& a, const InputTensor& b) { return a.tensor < b.tensor; };
     auto& tensors = submission.tensors;
     if (!std::is_sorted(tensors.begin(), tensors.end(), by_index)) std::sort(tensors.begin(), tensors.end(), by_index);
-    submission.owner = Own(references_);
-    submission.key_owner = Own(key_references_);
+    submission.owner = OwnReferences(std::exchange(references_, {}));
+    submission.key_owner = OwnReferences(std::exchange(key_references_, {}));
     return std::move(submission);
   }
 
   Submission submission;
 
  private:
-  class Holder {
-   public:
-    explicit Holder(std::vector<PyObject*>&& objects) : objects_(std::move(objects)) {}
-    Holder(const Holder&) = delete;
-    Holder& operator=(const Holder&) = delete;
-    ~Holder() { Released::OfProcess().Take(std::move(objects_)); }
-
-   private:
-    std::vector<PyObject*> objects_;
-  };
-
   static void Hold(PyObject* object, std::vector<PyObject*>& references) {
     Py_INCREF(object);
     references.push_back(object);
-  }
-  static std::shared_ptr<const void> Own(std::vector<PyObject*>& references) {
-    if (references.empty()) return nullptr;
-    return std::make_shared<const Holder>(std::exchange(references, {}));
   }
 
   std::vector<PyObject*> references_;
@@ -275,25 +275,30 @@ void InputReader::ReadConverted(const py::object& converted, Builder& builder) c
 
 void InputReader::ReadDevicePiece(size_t tensor, const py::object& keys, const py::object& values, uint64_t num_keys,
                                   Builder& builder) const {
+  if (tensor >= tensors_.size()) throw py::type_error("convert: there is no such tensor");
+  builder.submission.tensors.push_back(ReadDeviceTensor(tensors_[tensor], tensor, keys, values, num_keys));
+  if (!keys.is_none()) builder.HoldKeys(keys.ptr());
+  if (!values.is_none()) builder.Hold(values.ptr());
+}
+
+InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const py::object& keys, const py::object& values,
+                             uint64_t num_keys) {
   const auto check = [](bool is_right) {
-    if (!is_right) throw py::type_error("convert: not arrays of a device in the engine's form");
+    if (!is_right) throw py::type_error("not arrays of a device in the engine's form");
   };
-  check(tensor < tensors_.size());
   InputTensor input{tensor, KeyRun{0, num_keys}, nullptr, /*on_device=*/true};
   if (!keys.is_none()) {
     const auto& array = keys.cast<const DeviceArray&>();
     const std::optional<InputKeys> read = array.AsKeys();
     check(read.has_value() && array.size() == num_keys);
     input.keys = *read;
-    builder.HoldKeys(keys.ptr());
   }
   if (!values.is_none()) {
     const auto& array = values.cast<const DeviceArray&>();
-    check(array.HasValuesOf(tensors_[tensor]) && array.size() == num_keys * tensors_[tensor].row_width);
+    check(array.HasValuesOf(spec) && array.size() == num_keys * spec.row_width);
     input.values = array.data();
-    builder.Hold(values.ptr());
   }
-  builder.submission.tensors.push_back(input);
+  return input;
 }
 
 }  // namespace sparseagg::python

@@ -33,6 +33,15 @@ class Released {
   std::vector<PyObject*> objects_;
 };
 
+// Returns: the owner of these references, new ones of the caller's, which Released takes over on whatever thread the
+// owner goes. Null without references.
+std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references);
+
+// Returns: the tuples of two DeviceArrays, either of which may be None: without keys they are 0, 1, …. Borrows both.
+// Errors: TypeError: they are not in the form in which the engine reads updates of `spec`.
+InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const pybind11::object& keys,
+                             const pybind11::object& values, uint64_t num_keys);
+
 // Reader of Python updates. Owned by an Aggregator; borrows `tensors`. All calls, the destructor too, require the GIL.
 //
 // Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits) are

@@ -385,13 +385,6 @@ bool LocalRound::IsFinite(const Result& result) const {
 
 std::string LocalRound::engine_name() const { return runtime_.Describe(); }
 
-std::optional<DeviceStream> LocalRound::device_stream() const { return runtime_.engine.device_stream(); }
-
-absl::Status LocalRound::FollowStream(uintptr_t stream) const {
-  if (runtime_.is_lost) return CudaLostInFork();
-  return runtime_.engine.FollowStream(stream);
-}
-
 uint64_t LocalRound::num_submissions() const {
   std::lock_guard lock(mu_);
   return num_counted_;

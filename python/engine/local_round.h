@@ -146,9 +146,6 @@ class LocalRound {
   uint64_t BytesOf(const Submission& submission) const;
   const LocalRuntime& runtime() const { return runtime_; }
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
-  // As of Engine: where Add reads arrays in device memory, and what it reads after.
-  std::optional<DeviceStream> device_stream() const;
-  absl::Status FollowStream(uintptr_t stream) const;
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;  // with those in partials
   uint64_t num_tuples() const;

@@ -21,8 +21,11 @@
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "host/spec/ids.h"
+#include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
+#include "python/engine/inputs.h"
+#include "python/engine/local_runtime.h"
 #include "python/engine/outputs.h"
 #include "python/engine/round_host.h"
 #include "python/engine/specs.h"
@@ -111,6 +114,9 @@ py::dict Fields(const TensorSpec& spec, const Result& result) {
 // a union), and the encoding of the values.
 using Part =
     std::tuple<std::string, std::optional<py::buffer>, size_t, uint64_t, std::optional<py::buffer>, std::string>;
+// The same of a tensor in the memory of the engine's device: its name, keys, number of keys and values, of which the
+// arrays are DeviceArrays or None.
+using DevicePart = std::tuple<std::string, py::object, uint64_t, py::object>;
 
 // What Python lends; its arrays stay as they are meanwhile.
 using Borrowed = std::vector<py::buffer_info>;
@@ -178,9 +184,11 @@ class MemoryRound {
     return round;
   }
 
-  // Adds one client's update. GIL: released while the round copies, sorts and merges it.
+  // Adds one client's update. `device_parts`: the round borrows their values until it has merged them. GIL: released
+  // while the round copies, sorts and merges it.
   py::dict Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
-                  const std::vector<Part>& parts, std::optional<uint64_t> base_version) {
+                  const std::vector<Part>& parts, std::optional<uint64_t> base_version,
+                  const std::vector<DevicePart>& device_parts) {
     service::Chunk chunk;
     chunk.last = true;
     chunk.weight = weight;
@@ -193,11 +201,23 @@ class MemoryRound {
       slice.view.keys = bytes.keys;
       slice.view.values = bytes.values;
     }
+    std::vector<Lent> lent;
+    for (const DevicePart& part : device_parts) lent.push_back(Lend(part));
     const service::Receipt receipt = Call([&]() -> absl::StatusOr<service::Receipt> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+      for (Lent& tensor : lent) {
+        service::ChunkSlice& slice = chunk.slices.emplace_back();
+        const TensorSpec& spec = round_->config().tensors[tensor.input.tensor];
+        slice.tensor = spec.name;
+        ASSIGN_OR_RETURN(ValidatedUpdate imported,
+                         host_->runtime().engine.Import(spec, tensor.input.keys, tensor.input.values,
+                                                        std::move(tensor.value_owner), weight.value_or(1.0)));
+        slice.imported = std::make_shared<const ValidatedUpdate>(std::move(imported));
+      }
       return service::SubmitWhole(*round_, client_id, submission_id, chunk);
     });
+    Released::OfProcess().Drop();
     py::dict answer = Fields(receipt);
     answer["duplicate"] = receipt.duplicate;
     return answer;
@@ -311,6 +331,7 @@ class MemoryRound {
     const service::Results results = ValueOrThrow(round_->GetResults());
     py::list out;
     for (const size_t t : tensors) out.append(ToPython({results, &(*results)[t]}));
+    Released::OfProcess().Drop();
     return out;
   }
   void RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
@@ -322,6 +343,21 @@ class MemoryRound {
                                                             "' ends when the stream cuts it, and not by itself")));
   }
 
+  // Arrays of a device, as an engine imports them.
+  struct Lent {
+    InputTensor input;
+    std::shared_ptr<const void> value_owner;
+  };
+  Lent Lend(const DevicePart& part) const {
+    const auto& [name, keys, num_keys, values] = part;
+    const size_t tensor = ValueOrThrow(round_->config().FindTensor(name));
+    Lent lent{ReadDeviceTensor(round_->config().tensors[tensor], tensor, keys, values, num_keys), nullptr};
+    if (values.is_none()) return lent;
+    values.inc_ref();
+    lent.value_owner = OwnReferences({values.ptr()});
+    return lent;
+  }
+
   const std::shared_ptr<RoundHost> host_;  // outlives the round
   std::shared_ptr<Round> round_;
 };
@@ -329,10 +365,11 @@ class MemoryRound {
 // The Python class _engine.MemoryRounds: the rounds of one client. All members are called with the GIL held.
 class MemoryRounds {
  public:
-  MemoryRounds(int merges, std::string noise_key)
-      : host_(new RoundHost(merges, std::move(noise_key)), [](RoundHost* host) {
-          if (!host->IsOfParent()) delete host;
-        }) {}
+  MemoryRounds(int merges, std::string noise_key, bool device)
+      : host_(new RoundHost(merges, std::move(noise_key), *ValueOrThrow(LocalRuntimeOf(/*threads=*/0, device))),
+              [](RoundHost* host) {
+                if (!host->IsOfParent()) delete host;
+              }) {}
 
   // Opens a round. `round_id`: None for one that cannot be found. `spec`: of the proto; one round has one.
   std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec,
@@ -465,12 +502,18 @@ class MemoryRounds {
       host_->EndWaits();
       return absl::OkStatus();
     });
+    Released::OfProcess().Drop();
   }
 
   std::vector<uint64_t> NextEnded() const {
     return WithoutGil([host = host_] { return host->NextEnded(); });
   }
 
+  // Borrows an array in the device's memory. GIL: as of DeviceArray::Borrow.
+  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const {
+    return DeviceArray::Borrow(array, host_->runtime());
+  }
+  const LocalRuntime& runtime() const { return host_->runtime(); }
   uint64_t memory_bytes() const { return host_->memory_bytes(); }
 
  private:
@@ -515,7 +558,7 @@ void DefineMemoryRounds(py::module_& module) {
   py::class_<MemoryRound>(module, "MemoryRound")
       .def("describe", &MemoryRound::Describe)
       .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
-           py::arg("parts"), py::arg("base_version") = py::none())
+           py::arg("parts"), py::arg("base_version") = py::none(), py::arg("device_parts") = std::vector<DevicePart>())
       .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
            py::arg("weights"), py::arg("num_keys"), py::arg("parts"), py::arg("base_version") = py::none())
       .def("submissions", &MemoryRound::ListSubmissions)
@@ -528,7 +571,11 @@ void DefineMemoryRounds(py::module_& module) {
       .def("read", &MemoryRound::Read, py::arg("tensors"))
       .def("raise_failure", &MemoryRound::RaiseFailure);
   py::class_<MemoryRounds>(module, "MemoryRounds")
-      .def(py::init<int, std::string>(), py::arg("merges"), py::arg("noise_key") = py::bytes(""))
+      .def(py::init<int, std::string, bool>(), py::arg("merges"), py::arg("noise_key") = py::bytes(""),
+           py::arg("device") = false)
+      .def("borrow", &MemoryRounds::Borrow, py::arg("array"))
+      .def_property_readonly("engine", [](const MemoryRounds& rounds) { return rounds.runtime().Describe(); })
+      .def_property_readonly("device_stream", [](const MemoryRounds& rounds) { return StreamOf(rounds.runtime()); })
       .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"), py::arg("tensors"),
            py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
            py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"), py::arg("keep_submissions"))

@@ -87,14 +87,8 @@ class Aggregator {
   }
 
   // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
-  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const { return DeviceArray::Borrow(array, *round_); }
-
-  // Returns: the number of the CUDA device whose arrays Borrow takes, and the stream that reads them, as a number.
-  // nullopt: it takes none.
-  std::optional<std::pair<int, uintptr_t>> Stream() const {
-    const std::optional<DeviceStream> stream = round_->device_stream();
-    if (!stream.has_value()) return std::nullopt;
-    return std::make_pair(stream->device, stream->stream);
+  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const {
+    return DeviceArray::Borrow(array, round_->runtime());
   }
 
   // Leaves the merging to Finish: the caller keeps all updates until then.
@@ -161,7 +155,7 @@ class Aggregator {
     ThrowIfError(results.status());
     py::list out;
     for (const DeviceResult& result : *results) {
-      out.append(ToPython(result, round_->device_stream()->device, round_->runtime()));
+      out.append(ToPython(result, round_->runtime().device_stream()->device, round_->runtime()));
     }
     return out;
   }
@@ -243,7 +237,7 @@ void Define(py::module_& module) {
       .def("finish", &Aggregator::Finish, py::arg("finite"))
       .def("finish_on_device", &Aggregator::FinishOnDevice)
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
-      .def_property_readonly("device_stream", &Aggregator::Stream)
+      .def_property_readonly("device_stream", [](const Aggregator& a) { return StreamOf(a.round().runtime()); })
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
-#include "host/cpu/cpu_engine.h"
+#include "python/engine/local_runtime.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/rounds/round_services.h"
@@ -29,9 +29,13 @@ using service::Round;
 class RoundHost {
  public:
   // `merges`: how many rounds merge at once; each merge uses all cores. 0: none ever does, for tests. `noise_key`: of
-  // private rounds.
-  RoundHost(int merges, std::string noise_key)
-      : noise_key_(std::move(noise_key)), pool_(merges), registry_(services()), streams_(&registry_, services()) {}
+  // private rounds. `runtime`: whose engine merges; it is never destroyed.
+  RoundHost(int merges, std::string noise_key, const LocalRuntime& runtime)
+      : runtime_(runtime),
+        noise_key_(std::move(noise_key)),
+        pool_(merges),
+        registry_(services()),
+        streams_(&registry_, services()) {}
   RoundHost(const RoundHost&) = delete;
   RoundHost& operator=(const RoundHost&) = delete;
   ~RoundHost() {
@@ -41,7 +45,8 @@ class RoundHost {
 
   service::Registry& registry() { return registry_; }
   service::StreamRegistry& streams() { return streams_; }
-  absl::string_view engine_name() const { return engine_->name(); }
+  const LocalRuntime& runtime() const { return runtime_; }
+  absl::string_view engine_name() const { return runtime_.engine.name(); }
   uint64_t memory_bytes() const { return budget_.reserved(); }
   // A forked child has the memory of its parent's rounds but none of their threads, and leaves both alone.
   bool IsOfParent() const { return getpid() != pid_; }
@@ -68,13 +73,13 @@ class RoundHost {
 
  private:
   service::RoundServices services() {
-    return {*engine_, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_};
+    return {runtime_.engine, clock_, limits_, tenants_, timer_, pool_, metrics_, /*store=*/nullptr, &noise_key_};
   }
 
   const pid_t pid_ = getpid();
   const service::Clock& clock_ = service::SystemClock();
   const service::Limits limits_;  // of which rounds read only upload_timeout, for uploads of several calls
-  const std::unique_ptr<Engine> engine_ = CreateCpuEngine({});
+  const LocalRuntime& runtime_;
   const std::string noise_key_;
   service::MemoryBudget budget_{0};
   service::CountLimit open_rounds_{0};

@@ -40,6 +40,7 @@ absl::StatusOr<std::string> OpenSslCertifier::MakeSaltKey(absl::string_view tena
 
 std::string OpenSslCertifier::MakeLeaf(absl::string_view salt_key, absl::string_view client_id,
                                        absl::string_view submission_id, double weight,
+                                       std::optional<uint64_t> base_version,
                                        absl::Span<const TensorContent> tensors) const {
   std::string leaf;
   cbor::AppendArray(5 + tensors.size(), &leaf);
@@ -47,7 +48,11 @@ std::string OpenSslCertifier::MakeLeaf(absl::string_view salt_key, absl::string_
   cbor::AppendText(client_id, &leaf);
   cbor::AppendText(submission_id, &leaf);
   cbor::AppendFloat(weight, &leaf);
-  cbor::AppendNull(&leaf);  // base_version, of streams
+  if (base_version.has_value()) {
+    cbor::AppendUint(*base_version, &leaf);
+  } else {
+    cbor::AppendNull(&leaf);
+  }
   for (const TensorContent& tensor : tensors) {
     cbor::AppendArray(3, &leaf);
     cbor::AppendText(tensor.name, &leaf);

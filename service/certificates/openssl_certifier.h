@@ -3,6 +3,7 @@
 #define SPARSEAGG_SERVICE_CERTIFICATES_OPENSSL_CERTIFIER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -26,7 +27,8 @@ class OpenSslCertifier final : public Certifier {
 
   absl::StatusOr<std::string> MakeSaltKey(absl::string_view tenant, absl::string_view id) const override;
   std::string MakeLeaf(absl::string_view salt_key, absl::string_view client_id, absl::string_view submission_id,
-                       double weight, absl::Span<const TensorContent> tensors) const override;
+                       double weight, std::optional<uint64_t> base_version,
+                       absl::Span<const TensorContent> tensors) const override;
   std::shared_ptr<const CertificateTree> MakeTree(absl::Span<const absl::string_view> leaves) const override;
   absl::StatusOr<IssuedCertificate> Certify(const RoundFacts& facts) const override;
   absl::StatusOr<std::string> Promise(const RoundConfig& config, absl::Time create_time,

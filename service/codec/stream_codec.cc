@@ -52,6 +52,10 @@ void EncodeStream(const Stream& stream, v1::Stream* wire) {
   wire->set_num_commits(snapshot.num_commits);
   wire->set_oldest_version(snapshot.oldest_version);
   wire->mutable_staleness_counts()->Assign(snapshot.staleness_counts.begin(), snapshot.staleness_counts.end());
+  wire->set_last_cut_cause(static_cast<v1::CutCause>(snapshot.last_cut_cause));
+  if (snapshot.last_cut_time != absl::InfinitePast()) {
+    EncodeTime(snapshot.last_cut_time, wire->mutable_last_cut_time());
+  }
   v1::Round intake;
   EncodeRound(stream.intake().config(), stream.intake().Snapshot(), "", &intake);
   wire->set_num_refused(intake.num_refused());

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "service/gateway/http_message.h"
+#include "service/gateway/proto_comments.h"
 #include "service/gateway/routes.h"
 #include "service/version.h"
 
@@ -34,9 +36,23 @@ constexpr char kKeyBytes[] =
 // Of ids in paths; see CheckName.
 constexpr char kNameSchema[] = R"({"type":"string","pattern":"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"})";
 
+// Returns: the member "description" and a comma, or nothing if there is no text.
+std::string Description(const std::string& text) {
+  return text.empty() ? "" : absl::StrCat(R"("description":)", JsonQuote(text), ",");
+}
+
+// Returns: `schema` with a description. Beside a reference OpenAPI 3.0 ignores all else, so that such a one is wrapped.
+std::string Described(const std::string& schema, const std::string& text) {
+  if (text.empty()) return schema;
+  if (absl::StartsWith(schema, "{\"$ref\"")) return absl::StrCat("{", Description(text), R"("allOf":[)", schema, "]}");
+  return absl::StrCat("{", Description(text), schema.substr(1));
+}
+
 // Schemas of messages, by name, as they are needed.
 class Schemas {
  public:
+  const ProtoComments& comments() const { return comments_; }
+
   // Returns: a reference to the schema of a message, and adds that to the list.
   std::string Reference(const Descriptor* type) {
     if (schemas_.count(type->name()) == 0) {
@@ -94,19 +110,23 @@ class Schemas {
     for (int i = 0; i < type->field_count(); ++i) {
       const FieldDescriptor* const field = type->field(i);
       const std::string element = Element(field);
-      members.push_back(absl::StrCat(
-          "\"", field->json_name(),
-          "\":", field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element));
+      const std::string schema =
+          field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element;
+      const std::string text = comments_.Of(field);
+      members.push_back(absl::StrCat("\"", field->json_name(), "\":", Described(schema, text)));
     }
-    return absl::StrCat(R"({"type":"object","properties":{)", absl::StrJoin(members, ","), "}}");
+    return absl::StrCat("{", Description(comments_.Of(type)), R"("type":"object","properties":{)",
+                        absl::StrJoin(members, ","), "}}");
   }
 
+  const ProtoComments comments_;
   std::map<std::string, std::string> schemas_;
 };
 
-std::string Parameter(absl::string_view name, absl::string_view in, bool required, absl::string_view schema) {
-  return absl::StrCat(R"({"name":")", name, R"(","in":")", in, R"(","required":)", required ? "true" : "false",
-                      R"(,"schema":)", schema, "}");
+std::string Parameter(absl::string_view name, absl::string_view in, bool required, absl::string_view schema,
+                      const std::string& text = "") {
+  return absl::StrCat("{", Description(text), R"("name":")", name, R"(","in":")", in, R"(","required":)",
+                      required ? "true" : "false", R"(,"schema":)", schema, "}");
 }
 
 // Adds the parameters for the fields of `type` that a query can have.
@@ -121,7 +141,8 @@ void AddQuery(const Descriptor* type, const Route& route, absl::string_view pref
       const std::string element = schemas.Element(field);
       parameters->push_back(
           Parameter(absl::StrCat(prefix, field->name()), "query", false,
-                    field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element));
+                    field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element,
+                    schemas.comments().Of(field)));
     } else if (!field->is_repeated()) {
       AddQuery(field->message_type(), route, absl::StrCat(prefix, field->name(), "."), schemas, parameters);
     }
@@ -152,8 +173,9 @@ std::string Operation(const Route& route, Schemas& schemas) {
                         Content(schemas.Reference(method->input_type()), route.method == Method::kPutChunk), "}");
   }
   return absl::StrCat("\"", absl::AsciiStrToLower(route.verb), R"(":{"operationId":")", method->name(),
-                      R"(","summary":)", JsonQuote(route.summary), R"(,"parameters":[)", absl::StrJoin(parameters, ","),
-                      "]", body, R"(,"responses":{"200":{"description":"OK","content":)",
+                      R"(","summary":)", JsonQuote(route.summary), ",", Description(schemas.comments().Of(method)),
+                      R"("parameters":[)", absl::StrJoin(parameters, ","), "]", body,
+                      R"(,"responses":{"200":{"description":"OK","content":)",
                       Content(schemas.Reference(method->output_type()), route.method == Method::kGetResult), "},",
                       kErrorResponse, "}}");
 }

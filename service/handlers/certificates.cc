@@ -32,10 +32,12 @@ void AggregationMethods::GetReceipt(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
+    if (!request.submission_id().empty()) RETURN_IF_ERROR(CheckId(request.submission_id(), "submission_id"));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
                      FindRoundOf(request.client_id(), self.caller(), request.round()));
     return PlannedAnswer{MostReceiptBytes(round->config()), [&self, round, request]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionReceipt receipt, round->GetReceipt(request.client_id()));
+                           ASSIGN_OR_RETURN(Round::SubmissionReceipt receipt,
+                                            round->GetReceipt(request.client_id(), request.submission_id()));
                            // A promise is worth something only if a restart keeps the submission.
                            RETURN_IF_ERROR(round->AwaitDurable());
                            v1::SubmissionReceipt answer;

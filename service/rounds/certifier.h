@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,10 +67,12 @@ class Certifier {
   // Returns: the secret of the salts of a round's leaves. The same for one key, tenant and id, so that servers with one
   // key give a submission the same leaf. Errors: as of Certify.
   virtual absl::StatusOr<std::string> MakeSaltKey(absl::string_view tenant, absl::string_view id) const = 0;
-  // Returns: the leaf of a submission, in CBOR. `tensors`: all of the spec, in its order.
+  // Returns: the leaf of a submission, in CBOR. `base_version`: of a commit to a stream; nullopt: of a round.
+  // `tensors`: all of the spec, in its order.
   // Cost: SHA-256 over keys, as 8 bytes each, and values.
   virtual std::string MakeLeaf(absl::string_view salt_key, absl::string_view client_id, absl::string_view submission_id,
-                               double weight, absl::Span<const TensorContent> tensors) const = 0;
+                               double weight, std::optional<uint64_t> base_version,
+                               absl::Span<const TensorContent> tensors) const = 0;
   virtual std::shared_ptr<const CertificateTree> MakeTree(absl::Span<const absl::string_view> leaves) const = 0;
   // Cost: SHA-256 over the results. Errors: INTERNAL: OpenSSL does not sign.
   virtual absl::StatusOr<IssuedCertificate> Certify(const RoundFacts& facts) const = 0;

@@ -286,9 +286,11 @@ class Round : public std::enable_shared_from_this<Round> {
     uint64_t tree_size = 0;
     std::vector<Sha256Digest> path;  // siblings, from the leaf up
   };
-  // Errors: FAILED_PRECONDITION: the spec asks for no certificate. NOT_FOUND: no submission of the client counts.
+  // `submission_id`: of the commit or of its latest retry; empty: the only one of the client.
+  // Errors: FAILED_PRECONDITION: the spec asks for no certificate; or the client has several commits in a version of a
+  // stream, and `submission_id` is empty. NOT_FOUND: no such submission of the client counts.
   // Cost: of the first call after the end, the hashes of the whole tree; of every call, a signature.
-  absl::StatusOr<SubmissionReceipt> GetReceipt(absl::string_view client_id) const;
+  absl::StatusOr<SubmissionReceipt> GetReceipt(absl::string_view client_id, absl::string_view submission_id) const;
 
   struct BundleChunk {
     std::string client_id;
@@ -511,6 +513,10 @@ class Round : public std::enable_shared_from_this<Round> {
   }
   // Returns: the submission of this name that counts, or nothing. Of a round: that of the client.
   std::optional<CommittedSubmission> FindCommittedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Errors: of GetReceipt.
+  absl::StatusOr<SubmissionTable::Map::const_iterator> FindOfClientLocked(absl::string_view client_id,
+                                                                          absl::string_view submission_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // SubmissionTable::HasUpload.
   bool HasUploadLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -38,8 +38,10 @@ absl::Status Round::CheckCertifies(const RoundConfig& config, const RoundService
 
 std::string Round::MakeLeaf(const UploadHandle& handle, const Upload& upload) const {
   if (!config_->has_certificate) return "";
+  const std::optional<uint64_t> base_version =
+      handle.stream_.has_value() ? std::optional(handle.stream_->base_version) : std::nullopt;
   return services_.certifier->MakeLeaf(config_->leaf_salt_key, handle.client_id, handle.submission_id, upload.weight(),
-                                       upload.Content());
+                                       base_version, upload.Content());
 }
 
 absl::StatusOr<Results> Round::Certify(absl::StatusOr<Results> results) {
@@ -123,23 +125,23 @@ std::shared_ptr<const Round::ProofIndex> Round::FindProofIndex() const {
   return proofs_;
 }
 
-absl::StatusOr<Round::SubmissionReceipt> Round::GetReceipt(absl::string_view client_id) const {
+absl::StatusOr<Round::SubmissionReceipt> Round::GetReceipt(absl::string_view client_id,
+                                                           absl::string_view submission_id) const {
   if (!config_->has_certificate) return NotAskedFor();
   SubmissionReceipt receipt;
+  std::string key;
   {
     MutexLock lock(&mu_);
-    const CommittedSubmission* const submission = committed_.Find(client_id);
-    if (submission == nullptr) {
-      return absl::NotFoundError(absl::StrCat("client '", client_id, "' has no submission that counts in the round"));
-    }
-    receipt.leaf = submission->leaf;
+    ASSIGN_OR_RETURN(const SubmissionTable::Map::const_iterator found, FindOfClientLocked(client_id, submission_id));
+    key = found->first;
+    receipt.leaf = found->second.leaf;
   }
   ASSIGN_OR_RETURN(receipt.promise, services_.certifier->Promise(*config_, create_time_, receipt.leaf));
   const std::shared_ptr<const ProofIndex> proofs = FindProofIndex();
   if (proofs == nullptr) return receipt;
   const std::vector<std::string>& ids = proofs->client_ids;
-  const auto found = std::lower_bound(ids.begin(), ids.end(), client_id);
-  if (found == ids.end() || *found != client_id) return absl::InternalError("a client is not in its round's tree");
+  const auto found = std::lower_bound(ids.begin(), ids.end(), key);
+  if (found == ids.end() || *found != key) return absl::InternalError("a client is not in its round's tree");
   receipt.leaf_index = static_cast<uint64_t>(found - ids.begin());
   receipt.tree_size = ids.size();
   receipt.path = proofs->tree->PathOf(*receipt.leaf_index);

@@ -1,7 +1,9 @@
 #include "service/rounds/upload.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
@@ -15,6 +17,12 @@ constexpr uint64_t kUploadOverheadBytes = 2048;
 
 // Columns start with at most so many times the tuples of the first chunk.
 constexpr uint64_t kMaxExpectedFactor = 8;
+
+// Returns: a number that no other call returns.
+uint64_t NextNumber() {
+  static std::atomic<uint64_t> next = 0;
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -118,7 +126,9 @@ absl::Status Upload::AppendPartial(uint64_t chunk, const ChunkSlice& slice) {
     return absl::FailedPreconditionError(
         absl::StrCat(Quoted(spec), ", chunk ", chunk, ": the round takes no partials (RoundSpec.accept_partials)"));
   }
-  if (!builders_.empty()) return InvalidSlice(spec, chunk, "rows of a partial in a submission with others");
+  if (!builders_.empty() || !imported_.empty()) {
+    return InvalidSlice(spec, chunk, "rows of a partial in a submission with others");
+  }
   if (!partial_.has_value()) partial_.emplace(config_->tensors);
   PartialBuilder& blocks = partial_->blocks;
   const uint64_t size = slice.view.values.size();
@@ -153,6 +163,8 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   ASSIGN_OR_RETURN(const size_t tensor, config_->FindTensor(slice.tensor));
   const TensorSpec& spec = config_->tensors[tensor];
   if (partial_.has_value()) return InvalidSlice(spec, chunk, "rows of one client in a partial");
+  if (slice.imported != nullptr) return AppendImported(chunk, tensor, *slice.imported);
+  if (imported_.contains(tensor)) return InvalidSlice(spec, chunk, "the tensor came before, in the memory of a device");
   SliceView view = slice.view;
   if (slice.dtype.has_value()) {
     const auto packing = wire::PackingOf(*slice.dtype, spec.dtype);
@@ -186,6 +198,23 @@ absl::Status Upload::AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool m
   return absl::OkStatus();
 }
 
+absl::Status Upload::AppendImported(uint64_t chunk, size_t tensor, const ValidatedUpdate& update) {
+  const TensorSpec& spec = config_->tensors[tensor];
+  if (builders_.contains(tensor) || imported_.contains(tensor)) {
+    return InvalidSlice(spec, chunk, "the tensor came before, but an update in the memory of a device is whole");
+  }
+  const uint64_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
+  const uint64_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * uint64_t{spec.row_width};
+  const uint64_t tuples = SaturatingAdd(num_tuples_, update.num_keys());
+  const uint64_t bytes = SaturatingAdd(num_bytes_, SaturatingMultiply(update.num_keys(), key_bytes + row_bytes));
+  RETURN_IF_ERROR(CheckLimits(spec, chunk, tuples, bytes));
+  RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
+  imported_.emplace(tensor, update);
+  num_tuples_ = tuples;
+  num_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
 void Upload::ReserveExpected(size_t tensor, const CheckedSlice& first, UpdateBuilder& builder) {
   if (expected_ == nullptr || first.view().key_type == SliceView::Keys::kImplicit) return;
   const uint64_t num_keys = std::min((*expected_)[tensor], SaturatingMultiply(kMaxExpectedFactor, first.num_keys()));
@@ -211,6 +240,9 @@ ContentHash Upload::Hash() const {
     const auto [high, low] = builder.HashContent();
     words.insert(words.end(), {tensor, builder.num_keys(), high, low});
   }
+  for (const auto& [tensor, update] : imported_) {
+    words.insert(words.end(), {tensor, update.num_keys(), NextNumber(), UINT64_MAX});
+  }
   return HashOf(words.data(), words.size() * sizeof(words[0]));
 }
 
@@ -224,6 +256,7 @@ std::vector<TensorContent> Upload::Content() const {
 std::vector<uint64_t> Upload::CountTuples() const {
   std::vector<uint64_t> tuples(config_->tensors.size());
   for (const auto& [tensor, builder] : builders_) tuples[tensor] = builder.num_keys();
+  for (const auto& [tensor, update] : imported_) tuples[tensor] = update.num_keys();
   return tuples;
 }
 
@@ -231,6 +264,11 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates(std::optional<d
   std::vector<ValidatedUpdate> updates;
   updates.reserve(config_->tensors.size());
   for (size_t tensor = 0; tensor < config_->tensors.size(); ++tensor) {
+    if (const auto found = imported_.find(tensor); found != imported_.end()) {
+      const ValidatedUpdate& update = found->second;
+      updates.push_back(factor.has_value() ? update.WithWeight(update.weight() * *factor) : update);
+      continue;
+    }
     UpdateBuilder& builder = builders_.try_emplace(tensor, &config_->tensors[tensor]).first->second;
     const uint64_t held_bytes = reservation_.bytes();
     RETURN_IF_ERROR(reservation_.Grow(builder.FinishBytes(), "the search for repeated keys"));
@@ -239,6 +277,7 @@ absl::StatusOr<std::vector<ValidatedUpdate>> Upload::TakeUpdates(std::optional<d
     updates.push_back(factor.has_value() ? update.WithWeight(update.weight() * *factor) : std::move(update));
   }
   builders_.clear();
+  imported_.clear();
   return updates;
 }
 

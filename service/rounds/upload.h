@@ -35,6 +35,9 @@ struct ChunkSlice {
   bool is_partial = false;   // `view.values` are blocks of a partial; there are no keys
   bool keys_sorted = false;  // no key is less than the one before it; keys may repeat
   bool keys_unique = false;  // no key repeats
+  // The tensor's whole update, in the memory of the engine's device (Engine::Import), in place of `view`. Only the
+  // engine in a client's own process gets one; null elsewhere.
+  std::shared_ptr<const ValidatedUpdate> imported = nullptr;
 };
 
 // A decoded chunk, borrowed from its message.
@@ -97,7 +100,8 @@ class Upload {
   uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
 
   // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,
-  // packing or declarations. Values of `union`, which ignores them, are not part of it.
+  // packing or declarations. Values of `union`, which ignores them, are not part of it. With an imported update, which
+  // the host cannot read, the hash equals no other one.
   // Requires: complete(); TakeUpdates was not called.
   ContentHash Hash() const;
 
@@ -125,6 +129,8 @@ class Upload {
   absl::Status CheckSequence(const Chunk& chunk) const;
   absl::Status CheckWeight(const Chunk& chunk) const;
   absl::Status CheckBaseVersion(const Chunk& chunk) const;
+  // Takes an imported update of a tensor. Errors: INVALID_ARGUMENT: the tensor has another slice. As of CheckLimits.
+  absl::Status AppendImported(uint64_t chunk, size_t tensor, const ValidatedUpdate& update);
   // `chunk`: the number of the chunk. `more_chunks`: it is not the last one.
   absl::Status AppendSlice(uint64_t chunk, const ChunkSlice& slice, bool more_chunks);
   absl::Status AppendPartial(uint64_t chunk, const ChunkSlice& slice);
@@ -136,7 +142,8 @@ class Upload {
 
   const std::shared_ptr<const RoundConfig> config_;
   Reservation reservation_;
-  std::map<size_t, UpdateBuilder> builders_;  // by tensor; only tensors that a chunk has named
+  std::map<size_t, UpdateBuilder> builders_;    // by tensor; only tensors that a chunk has named
+  std::map<size_t, ValidatedUpdate> imported_;  // by tensor; no tensor is in both
   struct Partial {
     explicit Partial(absl::Span<const TensorSpec> tensors) : blocks(tensors) {}
     PartialBuilder blocks;

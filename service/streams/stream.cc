@@ -405,7 +405,13 @@ void Stream::PruneLocked() const {
 StreamSnapshot Stream::Snapshot() const {
   MutexLock lock(&mu_);
   PruneLocked();
-  return {version_, num_slots_ - num_in_flight_, num_commits_, staleness_counts_, versions_.begin()->first};
+  StreamSnapshot snapshot{version_, num_slots_ - num_in_flight_, num_commits_, staleness_counts_,
+                          versions_.begin()->first};
+  if (const auto last = versions_.find(version_ - 1); last != versions_.end()) {
+    snapshot.last_cut_cause = last->second.cause;
+    snapshot.last_cut_time = last->second.cut_time;
+  }
+  return snapshot;
 }
 
 absl::StatusOr<std::shared_ptr<Round>> Stream::FirstAfter(uint64_t after) const {

@@ -60,6 +60,8 @@ struct StreamSnapshot {
   uint64_t num_commits = 0;                // since the start of the server, as the next one
   std::vector<uint64_t> staleness_counts;  // by staleness
   uint64_t oldest_version = 0;             // that is kept
+  CutCause last_cut_cause = CutCause::kNone;
+  absl::Time last_cut_time = absl::InfinitePast();  // that there was no cut, or its record is gone
 };
 
 // A stream is a chain of ordinary rounds, the versions 1, 2, …, each of the next `buffer` commits. The current version

@@ -141,6 +141,9 @@ std::vector<RawSubmission> SmallSubmissions(const TensorSpec& spec, bool tiles, 
 TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference) {
   cuda::DeviceEngine sort_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/false));
   cuda::DeviceEngine tile_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/true));
+  std::vector<std::unique_ptr<cuda::Device>> two;
+  for (const uint64_t seed : {2, 3}) two.push_back(MakeStrictDevice(TestSeed(seed)));
+  cuda::DeviceEngine engine_of_two(std::move(two), Options(/*tiles=*/true));
   uint64_t num_cases = 0;
   for (TensorSpec& spec : EveryCombination()) {
     for (const bool tiles : {false, true}) {
@@ -148,7 +151,9 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
       spec.num_rows = 60;
       spec.row_width = tiles ? 1 : 3;
       const auto submissions = SmallSubmissions(spec, tiles, TestSeed(num_cases));
-      cuda::DeviceEngine& engine = tiles ? tile_engine : sort_engine;
+      // Cases that ascend go to one device and to two in turn.
+      cuda::DeviceEngine& tiled = num_cases / 2 % 2 == 0 ? tile_engine : engine_of_two;
+      cuda::DeviceEngine& engine = tiles ? tiled : sort_engine;
       const uint64_t num_done = engine.use().num_done;
       ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "")
           << Describe(spec) << (tiles ? ", tiles" : ", sort");
@@ -157,6 +162,7 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
     }
   }
   EXPECT_GE(num_cases, 400u);
+  EXPECT_GT(engine_of_two.use().num_done, 0u);
 }
 
 // ---- kernels without one of their barriers

@@ -87,6 +87,8 @@ class Library:
         streams: that arrays were lent for.
         returned: how often each loan was given back.
         threads: on which it was.
+        host_copies: how often somebody has asked for an array in host memory.
+        device_copies: how often somebody has copied an array on the device.
     """
 
     device: int = 0
@@ -95,6 +97,8 @@ class Library:
     streams: list[Any] = dataclasses.field(default_factory=list)
     returned: list[int] = dataclasses.field(default_factory=list)
     threads: set[int] = dataclasses.field(default_factory=set)
+    host_copies: int = 0
+    device_copies: int = 0
 
     @property
     def lent(self) -> int:
@@ -116,6 +120,9 @@ class Library:
 
     def array(self, contents: Any) -> DlpackArray:
         return DlpackArray(contents, self)
+
+    def tensor(self, contents: Any) -> TorchTensor:
+        return TorchTensor(contents, self)
 
 
 def _memory_like(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,6 +150,7 @@ class DlpackArray:
         if library.version is None and options:
             raise TypeError(f"unexpected keyword arguments {list(options)}")
         if stream is None:  # NumPy asks so, and cannot read it
+            library.host_copies += 1
             raise BufferError("it is not in host memory")
         library.streams.append(stream)
         memory, array = _memory_like(contents)
@@ -185,12 +193,14 @@ class TorchTensor(DlpackArray):
         return self
 
     def cpu(self) -> TorchTensor:
+        self._library.host_copies += 1
         return TorchTensor(self._contents, Library(kind=1))
 
     def numpy(self) -> np.ndarray:
         return self._contents
 
     def clone(self) -> TorchTensor:
+        self._library.device_copies += 1
         return self._of(self._contents.copy())
 
     def contiguous(self) -> TorchTensor:
@@ -240,6 +250,7 @@ class TorchCoo:
         return self
 
     def cpu(self) -> TorchCoo:
+        self._library.host_copies += 1
         return TorchCoo(*self._parts, self.shape, Library(kind=1))
 
     def _indices(self) -> TorchTensor:

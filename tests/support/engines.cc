@@ -31,12 +31,16 @@ cuda::Tuning TinyTuning() {
   return tuning;
 }
 
-std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles) {
+std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles, int num_devices) {
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
   if (!tiles) options.tuning.min_tile_tuples = 1e300;
-  return std::make_unique<cuda::DeviceEngine>(
-      std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed, .all_pinned = tiles}), options);
+  std::vector<std::unique_ptr<cuda::Device>> devices;
+  for (int i = 0; i < num_devices; ++i) {
+    devices.push_back(std::make_unique<cuda::HostDevice>(
+        cuda::HostDeviceOptions{.torture_seed = seed + static_cast<uint64_t>(i), .ordinal = i, .all_pinned = tiles}));
+  }
+  return std::make_unique<cuda::DeviceEngine>(std::move(devices), options);
 }
 
 absl::Status CudaStatus() {
@@ -75,6 +79,11 @@ std::vector<EngineCase> AvailableEngines() {
                                                                    cuda::DeviceEngineOptions());
                      }});
   engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
+  for (const int num_devices : {2, 3}) {
+    engines.push_back({"cudadevices" + std::to_string(num_devices), [num_devices] {
+                         return TortureEngine(TestSeed(2028), /*tiles=*/num_devices == 2, num_devices);
+                       }});
+  }
   engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
 #endif
   if (CudaStatus().ok()) {

@@ -31,8 +31,8 @@ std::vector<EngineCase> AvailableEngines();
 // segments, checks, merges.
 cuda::Tuning TinyTuning();
 // Returns: the CUDA engine with tiny sizes over a host device in torture mode. With `tiles` it takes the tile path
-// wherever possible, otherwise the sort path.
-std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles);
+// wherever possible, otherwise the sort path. `num_devices`: so many such devices.
+std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles, int num_devices = 1);
 
 // Returns: why AvailableEngines has no engine over a GPU; OK if it has one.
 absl::Status CudaStatus();

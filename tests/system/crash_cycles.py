@@ -33,7 +33,8 @@ Before and after one more kill, the cycle checks that
   withdrawn one is;
 - a commit without an acknowledgement is in one version or in none;
 - versions follow one another without gaps, and the positions of each come after those of the one before;
-- each version has the bits of a sum over its list.
+- each version has the bits that sparseagg.aggregate gives for its commits, in their order and with their weights, and
+  where all products are exact also those of a sum by NumPy.
 
 With --torn-tails, each kill also takes from each file a part of what no sync had covered: the end of the file is cut,
 or zeroed, at a random place. With --power-failures it takes all of that. Under --durability async, what was

@@ -119,6 +119,8 @@ class Aggregator:
 
 # A tensor's name, keys (None: 0, 1, …), bytes of a key, number of keys, values (None: a union's), and their encoding.
 Part = tuple[str, Bulk | None, int, int, Bulk | None, str]
+# The same in the memory of the engine's device: name, keys, number of keys, and values.
+DevicePart = tuple[str, DeviceArray | None, int, DeviceArray | None]
 
 def encode_keys(keys: Array, implicit: bool, delta: bool, bitmap: bool) -> tuple[str, bytes]:
     """Returns the name of the smallest encoding of keys, uint32 or uint64, among "plain" and those; and its bytes.
@@ -142,8 +144,12 @@ class MemoryRound:
         weight: float | None,
         parts: list[Part],
         base_version: int | None = None,
+        device_parts: list[DevicePart] = ...,
     ) -> dict[str, Any]:
-        """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt."""
+        """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt.
+
+        Values of ``device_parts`` are borrowed until they are merged; nobody may change them before.
+        """
 
     def submit_batch(
         self,
@@ -183,9 +189,19 @@ class MemoryRounds:
     Args:
         merges: how many rounds merge at once; with 0 none ever does, for tests.
         noise_key: secret of rounds with privacy; without it they are refused.
+        device: merge with the engine of load_cuda.
     """
 
-    def __init__(self, merges: int, noise_key: bytes = b"") -> None: ...
+    def __init__(self, merges: int, noise_key: bytes = b"", device: bool = False) -> None: ...
+    def borrow(self, array: Any) -> DeviceArray:
+        """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
+
+    @property
+    def engine(self) -> str:
+        """The engine's name and description."""
+    @property
+    def device_stream(self) -> tuple[int, int] | None:
+        """As of Aggregator."""
     def create(
         self,
         round_id: str | None,

@@ -1,19 +1,25 @@
-// The status page: asks the server every two seconds, and shows rounds, tasks and the engine.
+// The status page: asks the server every two seconds, and shows streams, rounds, tasks and the engine.
 import { Client, hasEnded } from "/sparseagg.js";
 
 const INTERVAL_MS = 2000;
 const HISTORY = 60; // measurements of the chart
 const SHOWN_ROUNDS = 20;
 const SHOWN_TASKS = 30;
+const SHOWN_STREAMS = 20;
+const SHOWN_SUBMISSIONS = 200;
 const TOKEN = "sparseagg-token";
 
 const at = (id) => document.getElementById(id);
 let client = new Client("", { token: sessionStorage.getItem(TOKEN) ?? undefined, retries: 0 });
 let paused = false;
 let showsAll = false;
+let shownState = ""; // of the filter; empty: all
+let rounds = []; // of the last answer
+let lastAnswer = null; // its time
 let lastBytes = null; // by round, at the last measurement
 let lastTime = 0;
 const rates = [];
+let lastCommits = new Map(); // by stream, with the time of the measurement
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -83,9 +89,13 @@ function timelineOf(round) {
   return [bar, legend];
 }
 
-function roundCard(round) {
+const idOf = (round) => round.name.replace("rounds/", "");
+
+/** A round as an entry of the list, or whole: with a legend of its bar, and a button for its certificate. */
+function roundCard(round, tag = "li") {
   const ended = hasEnded(round);
-  const id = round.name.replace("rounds/", "");
+  const id = idOf(round);
+  const title = element("h3", {}, element("a", { href: `#${encodeURIComponent(id)}`, textContent: id }));
   const submissions = Number(round.numSubmissions);
   const facts = [
     plural(submissions, "submission"),
@@ -101,12 +111,12 @@ function roundCard(round) {
     ? `open ${timeText(open)}, result in ${timeText(secondsOf(round.timeline?.finish))}`
     : `open for ${timeText(open || Math.max(0, (Date.now() - Date.parse(round.createTime)) / 1000))}`;
   const card = element(
-    "li",
-    { className: "card" },
+    tag,
+    { className: tag === "li" ? "card" : "" },
     element(
       "div",
       { className: "row" },
-      element("h3", { textContent: id }),
+      ...(tag === "li" ? [title] : []),
       stateBadge(round.state, "ROUND_STATE_"),
       element("span", { className: "faint end", textContent: when }),
     ),
@@ -123,13 +133,12 @@ function roundCard(round) {
     card.append(element("p", { className: "faint", textContent: text }));
   }
   const refusal = round.recentRefusals?.at(-1);
-  if (refusal) {
+  if (refusal && tag === "li") {
     const reason = `the latest, of ${refusal.clientId}: ${refusal.code}: ${refusal.reason}`;
     card.append(element("p", { className: "error", textContent: reason }));
   }
   if (round.stateReason) card.append(element("p", { className: "error", textContent: round.stateReason }));
-  card.append(...timelineOf(round));
-  if (round.spec.certificate && ended) card.append(certificateButton(round.name, id));
+  card.append(...timelineOf(round).slice(0, tag === "li" ? 1 : 2));
   return card;
 }
 
@@ -155,20 +164,93 @@ function certificateButton(name, id) {
   return button;
 }
 
-function showRounds(rounds) {
-  const newest = [...rounds].reverse();
+function cells(...texts) {
+  const made = texts.map((text) =>
+    element("td", { className: typeof text === "number" ? "number" : "", textContent: text.toLocaleString("en") }),
+  );
+  return element("tr", {}, ...made);
+}
+
+const shareText = (share) => `${Number((100 * share).toPrecision(3))} %`;
+
+/** The page of one round, which the address names behind #. */
+async function showOne(round) {
+  const changed = at("one-title").textContent !== idOf(round);
+  at("one-title").textContent = idOf(round);
+  const card = roundCard(round, "div");
+  const button = round.spec.certificate && hasEnded(round) ? [certificateButton(round.name, idOf(round))] : [];
+  card.append(...button);
+  replaceChanged(at("one-card"), [card]);
+  const results = new Map((round.results ?? []).map((summary) => [summary.name, summary]));
+  const rows = round.spec.tensors.map((tensor) => {
+    const result = results.get(tensor.name);
+    const all = Number(tensor.numRows ?? 0);
+    const found = result ? Number(result.numKeys) : NaN;
+    return element(
+      "tr",
+      {},
+      ...cells(
+        tensor.name,
+        shortState(tensor.layout ?? "TENSOR_LAYOUT_SPARSE", "TENSOR_LAYOUT_"),
+        shortState(tensor.dtype, "DTYPE_"),
+        all || "any",
+        Number(tensor.rowWidth || 1),
+        result ? found : "–",
+        result && all ? shareText(found / all) : "–",
+      ).children,
+    );
+  });
+  replaceChanged(at("one-tensors"), rows);
+  const refusals = (round.recentRefusals ?? []).map(({ clientId, code, reason }) => cells(clientId, code, reason)).reverse();
+  replaceChanged(at("one-refusals"), refusals.length > 0 ? refusals : [cells("none", "", "")]);
+  if (changed) replaceChanged(at("one-submissions"), []);
+  try {
+    const found = await collect(client.listSubmissions(round.name), SHOWN_SUBMISSIONS);
+    const lines = found.map(({ clientId, numTuples, numBytes, weight }) =>
+      cells(clientId, Number(numTuples), bytesText(Number(numBytes)), Number(weight ?? 1)),
+    );
+    replaceChanged(at("one-submissions"), lines);
+    const all = Number(round.numSubmissions);
+    at("one-note").textContent = `${found.length < all ? `The first ${found.length} of ${plural(all, "client")}` : plural(all, "client")}, by id.`;
+  } catch (error) {
+    at("one-note").textContent = error.message; // not every role may see who has submitted
+  }
+}
+
+const namedRound = () => decodeURIComponent(location.hash.slice(1));
+
+function showView() {
+  const name = namedRound();
+  const round = rounds.find((each) => idOf(each) === name);
+  at("one-round").hidden = round === undefined;
+  at("all-rounds").hidden = round !== undefined;
+  if (round !== undefined) return showOne(round);
+  showList();
+  return undefined;
+}
+
+function showList() {
+  const words = at("search").value.trim().toLowerCase();
+  const fits = (round) =>
+    (shownState === "" || shortState(round.state, "ROUND_STATE_") === shownState) &&
+    [idOf(round), ...round.spec.tensors.map(({ name }) => name)].some((text) => text.toLowerCase().includes(words));
+  const newest = rounds.filter(fits).reverse();
+  replaceChanged(at("rounds"), newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map((round) => roundCard(round)));
+  at("none-fits").hidden = newest.length > 0 || rounds.length === 0;
+  at("more").hidden = newest.length <= SHOWN_ROUNDS;
+  at("no-rounds").hidden = rounds.length > 0;
+}
+
+function showTotals() {
   at("open-rounds").textContent = rounds.filter((round) => !hasEnded(round)).length.toLocaleString("en");
   at("ended-rounds").textContent = rounds.filter(hasEnded).length.toLocaleString("en");
   const sum = (count) => rounds.reduce((total, round) => total + count(round), 0);
   at("submissions").textContent = sum((round) => Number(round.numSubmissions)).toLocaleString("en");
   at("refused").textContent = sum((round) => Number(round.numRefused)).toLocaleString("en");
   at("received").textContent = bytesText(sum(receivedOf));
-  replaceChanged(at("rounds"), newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map(roundCard));
-  at("no-rounds").hidden = rounds.length > 0;
-  at("more").hidden = rounds.length <= SHOWN_ROUNDS;
 }
 
-function showRate(rounds) {
+function showRate() {
   const now = performance.now();
   const bytes = new Map(rounds.map((round) => [round.name + round.createTime, receivedOf(round)]));
   if (lastBytes !== null) {
@@ -186,6 +268,45 @@ function showRate(rounds) {
   at("area").setAttribute("d", points.length > 1 ? `M${begin},40L${points.join("L")}L120,40Z` : "");
   at("rate").textContent = `${bytesText(rates[rates.length - 1] ?? 0)}/s`;
   at("peak").textContent = rates.length > 0 ? `highest ${bytesText(Math.max(...rates))}/s` : "";
+}
+
+function stalenessText(counts) {
+  const all = counts.reduce((sum, count) => sum + count, 0);
+  if (all === 0) return "–";
+  const mean = counts.reduce((sum, count, staleness) => sum + count * staleness, 0) / all;
+  return `mean ${mean.toFixed(1)}, most ${counts.findLastIndex((count) => count > 0)}`;
+}
+
+function cutText({ lastCutCause, lastCutTime }) {
+  if (!lastCutTime) return "–";
+  const ago = Math.max(0, (Date.now() - Date.parse(lastCutTime)) / 1000);
+  return `${shortState(lastCutCause, "CUT_CAUSE_")}, ${ago < 120 ? `${Math.round(ago)} s` : timeText(ago)} ago`;
+}
+
+function showStreams(streams) {
+  const now = performance.now();
+  const commits = new Map();
+  const rows = streams.map((stream) => {
+    const key = stream.name + stream.createTime;
+    const count = Number(stream.numCommits);
+    const last = lastCommits.get(key);
+    commits.set(key, { count, now });
+    const rate = last ? (1000 * Math.max(0, count - last.count)) / Math.max(1, now - last.now) : null;
+    const cell = (textContent, className = "number") => element("td", { className, textContent });
+    return element(
+      "tr",
+      {},
+      cell(stream.name.replace("streams/", ""), ""),
+      cell(Number(stream.version).toLocaleString("en")),
+      cell(`${Number(stream.numBuffered).toLocaleString("en")} of ${Number(stream.spec.buffer).toLocaleString("en")}`),
+      cell(rate === null ? "–" : Number(rate.toPrecision(3)).toLocaleString("en")),
+      cell(stalenessText((stream.stalenessCounts ?? []).map(Number)), ""),
+      cell(cutText(stream), ""),
+    );
+  });
+  lastCommits = commits;
+  replaceChanged(at("streams"), rows);
+  at("streams-section").hidden = rows.length === 0;
 }
 
 function showTasks(tasks) {
@@ -240,16 +361,22 @@ async function collect(generator, most) {
 
 async function update() {
   try {
-    const [info, rounds, tasks] = await Promise.all([
+    const [info, streams, listed, tasks] = await Promise.all([
       client.info(),
+      collect(client.listStreams(), SHOWN_STREAMS),
       collect(client.listRounds(), 5000),
       collect(client.listTasks(), 5000).catch(() => []), // not every role may see tasks
     ]);
     showServer(info);
-    showRounds(rounds);
-    showRate(rounds);
+    showStreams(streams);
+    rounds = listed;
+    lastAnswer = new Date();
+    showTotals();
+    showRate();
+    await showView();
     showTasks(tasks);
     at("content").hidden = false;
+    at("content").classList.remove("stale");
     at("sign-in").hidden = true;
     at("problem").hidden = true;
     at("updated").textContent = `Updated ${new Date().toLocaleTimeString()}.`;
@@ -261,7 +388,8 @@ async function update() {
     }
     at("problem").textContent = needsToken && !client.token ? "This server needs a token." : error.message;
     at("problem").hidden = false;
-    at("server").textContent = needsToken ? "" : "no answer";
+    at("server").textContent = needsToken ? "" : lastAnswer ? `last seen ${lastAnswer.toLocaleTimeString()}` : "no answer";
+    at("content").classList.add("stale"); // what it shows is of then
   }
 }
 
@@ -279,8 +407,30 @@ at("pause").addEventListener("click", () => {
 at("more").addEventListener("click", () => {
   showsAll = !showsAll;
   at("more").setAttribute("aria-pressed", `${showsAll}`);
-  update();
+  showList();
 });
+at("search").addEventListener("input", showList);
+at("filter").addEventListener("submit", (event) => event.preventDefault());
+for (const chip of document.querySelectorAll("#filter button")) {
+  chip.addEventListener("click", () => {
+    shownState = chip.dataset.state;
+    for (const each of document.querySelectorAll("#filter button")) each.setAttribute("aria-pressed", `${each === chip}`);
+    showList();
+  });
+}
+addEventListener("hashchange", async () => {
+  await showView();
+  const title = at(at("one-round").hidden ? "rounds-title" : "one-title");
+  title.scrollIntoView();
+  if (title.tabIndex === -1) title.focus();
+});
+at("first-curl").textContent =
+  `curl ${location.origin}/v1/rounds -H 'content-type: application/json' \\\n` +
+  `  -d '{"spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000}]}}'`;
+at("first-python").textContent =
+  'import sparseagg as sa\n' +
+  'client = sa.Client("HOST:8001")  # the address of gRPC\n' +
+  'client.create_round(sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)]))';
 at("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(TOKEN, at("token").value.trim());

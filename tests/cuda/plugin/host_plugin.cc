@@ -1,6 +1,7 @@
 // A CUDA plug-in whose device is the host: all of the way from a program to the engine, on machines without a GPU.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cuda/cuda_engine.h"
 #include "cuda/device/host_device.h"
@@ -8,13 +9,21 @@
 
 namespace sparseagg::cuda {
 
+constexpr int kNumDevices = 3;  // of a machine with such devices
+
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback,
-                                                         DeviceWork work) {
+                                                         DeviceWork work, const DeviceChoice& choice) {
   DeviceEngineOptions options;
   options.cpu = cpu;
   if (work == DeviceWork::kLarge) options.tuning.min_merge_values = Tuning::kMinLargeMergeValues;
   options.on_fallback = std::move(on_fallback);
-  return std::make_unique<DeviceEngine>(std::make_unique<HostDevice>(), options);
+  if (choice.num_devices > kNumDevices) return absl::UnavailableError("no usable GPU: there are not so many");
+  options.memory_budget_bytes = choice.memory_bytes;
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int i = 0; i < (choice.num_devices == 0 ? kNumDevices : choice.num_devices); ++i) {
+    devices.push_back(std::make_unique<HostDevice>(HostDeviceOptions{.ordinal = i}));
+  }
+  return std::make_unique<DeviceEngine>(std::move(devices), options);
 }
 
 }  // namespace sparseagg::cuda

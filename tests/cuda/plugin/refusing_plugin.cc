@@ -4,7 +4,8 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork,
+                                                         const DeviceChoice&) {
   return CheckDriver(REFUSED_DRIVER, 13000, "550.54.15");
 }
 

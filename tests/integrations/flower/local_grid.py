@@ -14,6 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+_IDS = itertools.count()  # of messages, of all grids: as in Flower, those of two runs differ
+
 
 class LocalGrid(Grid):
     """Runs one waiting client each time that replies are asked for.
@@ -39,7 +41,6 @@ class LocalGrid(Grid):
         self.received: dict[int, list[int]] = {partition: [] for partition in range(nodes)}
         self.replies: list[Message] = []
         self._waiting: dict[str, Message] = {}
-        self._ids = itertools.count()
         ids = self._rng.choice(1 << 40, nodes, replace=False)
         self.contexts = {
             int(node): Context(1, int(node), {"partition-id": partition, "num-partitions": nodes}, RecordDict(), {})
@@ -66,7 +67,7 @@ class LocalGrid(Grid):
         """Keeps the messages."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = f"{next(self._ids):08d}"
+            message.metadata.__dict__["_message_id"] = f"{next(_IDS):08d}"
             ids.append(message.metadata.message_id)
             self._waiting[message.metadata.message_id] = message
             self.sent[self._partition(message.metadata.dst_node_id)].append(_num_bytes(message))
@@ -87,7 +88,7 @@ class LocalGrid(Grid):
             reply = self.app(message, self.contexts[node])
         except Exception as error:  # Flower reports any
             reply = Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
-        reply.metadata.__dict__["_message_id"] = f"{next(self._ids):08d}"
+        reply.metadata.__dict__["_message_id"] = f"{next(_IDS):08d}"
         self.received[self._partition(node)].append(_num_bytes(reply))
         self.replies.append(reply)
         return [reply]

@@ -69,7 +69,7 @@ class SuperLink:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "TMPDIR": str(folder),
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
         }
 
     def __enter__(self) -> SuperLink:

@@ -81,10 +81,17 @@ def run(
         return MetricRecord({"version": version})
 
     grid = LocalGrid(app, NODES) if grid is None else grid
+    resume = {name: more.pop(name) for name in ("initial_version", "arrays") if name in more}
     settings = {"sparse": ["embedding.weight"], "concurrency": 6, "buffer": 3, "seed": 1, **more}
     strategy = SparseFedBuff(**settings)
     result = strategy.start(
-        grid, initial(), versions, timeout, train_config=ConfigRecord(config or {}), evaluate_fn=evaluate
+        grid,
+        resume.pop("arrays", initial()),
+        versions,
+        timeout,
+        train_config=ConfigRecord(config or {}),
+        evaluate_fn=evaluate,
+        **resume,
     )
     assert list(result.evaluate_metrics_serverapp) == list(models)
     last = arrays_of(result.arrays)
@@ -117,6 +124,37 @@ def test_a_server_has_the_versions_and_gives_the_same_bits(tmp_path: Any) -> Non
     for version, arrays in models.items():
         for name, array in arrays.items():
             np.testing.assert_array_equal(others[version][name], array)
+
+
+def test_a_run_goes_on_with_the_stream_of_an_earlier_one(tmp_path: Any) -> None:
+    trained: list[Trained] = []
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])
+    with sa.Client(":local:") as client:
+        again = {"server": client, "stream_id": "kept", "options": {"result_ttl": 600}}
+        _, first = run(app, versions=3, **again)
+        stream = client.get_stream("kept")
+        del trained[9:]
+        _, resumed = run(app, versions=6, initial_version=0, **again)
+        assert list(resumed) == list(range(7))
+        for version in range(4):  # the first run's, applied again to the same initial model
+            for name, array in first[version].items():
+                np.testing.assert_array_equal(resumed[version][name], array)
+        check_versions(trained, resumed, 3)
+        record = ArrayRecord({name: Array(array) for name, array in resumed[5].items()})
+        _, last = run(app, versions=7, initial_version=5, arrays=record, **again)
+        assert list(last) == [5, 6, 7]
+        for name, array in resumed[6].items():
+            np.testing.assert_array_equal(last[6][name], array)
+        with pytest.raises(
+            sa.errors.InvalidArgumentError, match="initial_version is 8, and streams/kept has 7 versions"
+        ):
+            run(app, versions=9, initial_version=8, **again)
+        client.get_round("kept.v1").delete()
+        with pytest.raises(
+            sa.errors.FailedPreconditionError, match="only versions from 2 on, and initial_version is 0"
+        ):
+            run(app, versions=9, initial_version=0, **again)
+        assert stream.refresh().version == 8
 
 
 def test_failing_and_bad_clients_cost_their_own_updates_alone(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,32 +1,124 @@
-"""The certificate of a version of a stream, and its replay."""
+"""Certificates, receipts and bundles of versions of a stream."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import numpy as np
+import pytest
 import sparseagg as sa
+from sparseagg import errors
+from sparseagg._internal.certificates import cbor
+
+TENSOR = sa.TensorSpec("v", "float32", num_rows=100, row_width=2)
+BOUND = {"numerics": "fixed_point", "value_bound": 4.0}
+SPECS = {
+    "uniform": {},
+    "by weight": {"weighting": "by_weight"},
+    "uniform fixed point": BOUND,
+    "fixed point by weight": {"weighting": "by_weight", "weight_bound": 4.0, **BOUND},
+}
 
 
-def test_a_version_is_certified_exported_and_computed_again(start_server, tmp_path):
+@pytest.fixture
+def keys(tmp_path):
     private, public = tmp_path / "key", tmp_path / "key.pub"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
     subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    server = start_server("--certificate-key", str(private), "--data-dir", str(tmp_path / "data"))
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", num_rows=100, row_width=2)], op="mean", certificate=True, allow_export=True
-    )
-    rng = np.random.default_rng(3)
+    return private, public
+
+
+@pytest.fixture
+def client(start_server, keys, tmp_path):
+    server = start_server("--certificate-key", str(keys[0]), "--data-dir", str(tmp_path / "data"))
     with sa.Client(server.address) as client:
-        stream = client.stream(spec, buffer=6, staleness=sa.staleness.polynomial(0.5), max_staleness=3)
-        for number in range(12):
-            keys = np.sort(rng.choice(100, 30, replace=False))
-            base = 0 if number < 6 else number % 2
-            stream.submit(f"c{number % 4}", {"v": (keys, rng.random((30, 2)))}, base_version=base)
-        result = stream.result(2)["v"]
-        version = stream.round(2)
-        version.export(tmp_path / "bundle")
-        lines = sa.certificates.verify(version.certificate(), public.read_bytes(), bundle=tmp_path / "bundle")
+        yield client
+
+
+def fill(client, **options):
+    """A stream with two versions of 6 commits each by 4 clients; in the second one, their base versions differ."""
+    spec = sa.RoundSpec([TENSOR], op="mean", certificate=True, allow_export=True, **options)
+    stream = client.stream(spec, buffer=6, staleness=sa.staleness.polynomial(0.5), max_staleness=3)
+    rng = np.random.default_rng(3)
+    for number in range(12):
+        keys = np.sort(rng.choice(100, 30, replace=False))
+        base = 0 if number < 6 else number % 2
+        weight = 1.0 + number / 7 if "weighting" in options else None
+        update = {"v": (keys, rng.random((30, 2), np.float32))}
+        stream.submit(f"c{number % 4}", update, weight, base_version=base, submission_id=f"s{number}")
+    return stream
+
+
+@pytest.mark.parametrize("options", SPECS.values(), ids=SPECS.keys())
+def test_a_version_is_certified_exported_and_computed_again(client, keys, tmp_path, options):
+    stream = fill(client, **options)
+    for number in (1, 2):  # in the first one, all staleness weights are 1
+        result = stream.result(number)["v"]
+        version, folder = stream.round(number), tmp_path / f"bundle-{number}"
+        version.export(folder)
+        lines = sa.certificates.verify(version.certificate(), keys[1].read_bytes(), bundle=folder)
         assert "computed again" in lines[-1]
-    replayed = sa.certificates.replay(tmp_path / "bundle")["v"]
-    assert replayed.values.tobytes() == result.values.tobytes()
+        command = [sys.executable, "-m", "sparseagg", "replay", folder, "-o", tmp_path / f"{number}.npz"]
+        subprocess.run(command, check=True)
+        with np.load(tmp_path / f"{number}.npz") as file:
+            assert file["v.values"].tobytes() == result.values.tobytes()
+            assert file["v.keys"].tolist() == result.keys.tolist()
+
+
+def test_receipts_of_versions_name_the_commit_and_its_base_version(client, keys):
+    stream = fill(client)
+    version = stream.round(2)
+    certificate = version.certificate()
+    listed = version.submissions()
+    assert [each.client_id for each in listed] == ["c0", "c1", "c2", "c2", "c3", "c3"]
+    salts = set()
+    for place, each in enumerate(listed):
+        receipt = version.receipt(each.client_id, each.submission_id)
+        assert (receipt.client_id, receipt.leaf_index) == (each.client_id, place)
+        salt, client_id, submission_id, weight, base_version, content = cbor.decode(receipt.leaf)
+        assert client_id == f"{each.client_id}\0{each.stream.position:016x}"
+        assert (submission_id, weight, base_version) == (each.submission_id, 1.0, each.stream.base_version)
+        assert content[:2] == ["v", 30]
+        salts.add(salt)
+        [_, line] = sa.certificates.verify(certificate, keys[1].read_bytes(), receipt=receipt)
+        assert f"of client '{each.client_id}', computed from version {base_version}, counts" in line
+    assert len(salts) == len(listed)
+    assert version.receipt("c0").leaf == version.receipt("c0", "s8").leaf
+    with pytest.raises(errors.FailedPreconditionError, match="client 'c2' has several commits in the version"):
+        version.receipt("c2")
+    for client_id, submission_id in (("c2", "s0"), ("c", ""), ("c9", "")):
+        with pytest.raises(errors.NotFoundError, match=f"client '{client_id}' has no submission"):
+            version.receipt(client_id, submission_id)
+
+
+def test_promises_of_a_version_that_is_being_filled(client, keys):
+    stream = fill(client, mean_divisor="submissions")
+    update = {"v": ([3], np.ones((1, 2), np.float32))}
+    stream.submit("late", update, base_version=1, submission_id="x")
+    promise = stream.round(3).receipt("late", "x")
+    assert promise.leaf_index is None
+    assert stream.withdraw("late", "x")
+    with pytest.raises(errors.NotFoundError, match="client 'late' has no submission 'x' that counts"):
+        stream.round(3).receipt("late", "x")
+    stream.submit("other", update, base_version=1)
+    stream.cut()
+    with pytest.raises(sa.certificates.VerificationError, match="client 'late' was withdrawn, says the certificate"):
+        sa.certificates.verify(stream.round(3).certificate(), keys[1].read_bytes(), receipt=promise)
+
+
+def test_one_per_client_and_rounds(client, keys):
+    spec = sa.RoundSpec([TENSOR], op="sum", certificate=True)
+    stream = client.stream(spec, buffer=1, one_per_client=True)
+    update = {"v": ([3], np.ones((1, 2), np.float32))}
+    stream.submit("a", update, base_version=0, submission_id="x")
+    version = stream.round(1)
+    certificate = version.certificate()
+    receipt = version.receipt("a")
+    assert cbor.decode(receipt.leaf)[1:5] == ["a", "x", 1.0, 0]
+    assert len(sa.certificates.verify(certificate, keys[1].read_bytes(), receipt=receipt)) == 2
+    rnd = client.create_round(spec)
+    rnd.submit("a", update, submission_id="y")
+    assert cbor.decode(rnd.receipt("a", "y").leaf)[1:5] == ["a", "y", 1.0, None]
+    with pytest.raises(errors.NotFoundError, match="client 'a' has no submission 'z'"):
+        rnd.receipt("a", "z")

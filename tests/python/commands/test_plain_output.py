@@ -182,6 +182,9 @@ def test_error_keeps_the_lines_of_its_own_text_alone():
     assert repr(sa.errors.NotFoundError("\x1b")) == "NotFoundError('\\x1b')"
 
 
+TAGS = ("table", "tr", "th", "td")
+
+
 def test_representations_of_what_a_server_says_are_plain_text(hostile):
     with sa.Client(hostile) as client:
         opened = client.get_round("r")
@@ -197,7 +200,10 @@ def test_representations_of_what_a_server_says_are_plain_text(hostile):
         ):
             assert "owned" in repr(shown)
             assert repr(shown).isprintable()
-            assert not hasattr(shown, "_repr_html_"), "clean it as repr, and escape it"
+            if hasattr(shown, "_repr_html_"):
+                text = shown._repr_html_()
+                assert text.isprintable()
+                assert set(re.findall(r"<[^>]*>?", text)) <= {f"<{end}{tag}>" for end in ("", "/") for tag in TAGS}
 
 
 def test_progress_bar_shows_a_label_as_plain_text():

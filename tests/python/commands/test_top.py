@@ -23,7 +23,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.commands import top
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.commands.top_look import Look, Rate, look_at, rates
+from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, look_at, rates
 from sparseagg.cluster import Cluster
 
 rich_console = pytest.importorskip("rich.console")
@@ -151,6 +151,21 @@ def test_top_ends_with_control_c_as_with_q(start_top, server):
     assert terminal.modes() == terminal.modes_before
     assert MAIN_SCREEN in terminal.written
     assert b"Traceback" not in terminal.written
+
+
+def test_top_shows_a_stream(start_top, start_server):
+    server = start_server()
+    terminal = start_top("--address", server.address)
+    with sa.Client(server.address) as client:
+        stream = client.stream(SPEC, buffer=3, staleness=[1, 0.5], stream_id="clicks")
+        terminal.wait_for("STREAM +VERSION +BUFFERED +COMMITS")
+        terminal.wait_for("clicks +1 +0 of 3 +0 +0 +– +– +– ")
+        for _ in range(4):  # of which the last one is stale by 1
+            stream.submit("a", UPDATE, base_version=0)
+        terminal.wait_for(r"clicks +2 +1 of 3 +4 +[\d.]+( k)? +0.2 +1 +full \d\d:\d\d:\d\d")
+        terminal.wait_for(r"clicks\.v1 +done +3 ")
+        stream.cut()
+        terminal.wait_for(r"clicks +3 +0 of 3 +4 +[\d.]+ +0.2 +1 +call \d\d:\d\d:\d\d")
 
 
 def test_top_waits_for_a_server_that_has_gone(start_top, start_server):
@@ -315,6 +330,22 @@ def test_rates_of_a_new_round_begin_at_zero(seen):
     other = changed(info, 400, 40, name="rounds/other")
     now = dataclasses.replace(seen, at=12.0, rounds=(again, other))
     assert rates(before, now) == {info.name: Rate(50.0, 10.0), "rounds/other": Rate(200.0, 20.0)}
+
+
+def test_commits_a_second_of_streams(seen, server):
+    with sa.Client(server.address) as client:
+        stream = client.stream(SPEC, buffer=3)
+        info = stream.info
+        stream.delete()
+
+    def look(at: float, commits: int, **fields) -> Look:
+        return dataclasses.replace(seen, at=at, streams=(dataclasses.replace(info, num_commits=commits, **fields),))
+
+    assert commit_rates(None, look(1.0, 5)) == {}
+    assert commit_rates(look(1.0, 5), look(3.0, 25)) == {info.name: 10.0}
+    assert commit_rates(look(1.0, 5), look(3.0, 1)) == {info.name: 0.0}  # a restart
+    again = info.create_time.replace(year=2000)
+    assert commit_rates(look(1.0, 5), look(3.0, 8, create_time=again)) == {info.name: 4.0}  # another stream
 
 
 def drawn(*arguments, width: int = 200, **options) -> str:

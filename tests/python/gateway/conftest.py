@@ -10,13 +10,7 @@ from collections.abc import Iterator
 import browser
 import pytest
 from real_server import REPOSITORY
-
-
-class QuietFiles(http.server.SimpleHTTPRequestHandler):
-    """Files, without a log."""
-
-    def log_message(self, *_: object) -> None:
-        pass
+from served import QuietFiles
 
 
 @pytest.fixture(scope="module")

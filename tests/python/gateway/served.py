@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 
 import numpy as np
@@ -19,6 +20,13 @@ SPEC = sa.RoundSpec(
     weighting="by_weight",
     return_counts=True,
 )
+
+
+class QuietFiles(http.server.SimpleHTTPRequestHandler):
+    """Files, without a log."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def client_page(origin: str, server) -> str:
@@ -61,6 +69,11 @@ def fill_status(server) -> None:
             failed.submit("phone-1", {"bias": (np.array([1]), np.array([np.nan], np.float32))})
         with pytest.raises(sa.SparseaggError):
             failed.finish()
+        stream = client.stream(spec, buffer=3, staleness=[1, 0.5], stream_id="clicks")
+        for base_version in (0, 0, 0, 0):  # the last one is stale by 1
+            keys = rng.choice(100_000, 50, replace=False)
+            update = {"embedding": (keys, rng.standard_normal((50, 16)).astype(np.float32))}
+            stream.submit("phone-1", update, 1.0, base_version=base_version)
     create_tasks(server.http_address, "news-42", ["phone"] * 4)
     lease = {"clientId": "phone-7", "labels": ["phone"], "timeout": "1s"}
     request(server.http_address, "POST", "/v1/tasks:lease", lease)

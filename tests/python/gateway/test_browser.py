@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
+import re
 import subprocess
 
 import browser
@@ -126,10 +127,21 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
     page.wait("document.querySelectorAll('#rounds > li').length >= 3")
     page.wait("document.querySelectorAll('#tasks tr').length >= 4")
     text = page.evaluate("return document.body.innerText")
-    for expected in ("news-41", "done", "news-42", "open", "24 submissions", "merge", "too-few", "failed",
+    for expected in ("news-41", "done", "news-42", "open", "24 submissions", "too-few", "failed",
                      "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
         assert expected in text, text
     page.wait("document.getElementById('line').getAttribute('d') !== ''")  # it goes on by itself
+    cells = page.evaluate("return [...document.querySelectorAll('#streams td')].map((cell) => cell.textContent)")
+    assert cells[:3] + cells[4:5] == ["clicks", "2", "1 of 3", "mean 0.3, most 1"]
+    assert re.fullmatch(r"full, \d+ (s|min) ago", cells[5])
+    with sa.Client(busy_server.address) as client:
+        stream = client.get_stream("clicks")
+        update = {"embedding": ([1], np.ones((1, 16), np.float32))}
+        stream.submit("phone-2", update, 1.0, base_version=1)
+        stream.cut()
+    page.wait("document.querySelectorAll('#streams td')[5].textContent.startsWith('call, ')")
+    assert page.evaluate("return document.querySelectorAll('#streams td')[1].textContent") == "3"
+    page.wait("/^[0-9]/.test(document.querySelectorAll('#streams td')[3].textContent)")
     if os.environ.get("SPARSEAGG_SCREENSHOTS"):
         with sa.Client(busy_server.address) as client:  # traffic for the chart
             rng = np.random.default_rng(4)
@@ -141,6 +153,54 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                 page.evaluate("window.seen = document.getElementById('updated').textContent")
     screenshot(page, HERE.parents[2] / "docs/status-page.png")
     assert page.errors() == []
+
+
+def rounds_of(page: browser.Page) -> list[str]:
+    return page.evaluate("return [...document.querySelectorAll('#rounds h3')].map((title) => title.textContent)")
+
+
+def test_status_page_finds_rounds_and_shows_one(driver, busy_server):
+    page = driver.open(f"http://{busy_server.http_address}/")
+    page.wait("document.querySelectorAll('#rounds > li').length >= 3")
+    page.evaluate("document.querySelector('#filter [data-state=failed]').click()")
+    assert rounds_of(page) == ["too-few"]
+    page.evaluate("document.querySelector('#filter [data-state=\"\"]').click()")
+    page.fill("#search", "NEWS-4")
+    assert rounds_of(page) == ["news-42", "news-41"]
+    page.fill("#search", "bias")
+    assert rounds_of(page) == ["too-few"]
+    page.fill("#search", "nobody")
+    assert page.evaluate("return [...document.querySelectorAll('#none-fits, #no-rounds')].map((e) => e.hidden)") == [
+        False,
+        True,
+    ]
+    page.fill("#search", "")
+    page.evaluate("document.querySelector('#rounds a[href=\"#news-41\"]').click()")
+    page.wait("document.querySelectorAll('#one-submissions tr').length === 24")
+    text = page.evaluate("return document.getElementById('one-round').innerText")
+    for expected in ("news-41", "24 submissions", "merge", "embedding", "float32", "100,000", "phone-23", "24 clients"):
+        assert expected in text, text
+    screenshot(page, HERE.parents[2] / "docs/status-round.png")
+    page.evaluate("location.hash = '#too-few'")
+    page.wait("document.getElementById('one-refusals').innerText.includes('INVALID_ARGUMENT')")
+    page.evaluate("location.hash = ''")
+    page.wait("document.getElementById('one-round').hidden && document.querySelectorAll('#rounds > li').length >= 3")
+    assert page.errors() == []
+
+
+def test_status_page_says_what_to_do_first_and_when_the_server_was_seen(driver, tmp_path):
+    from real_server import ServerProcess
+
+    server = ServerProcess(tmp_path / "log", *LOCAL)
+    page = driver.open(f"http://{server.http_address}/")
+    page.wait("!document.getElementById('no-rounds').hidden")
+    command = page.evaluate("return document.getElementById('first-curl').textContent")
+    assert subprocess.run(["bash", "-c", command], check=True, capture_output=True).stdout.startswith(b'{"name"')
+    page.wait("document.querySelectorAll('#rounds > li').length === 1")
+    assert server.stop() == 0
+    page.wait("document.getElementById('content').classList.contains('stale')")
+    assert page.evaluate("return document.getElementById('server').textContent").startswith("last seen ")
+    assert len(rounds_of(page)) == 1
 
 
 def test_status_page_saves_the_certificate_of_a_round(driver, tmp_path):
@@ -158,15 +218,18 @@ def test_status_page_saves_the_certificate_of_a_round(driver, tmp_path):
                 rnd.finish()
         page = driver.open(f"http://{server.http_address}/")
         page.wait("document.querySelectorAll('#rounds > li').length >= 2")
-        with_button = "return [...document.querySelectorAll('#rounds > li')].filter((li) => li.querySelector('button'))"
-        assert page.evaluate(f"{with_button}.map((li) => li.querySelector('h3').textContent)") == ["signed"]
+        page.evaluate("location.hash = '#plain'")
+        page.wait("document.getElementById('one-title').textContent === 'plain'")
+        assert page.evaluate("return document.querySelector('#one-card button')") is None
+        page.evaluate("location.hash = '#signed'")
+        page.wait("document.querySelector('#one-card button') !== null")
         page.evaluate(
             "window.saved = []; const made = URL.createObjectURL;"
             "URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return made(blob); };"
-            "document.querySelector('#rounds > li button').click()"
+            "document.querySelector('#one-card button').click()"
         )
         page.wait("window.saved.length === 1")
-        page.wait("document.querySelector('#rounds > li button').textContent === 'Certificate of 1 submission'")
+        page.wait("document.querySelector('#one-card button').textContent === 'Certificate of 1 submission'")
         with sa.Client(server.address) as client:
             envelope = client.get_round("signed").certificate().envelope
         assert page.evaluate("return window.saved[0]").encode() == envelope

@@ -304,11 +304,14 @@ def test_openapi_has_every_field_of_the_proto(address):
     assert re.fullmatch(in_path[0]["schema"]["pattern"], "a.b")
     assert not re.fullmatch(in_path[0]["schema"]["pattern"], "..")
 
+    described: dict[str, bool] = {}
+
     def check(message) -> None:
         if message.file.package == "google.protobuf":
             return
         properties = schemas[message.name]["properties"]
         assert properties.keys() == {field.json_name for field in message.fields}
+        described.update({f"{message.name}.{name}": "description" in each for name, each in properties.items()})
         for field in message.fields:
             if field.message_type is not None:
                 check(field.message_type)
@@ -322,6 +325,9 @@ def test_openapi_has_every_field_of_the_proto(address):
             fields = {field.name for field in methods[name].input_type.fields}
             assert names <= fields | {"round", "stream", "task"}
             assert fields - names <= {"name", "parent"}
+    # From the proto's comments. A field without one says all with its name.
+    assert sum(described.values()) > 0.5 * len(described), sorted(name for name in described if not described[name])
+    assert "description" in operations["CreateRound"]
     references = json.dumps(description).split('"#/components/schemas/')[1:]
     assert {reference.split('"')[0] for reference in references} <= schemas.keys()
 

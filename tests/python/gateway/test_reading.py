@@ -199,10 +199,10 @@ def test_status_page_does_not_shift_while_rounds_come(driver, start_server, widt
     page = driver.open("about:blank", width=width)
     page.devtools("Page.addScriptToEvaluateOnNewDocument", source=page_checks.COUNT_SHIFTS)
     page.go(f"http://{server.http_address}/")
-    page.wait("document.querySelectorAll('#rounds > li').length === 3")
+    page.wait("document.querySelectorAll('#rounds > li').length === 5")
     for i in range(2):
         submit(server, f"live-{i}")
-        page.wait(f"document.querySelectorAll('#rounds > li').length === {4 + i}")
+        page.wait(f"document.querySelectorAll('#rounds > li').length === {6 + i}")
     assert page.evaluate(page_checks.SHIFT) < 0.1  # "good" by web.dev
     page.close()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from cuda_plugins import plugin
-from fake_device import taken
+from fake_device import Library, taken
 from random_rounds import random_pools, random_spec, random_updates
 from sparseagg._internal.local import cuda_plugin
 from test_engine import floats, one
@@ -143,3 +143,32 @@ def test_a_forked_child_leaves_the_columns_alone(values: Any) -> None:
     child.join(60)
     assert child.exitcode == 0
     assert taken(values).tolist() == [[3, 4], [1, 2]]
+
+
+def test_aggregate_leaves_results_where_it_is_asked_to(library: Library) -> None:
+    spec, on_host = one(num_rows=10), [(np.array([7, 3]), floats(1, 2))]
+    on_device = [(library.array(np.array([7, 3])), library.array(floats(1, 2)))]
+    for updates in (on_host, on_device, on_host + on_device):
+        expected = sa.aggregate(on_host * len(updates), spec, device="cpu")["v"]
+        for options in (
+            {"result_device": "cuda"},
+            {"result_device": "cuda", "device": "cuda"},
+            {"result_device": "updates"},
+            {"result_device": "updates", "device": "cuda"},
+            {"result_device": "cpu", "device": "cuda"},
+            {"result_device": None},
+        ):
+            result = sa.aggregate(updates, spec, **options)["v"]
+            is_there = options["result_device"] == "cuda" or (
+                options["result_device"] == "updates" and updates is not on_host
+            )
+            assert isinstance(result, sa.DeviceTensorResult) == is_there, options
+            values = taken(result.values) if is_there else result.values
+            assert values.tobytes() == expected.values.tobytes()
+    assert library.host_copies == 0
+    result = sa.aggregate(on_host, spec, device="cpu", result_device="updates")["v"]
+    assert isinstance(result, sa.TensorResult)
+    with pytest.raises(sa.InvalidArgumentError, match="result_device is 'cuda', but device is 'cpu'"):
+        sa.aggregate(on_host, spec, device="cpu", result_device="cuda")
+    with pytest.raises(sa.InvalidArgumentError, match=r"result_device must be .* got 'gpu'"):
+        sa.aggregate(on_host, spec, result_device="gpu")

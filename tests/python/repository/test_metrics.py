@@ -65,6 +65,31 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     assert "client-name" not in text
 
 
+def test_metrics_count_commits_and_cuts_of_streams(metered) -> None:
+    update = {"v": (np.array([1]), np.ones(1, np.float32))}
+    with sa.Client(metered.address) as client:
+        stream = client.stream(SPEC, buffer=2, staleness=[1.0, 0.5, 0.25], stream_id="with-a-name")
+        client.stream(SPEC, buffer=9)
+        for base_version in (0, 0, 1, 0, 0):  # of staleness 0, 0, 0, 1 and 2
+            stream.submit("client-name", update, base_version=base_version)
+        text = read(metered.metrics_address)
+        assert value(text, "sparseagg_streams") == 2
+        assert value(text, "sparseagg_stream_buffered_commits") == 1
+        assert value(text, 'sparseagg_stream_cuts_total{cause="full"}') == 2
+        stream.cut()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="stale by 3"):
+            stream.submit("client-name", update, base_version=0)
+        stream.delete()
+        text = read(metered.metrics_address)
+    assert value(text, "sparseagg_streams") == 1
+    assert value(text, "sparseagg_stream_buffered_commits") == 0
+    assert value(text, 'sparseagg_stream_cuts_total{cause="call"}') == 1
+    assert value(text, "sparseagg_stream_staleness_count") == 5
+    assert value(text, "sparseagg_stream_staleness_sum") == 3
+    assert value(text, 'sparseagg_submissions_total{result="accepted"}') == 5
+    assert "with-a-name" not in text
+
+
 def http_requests(text: str) -> dict[tuple[str, str, str], float]:
     found = re.findall(r"^sparseagg_http_requests_total\{(.*)\} (\S+)$", text, re.MULTILINE)
     labels = [dict(re.findall(r'(\w+)="([^"]*)"', each)) for each, _ in found]

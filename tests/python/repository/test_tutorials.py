@@ -23,13 +23,31 @@ def _run(page: Path, *flags: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def test_first_round_does_what_it_says(tmp_path: Path) -> None:
+def _replaced(socket: str, flags: str) -> list[str]:
+    """Returns the flags for a socket in the place of the address that the tutorial's server has."""
+    own = f"--grpc-address {socket} --http-address none --metrics-address none"
+    return [
+        f"--replace=--grpc-address 127.0.0.1:8001{flags}={own}{flags}",
+        f"--replace=127.0.0.1:8001={socket}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "flags"),
+    [
+        ("first-round", ""),
+        ("growing", " --data-dir rounds"),
+        ("attackers", None),
+        ("heavy-hitters", None),
+        ("../howto/migrate", None),
+    ],
+)
+def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None) -> None:
     """As a reader does it, but at a socket of its own in the place of the address."""
     socket = f"unix:{tmp_path}/s"
     done = _run(
-        REPOSITORY / "docs/tutorials/first-round.md",
-        f"--replace=--grpc-address 127.0.0.1:8001=--grpc-address {socket} --http-address none --metrics-address none",
-        f"--replace=127.0.0.1:8001={socket}",
+        REPOSITORY / f"docs/tutorials/{page}.md",
+        *([] if flags is None else _replaced(socket, flags)),
         SPARSEAGG_ADDRESS=socket,
         SPARSEAGG_SERVER=server_binary(),
     )
@@ -42,6 +60,10 @@ def test_first_round_does_what_it_says(tmp_path: Path) -> None:
         ("```sh\necho a\n```\n```text\nb\n```\n", "+a"),
         ("```sh\nfalse\n```\n", "status 1 of: false"),
         ('```python title="x.py"\nprint(3)\n```\n```sh\npython x.py\n```\n```text\n4\n```\n', "-4"),
+        (
+            '```python title="x.py"\nprint(3)\n```\n```diff title="x.py"\n-print(4)\n+print(5)\n```\n',
+            "has 0 times",
+        ),
         ('```sh title="second terminal"\necho no\n```\n', "does not listen"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import random
 import threading
 import time
@@ -20,7 +21,9 @@ from crash.server import Server
 from crash.updates import SPEC, Client, arrays_of, digest, digest_of, expected
 
 BUFFER = 7
-WEIGHTS = [1.0, 0.5, 0.375, 0.25] + [0.125] * 60  # exact products, so that NumPy's sums are the expected bits
+EXACT_WEIGHTS = (1.0, 0.5, 0.375, 0.25) + (0.125,) * 60  # exact products, so that NumPy's sums are the expected bits
+ROUNDED_WEIGHTS = tuple(sa.staleness.polynomial(0.5)(each) for each in range(64))
+REPLAY_SPEC = dataclasses.replace(SPEC, certificate=False)  # which a merge without a round has none of
 
 
 class StreamCycle(Cycle):
@@ -37,6 +40,7 @@ class StreamCycle(Cycle):
     ) -> None:
         super().__init__(server, rng, point, is_at_restart(point) or point.endswith(("_delete", "stream_deleted")))
         self._id = f"stream-{number}"
+        self._weights = rng.choice([EXACT_WEIGHTS, ROUNDED_WEIGHTS])
         self._submitted_alone = clients
         self._batches = batches
         self._lock = threading.Lock()
@@ -72,7 +76,7 @@ class StreamCycle(Cycle):
         return self._finish()
 
     def _open(self, client: sa.Client) -> sa.Stream:
-        return client.stream(SPEC, buffer=BUFFER, staleness=WEIGHTS, stream_id=self._id)
+        return client.stream(SPEC, buffer=BUFFER, staleness=self._weights, stream_id=self._id)
 
     def _guarded(self, work: Callable[[Any], None], argument: Any) -> None:
         try:
@@ -149,7 +153,7 @@ class StreamCycle(Cycle):
         return last
 
     def _read(self, stream: sa.Stream, last: int) -> list[str]:
-        """Returns the hash of each version, which is compared with a sum over its list; checks who is in which."""
+        """Returns the hash of each version, which is computed again from its commits; checks who is in which."""
         versions: list[sa.StreamVersion] = []
         while len(versions) < last:
             versions += stream.watch(versions[-1].version if versions else 0)
@@ -171,11 +175,17 @@ class StreamCycle(Cycle):
             if len(listed) > BUFFER or (version.cause == "full" and len(listed) != BUFFER):
                 raise Failure(f"version {version.version}, cut by {version.cause}, has {len(listed)} commits")
             for name, place in places.items():
-                if self._places.get(name, place) != place or place.weight != WEIGHTS[place.staleness]:
+                if self._places.get(name, place) != place or place.weight != self._weights[place.staleness]:
                     raise Failure(f"{name} is at {place}, and was told {self._places.get(name)}")
             hashes.append(digest_of(stream.result(version.version)["v"]))
-            if hashes[-1] != digest(*_sum_of([(self._sent[name], place) for name, place in places.items()])):
-                raise Failure(f"version {version.version} is not the sum of its list")
+            log = sorted(
+                ((self._sent[name], place) for name, place in places.items()),
+                key=lambda each: (each[0].id, each[1].position),
+            )
+            if hashes[-1] != digest_of(_replayed(log)):
+                raise Failure(f"version {version.version} has other bits than sa.aggregate over its commits")
+            if self._weights is EXACT_WEIGHTS and hashes[-1] != digest(*_sum_of(log)):
+                raise Failure(f"version {version.version} is not the sum of its commits")
         if any(number != 1 for number in counted.values()):
             raise Failure("a commit is in two versions")
         if missing := self._places.keys() - counted.keys() - self._withdrawn:
@@ -190,12 +200,17 @@ class StreamCycle(Cycle):
         return hashes
 
 
-def _sum_of(commits: list[tuple[Client, sa.StreamPlace]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sum by numpy alone, in the order of client ids and positions."""
-    ordered = sorted(commits, key=lambda each: (each[0].id, each[1].position))
+def _replayed(log: list[tuple[Client, sa.StreamPlace]]) -> sa.TensorResult:
+    """What the engine of this process merges of the commits, in this order."""
+    commits = [({"v": (who.keys, who.rows)}, who.weight * place.weight) for who, place in log]
+    return sa.aggregate(commits, REPLAY_SPEC)["v"]
+
+
+def _sum_of(log: list[tuple[Client, sa.StreamPlace]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sum of the commits in this order, by NumPy alone."""
     return expected(
         [
             Client(f"{index:06}", who.keys, who.rows, who.weight * place.weight, False, 0, False, False)
-            for index, (who, place) in enumerate(ordered)
+            for index, (who, place) in enumerate(log)
         ]
     )

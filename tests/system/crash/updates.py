@@ -39,6 +39,14 @@ class Client:
     error: BaseException | None = None
 
 
+def _rows(rng: np.random.Generator, num_keys: int) -> np.ndarray:
+    """Random rows; some values are so large that others are lost beside them, so that bits depend on the order."""
+    rows = rng.standard_normal((num_keys, WIDTH)).astype(np.float32)
+    is_large = rng.random(rows.shape) < 1 / 8
+    rows[is_large] = np.copysign(np.float32(2.0**100), rows[is_large])
+    return rows
+
+
 def make_client(index: int, content_seed: int) -> Client:
     """A client whose update depends on its index and the seed only."""
     rng = np.random.default_rng([content_seed, index])
@@ -48,7 +56,7 @@ def make_client(index: int, content_seed: int) -> Client:
     return Client(
         id=f"client-{index:03}",
         keys=np.sort(rng.choice(NUM_ROWS, num_keys, replace=False)),
-        rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
+        rows=_rows(rng, int(num_keys)),
         weight=float(rng.integers(1, 5)),
         resumable=bool(rng.integers(2)),
         chunk_bytes=int(rng.choice([100_000, 1 << 20] if is_large else [256, 1024, 1 << 20])),
@@ -64,7 +72,7 @@ def make_batch(index: int, content_seed: int) -> list[Client]:
         Client(
             id=f"batch-{index}-{number:03}",
             keys=np.sort(rng.choice(NUM_ROWS, num_keys, replace=False)),
-            rows=rng.standard_normal((num_keys, WIDTH)).astype(np.float32),
+            rows=_rows(rng, int(num_keys)),
             weight=float(rng.integers(1, 5)),
             resumable=False,
             chunk_bytes=BATCH_CHUNK_BYTES,

@@ -18,6 +18,7 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg._internal.base.arguments import checked_integer
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
@@ -102,7 +103,7 @@ class SparseFedBuff:
         token: TokenArgument = None,
         stream_id: str | None = None,
         optimizer: RowOptimizer | None = None,
-        op: str = "mean",
+        op: Op = "mean",
         options: Mapping[str, Any] | None = None,
         min_nodes: int = 1,
         seed: int | None = None,
@@ -136,22 +137,38 @@ class SparseFedBuff:
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        initial_version: int | None = None,
     ) -> Result:
         """Runs until there are so many versions.
 
+        After the end of a run, another one goes on with its stream, given ``stream_id`` and ``initial_version``: all
+        versions since then are applied first, and commits of the version that is being filled count.
+
         Args:
             grid: Flower's.
-            initial_arrays: version 0.
-            num_versions: of the stream.
+            initial_arrays: version 0, or ``initial_version``.
+            num_versions: of the stream, with those of earlier runs.
             timeout: seconds after which a client that has not replied is replaced. The run ends when no reply has come,
                 and no other client could be asked, for so long.
             train_config: for each message; "server-round" is added: the version that is being filled.
-            evaluate_fn: of a version and its model; called with version 0, too.
+            evaluate_fn: of a version and its model; called with the initial version, too.
+            initial_version: the version of the stream that ``initial_arrays`` are: 0 for the model that the stream
+                began with, or that of a model that ``evaluate_fn`` has kept. An optimizer must have the state of then.
+                None: the stream is new.
+
+        Raises:
+            FailedPreconditionError: the stream has commits, and ``initial_version`` is None; or versions since then
+                have expired (``result_ttl`` of the options).
+            InvalidArgumentError: there is no such version yet.
 
         Returns:
             The last model; ``train_metrics_clientapp`` and ``evaluate_metrics_serverapp`` by version.
         """
-        run = _Run(self, grid, initial_arrays, timeout, train_config or ConfigRecord(), evaluate_fn)
+        if initial_version is not None:
+            checked_integer("initial_version must be 0 or more", initial_version, 0, 1 << 62)
+        config = train_config or ConfigRecord()
+        run = _Run(self, grid, initial_arrays, timeout, config, evaluate_fn, initial_version)
         try:
             run.go_on_until(num_versions)
         finally:
@@ -171,13 +188,16 @@ class _Run:
         timeout: float,
         config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        initial_version: int | None,
     ) -> None:
         self._strategy, self._grid, self._timeout, self._evaluate_fn = strategy, grid, timeout, evaluate_fn
         self._config = dict(config)
         sparse, elements = strategy._names
         widths, settings = sparse_layout(arrays, sparse, elements, strategy._arrays_key, strategy._weight_key)
         self._sparse = set(widths)
-        self.model = Model({name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, 0)
+        self.model = Model(
+            {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, initial_version or 0
+        )
         self._downlink = Downlink(self.model, list(widths), settings, False, strategy._history_bytes)
         self.result = Result()
         self._waiting: dict[str, _Sent] = {}
@@ -187,13 +207,13 @@ class _Run:
         given = strategy._server
         self._client = given if isinstance(given, sa.Client) else sa.Client(given, **strategy._credentials)
         try:
-            self._stream = self._open_stream()
+            self._stream = self._open_stream(initial_version)
         except BaseException:
             self._close_client()
             raise
         self._evaluate()
 
-    def _open_stream(self) -> Any:
+    def _open_stream(self, initial_version: int | None) -> Any:
         strategy, tables = self._strategy, self._tables(self.model)
         tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
         spec = sa.RoundSpec(tensors, **strategy._options)
@@ -201,9 +221,19 @@ class _Run:
         stream = self._client.stream(
             spec, buffer=strategy._buffer, staleness=strategy._table, stream_id=strategy._stream_id
         )
-        if stream.info.version != 1 or stream.info.num_buffered:
+        info = stream.refresh()
+        if initial_version is None and (info.version != 1 or info.num_buffered):
             raise sa.errors.FailedPreconditionError(
-                f"{stream.name} has commits already, and nobody knows the model that they were computed from"
+                f"{stream.name} has commits already: initial_version must say which of its versions the arrays are"
+            )
+        if self.model.version >= info.version:
+            raise sa.InvalidArgumentError(
+                f"initial_version is {self.model.version}, and {stream.name} has {info.version - 1} versions"
+            )
+        if self.model.version + 1 < info.oldest_version:
+            raise sa.errors.FailedPreconditionError(
+                f"{stream.name} has only versions from {info.oldest_version} on, and initial_version is "
+                f"{self.model.version}: earlier versions have expired (result_ttl)"
             )
         return stream
 
@@ -214,6 +244,7 @@ class _Run:
     def go_on_until(self, num_versions: int) -> None:
         """Keeps clients busy until there are so many versions, or no client is left that could help."""
         wait = _LEAST_WAIT_S
+        self._catch_up()  # with an earlier run
         while self.model.version < num_versions:
             self._ask_idle_nodes()
             arrived = list(self._grid.pull_messages(list(self._waiting))) if self._waiting else []

@@ -23,6 +23,7 @@ from flwr.server.strategy import FedAvg
 from flwr.supercore import log
 
 import sparseagg as sa
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.merge import Merge, changed_rows
@@ -73,7 +74,7 @@ class SparseFedAvg(FedAvg):
         self,
         *args: Any,
         sparse: Sequence[int] = (),
-        op: str = "mean",
+        op: Op = "mean",
         optimizer: RowOptimizer | None = None,
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,

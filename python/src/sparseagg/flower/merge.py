@@ -11,6 +11,7 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.types import OnNonfinite, Op
 from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
 from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.spec.unused import is_weighted
@@ -61,7 +62,7 @@ class Merge:
         self,
         tables: Mapping[str, Table],
         sparse: Iterable[str],
-        op: str,
+        op: Op,
         client: sa.Client | ClusterClient | None,
         options: Any,
         of_all: bool = False,
@@ -104,7 +105,7 @@ class Merge:
         else:
             self._aggregator = sa.Aggregator(spec, noise_key=noise_key)
 
-    def _tensor(self, name: str, table: Table, op: str, on_nonfinite: str | None) -> sa.TensorSpec:
+    def _tensor(self, name: str, table: Table, op: Op, on_nonfinite: OnNonfinite | None) -> sa.TensorSpec:
         # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
         dtype = str(table.dtype) if str(table.dtype) in _SUMMED else "float64"
         is_sparse = name in self._sparse
@@ -255,7 +256,7 @@ def changed_rows(before: Any, after: Any, row_width: int) -> tuple[Any, Any]:
     return keys[moved], rows[moved]
 
 
-def difference_spec(name: str, table: Table, is_sparse: bool, op: str) -> sa.TensorSpec:
+def difference_spec(name: str, table: Table, is_sparse: bool, op: Op) -> sa.TensorSpec:
     """Returns the spec of a tensor of which clients send differences, whole ones unless it ``is_sparse``."""
     return sa.TensorSpec(
         name,

@@ -16,6 +16,7 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
@@ -94,7 +95,7 @@ class SparseMixin:
         *args: Any,
         sparse: Names = None,
         elements: Names = None,
-        op: str = "mean",
+        op: Op = "mean",
         server: ServerArgument | None = None,
         tls: TLSArgument = None,
         token: TokenArgument = None,

@@ -25,6 +25,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.cluster import ClusterClient
@@ -82,7 +83,7 @@ class SparseAggregator(ModelAggregator):
     def __init__(
         self,
         sparse: list[str] | None = None,
-        op: str = "mean",
+        op: Op = "mean",
         server: str | None = None,
         aggregation_weights: dict[str, float] | None = None,
         exclude_vars: str | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
+from sparseagg._internal.base.types import OnNonfinite, Op
 from sparseagg._internal.spec import shapes
 from sparseagg._internal.spec.unused import ORDER_OPS
 from sparseagg._internal.updates import nonfinite
@@ -32,7 +33,7 @@ class ModelForm:
         params: Mapping[str, Any],
         sparse: list[str],
         elements: list[str],
-        op: str,
+        op: Op,
         exclude_vars: str | None,
         options: Mapping[str, Any] | None,
     ) -> None:
@@ -122,7 +123,7 @@ class ModelForm:
     def _is_sparse(self, name: str) -> bool:
         return name in self._sparse or name in self._elements
 
-    def _options(self) -> tuple[dict[str, str], dict[str, Any]]:
+    def _options(self) -> tuple[dict[str, OnNonfinite], dict[str, Any]]:
         return nonfinite.split_on_nonfinite(self._all_options, self._forms)
 
     def _aggregated(self) -> Iterable[tuple[str, ArrayForm]]:

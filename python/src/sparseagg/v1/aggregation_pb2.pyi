@@ -403,12 +403,14 @@ class GetCertificateRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetReceiptRequest(_message.Message):
-    __slots__ = ["client_id", "round"]
+    __slots__ = ["client_id", "round", "submission_id"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     round: str
-    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
+    submission_id: str
+    def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
     __slots__ = ["format", "max_page_bytes", "name", "page_token", "range", "tensor"]
@@ -797,8 +799,10 @@ class StageTime(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., busy: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ["create_time", "name", "num_buffered", "num_commits", "num_refused", "num_uploads", "oldest_version", "recent_refusals", "spec", "staleness_counts", "version"]
+    __slots__ = ["create_time", "last_cut_cause", "last_cut_time", "name", "num_buffered", "num_commits", "num_refused", "num_uploads", "oldest_version", "recent_refusals", "spec", "staleness_counts", "version"]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LAST_CUT_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    LAST_CUT_TIME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_BUFFERED_FIELD_NUMBER: _ClassVar[int]
     NUM_COMMITS_FIELD_NUMBER: _ClassVar[int]
@@ -810,6 +814,8 @@ class Stream(_message.Message):
     STALENESS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     create_time: _timestamp_pb2.Timestamp
+    last_cut_cause: CutCause
+    last_cut_time: _timestamp_pb2.Timestamp
     name: str
     num_buffered: int
     num_commits: int
@@ -820,7 +826,7 @@ class Stream(_message.Message):
     spec: StreamSpec
     staleness_counts: _containers.RepeatedScalarFieldContainer[int]
     version: int
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ..., version: _Optional[int] = ..., num_buffered: _Optional[int] = ..., num_commits: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., oldest_version: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[StreamSpec, _Mapping]] = ..., version: _Optional[int] = ..., num_buffered: _Optional[int] = ..., num_commits: _Optional[int] = ..., num_refused: _Optional[int] = ..., num_uploads: _Optional[int] = ..., oldest_version: _Optional[int] = ..., staleness_counts: _Optional[_Iterable[int]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., recent_refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., last_cut_cause: _Optional[_Union[CutCause, str]] = ..., last_cut_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class StreamCommit(_message.Message):
     __slots__ = ["base_version", "position", "staleness", "staleness_weight", "version"]

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["plain"]
+import html
+from collections.abc import Iterable, Sequence
+
+__all__ = ["html_table", "plain"]
+
+
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a table in HTML; whatever text the cells have is shown as it is."""
+    lines = [("th", heads), *(("td", row) for row in rows)]
+    made = [
+        "<tr>" + "".join(f"<{kind}>{html.escape(plain(str(cell)))}</{kind}>" for cell in cells) + "</tr>"
+        for kind, cells in lines
+    ]
+    return "<table>" + "".join(made) + "</table>"
 
 
 def plain(text: str, keep: str = "") -> str:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, Protocol, SupportsFloat, Union
+from typing import Any, Literal, Optional, Protocol, SupportsFloat, Union
 
 import numpy as np
 
-__all__ = ["DTypeLike", "TensorLike", "Update", "Updates", "Weighted"]
+__all__ = [
+    "Absent",
+    "DTypeLike",
+    "MeanDivisor",
+    "Numerics",
+    "OnBound",
+    "OnEmpty",
+    "OnNonfinite",
+    "Op",
+    "ResultLayout",
+    "TensorLike",
+    "Update",
+    "Updates",
+    "Weighted",
+    "Weighting",
+]
 
 
 class HasName(Protocol):
@@ -58,3 +73,14 @@ Weighted = Union[Update, tuple[Update, SupportsFloat]]
 
 # Many clients' updates: by client id, or without ids.
 Updates = Union[Mapping[str, Weighted], Mapping[int, Weighted], Iterable[Weighted]]
+
+# The options of a spec that are words; "aggregation.proto" says what each means.
+Op = Literal["sum", "mean", "coordinate_mean", "union", "min", "max", "median", "trimmed_mean", "quantile"]
+Weighting = Literal["uniform", "by_weight"]
+ResultLayout = Literal["sparse", "dense", "auto"]
+Numerics = Literal["canonical", "fixed_point"]
+OnNonfinite = Literal["reject", "propagate"]
+OnBound = Literal["reject", "clip"]
+OnEmpty = Literal["fail", "keep"]
+MeanDivisor = Literal["weights", "submissions", "fixed"]
+Absent = Literal["skip", "zero"]

@@ -109,7 +109,8 @@ class StoredSubmission:
     Attributes:
         client_id, submission_id: its ids.
         weight: as sent; None: none was.
-        client_weight: the factor of the close; None: it had none.
+        client_weight: the factor of the close, or the staleness weight of a version of a stream; None: it had none.
+        base_version: of a commit to a stream; None: of a round.
         tensors: keys and values of each tensor that was sent, in order of occurrence; values of a union are None.
         leaf: as the server has given it.
     """
@@ -118,6 +119,7 @@ class StoredSubmission:
     submission_id: str
     weight: float | None
     client_weight: float | None
+    base_version: int | None
     tensors: dict[str, tuple[Array, Array | None]]
     leaf: bytes
 
@@ -132,7 +134,7 @@ class StoredSubmission:
         for tensor in spec.tensors:
             keys, values = self.tensors.get(tensor.name, (np.empty(0, np.uint64), None))
             tensors.append([tensor.name, len(keys), content_digest(keys, values)])
-        return cbor.encode([salt, self.client_id, self.submission_id, weight, None, *tensors])
+        return cbor.encode([salt, self.client_id, self.submission_id, weight, self.base_version, *tensors])
 
     def update(self, spec: RoundSpec) -> dict[str, Any]:
         """Returns the update, as ``aggregate`` takes it."""
@@ -174,9 +176,10 @@ def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, d
     spec = spec_of(payload_of(read_envelope(folder), "certificate"))[1]
     if submissions is None:
         submissions = list(read_submissions(folder, spec))
-    multiplies = any(each.client_weight not in (None, 1.0) for each in submissions)
+    is_stale = any(None not in (each.base_version, each.client_weight) for each in submissions)
+    multiplies = is_stale or any(each.client_weight not in (None, 1.0) for each in submissions)
     if multiplies:  # the bits of a round by weight whose clients have sent the products
-        spec = _by_weight(spec)
+        spec = _by_weight(spec, is_stale)
     updates: dict[str, Any] = {}
     for number, each in enumerate(submissions):
         weight = each.weight
@@ -189,11 +192,15 @@ def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, d
     return aggregate(updates, spec, device=device)
 
 
-def _by_weight(spec: RoundSpec) -> RoundSpec:
+def _by_weight(spec: RoundSpec, is_stale: bool) -> RoundSpec:
+    """Returns the spec with all tensors weighted. ``is_stale``: by the table of a stream, which has weights up to 1."""
     proto = spec.to_proto()
     proto.aggregation.weighting = pb.WEIGHTING_BY_WEIGHT
-    for tensor in proto.tensors:
-        tensor.aggregation.weighting = pb.WEIGHTING_UNSPECIFIED
+    for tensor, wire in zip(spec.tensors, proto.tensors):
+        own = spec.aggregation_of(tensor)
+        if is_stale and own.weighting == "uniform" and own.numerics == "fixed_point":
+            wire.aggregation.weight_bound = 1.0
+        wire.aggregation.weighting = pb.WEIGHTING_UNSPECIFIED
     return RoundSpec.from_proto(proto)
 
 
@@ -222,7 +229,7 @@ def _read_chunks(path: pathlib.Path) -> Iterator[pb.ExportedChunk]:
 def _submission(chunks: list[pb.ExportedChunk], spec: RoundSpec) -> StoredSubmission:
     client = chunks[0].client_id
     parts: dict[str, list[tuple[Array, Array | None]]] = {}
-    weight = None
+    weight = base_version = None
     for number, exported in enumerate(chunks):
         try:
             chunk = pb.UpdateChunk.FromString(exported.chunk)
@@ -230,6 +237,8 @@ def _submission(chunks: list[pb.ExportedChunk], spec: RoundSpec) -> StoredSubmis
                 raise InvalidArgumentError(f"it is chunk {chunk.sequence} of the submission")
             if chunk.HasField("weight"):
                 weight = chunk.weight
+            if chunk.HasField("base_version"):
+                base_version = chunk.base_version
             for piece in chunk.slices:
                 tensor = spec.tensor(piece.tensor)
                 parts.setdefault(piece.tensor, []).append(_decoded(piece, tensor, spec))
@@ -241,6 +250,7 @@ def _submission(chunks: list[pb.ExportedChunk], spec: RoundSpec) -> StoredSubmis
         submission_id=last.submission_id,
         weight=weight,
         client_weight=last.client_weight if last.HasField("client_weight") else None,
+        base_version=base_version,
         tensors={name: _joined(columns) for name, columns in parts.items()},
         leaf=last.leaf,
     )

@@ -115,8 +115,9 @@ def _verify_receipt(
         raise VerificationError("receipt: the promise is for another leaf than that of the receipt")
     try:
         fields = cbor.decode(receipt.leaf)
-        client, submission = fields[1], fields[2]
-    except (InvalidArgumentError, IndexError, TypeError):
+        # In a version of a stream, the leaf's client id may have a log position behind a zero byte.
+        client, submission, base_version = fields[1].split("\0")[0], fields[2], fields[4]
+    except (InvalidArgumentError, IndexError, TypeError, AttributeError):
         raise VerificationError("receipt: the leaf is malformed") from None
     if client != receipt.client_id:
         raise VerificationError(f"receipt: it names client {receipt.client_id!r}, and its leaf client {client!r}")
@@ -138,7 +139,8 @@ def _verify_receipt(
             f"receipt: the submission of client {client!r} is not in the certificate's tree: the proof of inclusion "
             "gives another root"
         )
-    return [f"receipt: submission {submission!r} of client {client!r} counts, as leaf {receipt.leaf_index}"]
+    origin = "" if base_version is None else f", computed from version {base_version},"
+    return [f"receipt: submission {submission!r} of client {client!r}{origin} counts, as leaf {receipt.leaf_index}"]
 
 
 def _verify_bundle(

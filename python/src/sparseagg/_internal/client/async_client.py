@@ -82,6 +82,7 @@ class Client(TaskCalls, StreamCalls):
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
         public_address: str | None = None,
+        device: str | None = None,
     ) -> None:
         transport = self._transport_class()
         self._connection: Connection | MemoryConnection
@@ -91,8 +92,12 @@ class Client(TaskCalls, StreamCalls):
             checked_address(public_address, "a public_address")
         if address == MEMORY:
             _refuse(address, token=token, tls=tls, tenant=tenant, options=options, public_address=public_address)
-            self._connection = MemoryConnection(Endpoint(address), transport, chunk_bytes, connections)
+            self._connection = MemoryConnection(Endpoint(address), transport, chunk_bytes, connections, device)
             return
+        if device is not None:
+            raise InvalidArgumentError(
+                f'a client of "{address}" takes no device, which is for ":memory:": the server has its --backend'
+            )
         if address == _LOCAL:
             _refuse(address, tls=tls)
             tls = False  # whatever the environment says of other servers
@@ -224,10 +229,12 @@ class Client(TaskCalls, StreamCalls):
 
     async def _uploads(self, spec: RoundSpec, updates: Updates, chunk_bytes: int, wire: WireFormat) -> list[Upload]:
         """Converts all updates in another thread: a list or mapping as a whole, other iterables update by update."""
-        convert = self._connection.transport.convert
+        convert, device = self._connection.transport.convert, self._connection.device_reader
         if isinstance(updates, (list, Mapping)):
-            return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire)
-        return [await convert(aggregate_upload, spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+            return await convert(aggregate_uploads, spec, updates, chunk_bytes, wire, device)
+        return [
+            await convert(aggregate_upload, spec, *named, chunk_bytes, wire, device) for named in named_updates(updates)
+        ]
 
 
 def _refuse(address: str, **arguments: Any) -> None:

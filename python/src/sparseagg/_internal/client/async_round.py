@@ -151,6 +151,7 @@ class Round(SealedRound, CertifiedRound):
                 wire=server.format(self.spec, key_encoding, value_encoding),
                 round_name=self.name,
                 submission_id=submission_id,
+                device=self._connection.device_reader,
             )
             with naming_client(upload.client_id):
                 if not progress:

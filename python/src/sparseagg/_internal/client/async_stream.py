@@ -195,6 +195,7 @@ class Stream:
                 round_name=self.name,
                 submission_id=submission_id,
                 base_version=base,
+                device=self._connection.device_reader,
             )
             with naming_client(upload.client_id):
                 return await self._connection.submit(upload, resumable, None, deadline)

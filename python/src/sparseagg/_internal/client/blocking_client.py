@@ -75,10 +75,14 @@ class Client:
             ``http_proxy`` names, except for the loopback and for hosts that ``no_proxy`` lists.
         public_address: the address by which other machines reach the server; it stands in ``Round.handle``. None for
             ``address``.
+        device: of ":memory:": "cuda" merges on the GPU, and needs the package ``sparseagg[cuda13]``; updates may then
+            have arrays in its memory, which are copied there, as ``sparseagg.aggregate`` takes them. "cpu" and None
+            merge on the CPU. The result has the same bits.
 
     Raises:
         InvalidArgumentError: an argument has a wrong type or value; the message says which one.
-        EngineMissingError: ":memory:" on an installation without an engine; the message says what to install.
+        EngineMissingError: ":memory:" on an installation without the engine; the message says what to install.
+        UnavailableError: the GPU's engine does not work on this machine; the message says why.
         ProgramMissingError: ":local:" on an installation without a server; the message says what to install.
     """
 
@@ -96,6 +100,7 @@ class Client:
         connections: SupportsIndex = 4,
         options: list[tuple[str, Any]] | None = None,
         public_address: str | None = None,
+        device: str | None = None,
     ) -> None:
         self._inner = _Operations(
             address,
@@ -109,6 +114,7 @@ class Client:
             connections=connections,
             options=options,
             public_address=public_address,
+            device=device,
         )
         self._connection = self._inner._connection
 

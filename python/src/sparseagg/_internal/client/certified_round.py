@@ -40,7 +40,7 @@ class CertifiedRound(RoundCalls):
             request = pb.GetCertificateRequest(name=self.name)
             return Certificate((await self._connection.call("GetCertificate", request, 0.0, deadline)).envelope)
 
-    async def receipt(self, client_id: ClientId) -> SubmissionReceipt:
+    async def receipt(self, client_id: ClientId, submission_id: str = "") -> SubmissionReceipt:
         """Returns what the server has signed about a client's submission that counts.
 
         From the commit on it has the server's promise; once the round has ended with a certificate, the proof, too,
@@ -49,14 +49,17 @@ class CertifiedRound(RoundCalls):
 
         Args:
             client_id: of the submission; "" for the name of this client's credential.
+            submission_id: of the submission. Needed only in a version of a stream in which the client has several.
 
         Raises:
-            NotFoundError: the client has no submission, or it was withdrawn.
-            FailedPreconditionError: the round's spec asks for no certificate.
+            NotFoundError: the client has no such submission, or it was withdrawn.
+            FailedPreconditionError: the round's spec asks for no certificate, or the client has several commits.
             PermissionDeniedError: the credential is of another client.
             UnimplementedError: the server is older than this method.
         """
-        request = pb.GetReceiptRequest(round=self.name, client_id=checked_client_id(client_id))
+        request = pb.GetReceiptRequest(
+            round=self.name, client_id=checked_client_id(client_id), submission_id=submission_id
+        )
         with naming_round(self.name):
             return SubmissionReceipt.from_proto(await self._connection.call("GetReceipt", request))
 

@@ -112,6 +112,7 @@ class Connection:
         self.retry = endpoint.retry or RetryPolicy()
         self.deadline: float | None = None
         self.has_reached = False
+        self.device_reader = None  # of arrays in the memory of a GPU, which no server reads
         self._wanted_chunk_bytes = checked_chunk_bytes(
             endpoint.chunk_bytes, all(map(is_local, addresses_of(endpoint.address)))
         )

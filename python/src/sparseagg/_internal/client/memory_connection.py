@@ -22,6 +22,7 @@ from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload
+from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.engine_results import tensor_result
 from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.local.memory_columns import part_of
@@ -99,12 +100,14 @@ class MemoryConnection:
         transport: how to wait.
         chunk_bytes: checked, but without effect.
         connections: checked, but without effect.
+        device: "cuda" merges on the GPU, and reads arrays in its memory there; "cpu" and None merge on the CPU.
 
     Attributes:
         deadline, has_reached: of ``Connection``; without effect.
+        device_reader: borrows arrays in the memory of the GPU; None: rounds take none.
 
     Raises:
-        EngineMissingError: this installation has no engine; the message says what to install.
+        EngineMissingError, UnavailableError, FailedPreconditionError: as of ``Aggregator``.
         InvalidArgumentError: an argument has a wrong type or value.
     """
 
@@ -114,6 +117,7 @@ class MemoryConnection:
         transport: Transport,
         chunk_bytes: SupportsIndex | None,
         connections: SupportsIndex,
+        device: str | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.transport = transport
@@ -121,11 +125,14 @@ class MemoryConnection:
         self.deadline: float | None = None
         self.has_reached = True
         checked_connections(connections)
-        self._server_info = _server_info()
+        on_gpu = cuda_plugin.uses_gpu(device)
+        with extension.errors():
+            self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES, os.urandom(32), on_gpu)
+        self.device_reader = self._rounds if on_gpu else None
+        self._server_info = _server_info(self._rounds.engine)
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
         self._pid = os.getpid()
         self._closed = False
-        self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES, os.urandom(32))
         self._waits: dict[int, concurrent.futures.Future[None]] = {}  # each is done when its wait is over
         self._numbers = itertools.count()  # keys of _waits
         thread = threading.Thread(target=_end_waits, args=(self._rounds, self._waits), name=":memory:", daemon=True)
@@ -360,14 +367,14 @@ def _close(rounds: MemoryRounds, thread: threading.Thread, pid: int) -> None:
         thread.join()
 
 
-def _server_info() -> pb.ServerInfo:
+def _server_info(described: str) -> pb.ServerInfo:
     """Returns the description of the engine in this process, which has no limits."""
-    engine, _, description = extension.describe().partition(" ")
+    engine, _, description = described.partition(" ")
     return pb.ServerInfo(
         version=__version__,
         api_versions=[pb.DESCRIPTOR.package],
         engine=engine,
-        engine_description=description.strip("()"),
+        engine_description=description[1:-1],
         features=_FEATURES,
         key_encodings=pb.KeyEncoding.keys()[1:],
         value_encodings=pb.ValueEncoding.keys()[1:],
@@ -401,8 +408,11 @@ def _described(found: MemoryRound) -> pb.Round:
 
 def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
     parts = [_part(data, upload.wire) for data in upload.tensors]
+    on_device = [(data.spec.name, data.keys, data.num_keys, data.values) for data in upload.device_tensors]
     with extension.errors():
-        answer = found.submit(upload.client_id, upload.submission_id, upload.weight, parts, upload.base_version)
+        answer = found.submit(
+            upload.client_id, upload.submission_id, upload.weight, parts, upload.base_version, on_device
+        )
     return pb.CommitSubmissionResponse(round=upload.round_name, **answer)
 
 

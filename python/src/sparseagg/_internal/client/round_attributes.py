@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparseagg._internal.base.plain_text import html_table
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
 
@@ -44,3 +45,10 @@ class RoundAttributes:
 
     def __repr__(self) -> str:
         return f"Round({self.name!r}, {self.info.state})"
+
+    def _repr_html_(self) -> str:
+        """The state that the server told last, as a table, which notebooks show."""
+        info = self.info
+        heads = ("round", "state", "submissions", "refused", "tuples", "MB", "engine")
+        sizes = (info.num_submissions, info.num_refused, info.num_tuples, f"{info.num_bytes / 1e6:.1f}")
+        return html_table(heads, [(self.id, f"{info.state} {info.state_reason}", *sizes, info.engine)])

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsFloat
 
 import grpc
@@ -16,6 +16,7 @@ from sparseagg._internal.base.arguments import checked_text
 from sparseagg._internal.base.types import Update, Updates, Weighted
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.upload_tag import upload_tag
+from sparseagg._internal.local.device_tensors import DeviceData, DeviceReader, device_update_data
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.spec.unused import refuse_unused_weight
 from sparseagg._internal.updates.arrays import TensorData, is_module, update_data
@@ -30,6 +31,7 @@ from sparseagg._internal.updates.contributors import (
 from sparseagg._internal.wire.encode import encode_chunks
 from sparseagg._internal.wire.formats import PLAIN, WireFormat
 from sparseagg._internal.wire.message import ChunkMessage
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = [
@@ -57,6 +59,7 @@ class Upload:
         wire: the encodings that may be used.
         is_shared: the caller chose the submission id, so other processes may use the same one.
         base_version: of an upload to a stream; else None.
+        device_tensors: the rest of the update, in the memory of a GPU: of rounds of ":memory:" only.
     """
 
     tensors: list[TensorData]
@@ -68,6 +71,7 @@ class Upload:
     wire: WireFormat = PLAIN
     is_shared: bool = False
     base_version: int | None = None
+    device_tensors: Sequence[DeviceData] = ()
 
     @functools.cached_property
     def tag(self) -> bytes:
@@ -106,7 +110,7 @@ class Upload:
     def num_bytes(self) -> int:
         """The bytes of keys and values in the caller's arrays."""
         arrays = [array for data in self.tensors for array in (data.keys, data.values) if array is not None]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in arrays) + sum(data.num_bytes for data in self.device_tensors)
 
 
 def make_upload(
@@ -120,8 +124,11 @@ def make_upload(
     round_name: str = "",
     submission_id: str | None = None,
     base_version: int | None = None,
+    device: DeviceReader | None = None,
 ) -> Upload:
     """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``.
+
+    ``device``: what reads arrays in the memory of a GPU, if anything does.
 
     Raises:
         InvalidArgumentError: an argument is wrong; the message says which one, and names the client if it is the
@@ -133,8 +140,17 @@ def make_upload(
     with naming_client(client_id):
         weight = checked_weight(weight)
         refuse_unused_weight(spec, weight)
-        tensors = update_data(spec, update)
+        on_device: list[DeviceData] = []
+        if device is None:
+            tensors = update_data(spec, update)
+        else:
+            tensors, on_device = device_update_data(spec, update, device)
         wire.check_values(tensors)
+        for data in on_device:
+            if data.values is not None and wire.value_encoding(data.spec) != data.spec.dtype:
+                raise InvalidArgumentError(
+                    f"tensor {data.spec.name!r}: value_encoding rounds values in host memory only, not on a GPU"
+                )
     return Upload(
         tensors=tensors,
         client_id=client_id,
@@ -145,10 +161,17 @@ def make_upload(
         wire=wire,
         is_shared=is_shared,
         base_version=base_version,
+        device_tensors=on_device,
     )
 
 
-def aggregate_uploads(spec: RoundSpec, updates: Updates, chunk_bytes: int, wire: WireFormat = PLAIN) -> list[Upload]:
+def aggregate_uploads(
+    spec: RoundSpec,
+    updates: Updates,
+    chunk_bytes: int,
+    wire: WireFormat = PLAIN,
+    device: DeviceReader | None = None,
+) -> list[Upload]:
     """Converts the updates of a one-shot aggregation.
 
     Args:
@@ -157,22 +180,35 @@ def aggregate_uploads(spec: RoundSpec, updates: Updates, chunk_bytes: int, wire:
             digits) become the ids. An update may be a pair (update, weight).
         chunk_bytes: about how many bytes one message has.
         wire: the encodings that may be used.
+        device: as of ``make_upload``.
 
     Raises:
         InvalidArgumentError: an update is wrong; the message names the client.
     """
-    return [aggregate_upload(spec, *named, chunk_bytes, wire) for named in named_updates(updates)]
+    return [aggregate_upload(spec, *named, chunk_bytes, wire, device) for named in named_updates(updates)]
 
 
 def aggregate_upload(
-    spec: RoundSpec, client_id: str, weighted: Weighted, chunk_bytes: int, wire: WireFormat = PLAIN
+    spec: RoundSpec,
+    client_id: str,
+    weighted: Weighted,
+    chunk_bytes: int,
+    wire: WireFormat = PLAIN,
+    device: DeviceReader | None = None,
 ) -> Upload:
     """Converts one update of a one-shot aggregation; see ``aggregate_uploads``."""
     update, weight = split_weight(weighted)
     upload = make_upload(
-        spec, update, client_id=client_id, submission_id="0", weight=weight, chunk_bytes=chunk_bytes, wire=wire
+        spec,
+        update,
+        client_id=client_id,
+        submission_id="0",
+        weight=weight,
+        chunk_bytes=chunk_bytes,
+        wire=wire,
+        device=device,
     )
-    if is_module(update):  # training may change the gradients before they are sent
+    if is_module(update) and device is None:  # training may change the gradients before they are sent
         upload = dataclasses.replace(upload, tensors=[data.copied() for data in upload.tensors])
     return upload
 

@@ -51,6 +51,9 @@ def add_arguments(parser: Parser, at_server: argparse.ArgumentParser) -> None:
     receipt.add_argument("round", help="the round's id")
     receipt.add_argument("client", help="the client's id")
     receipt.add_argument("-o", "--output", required=True, metavar="FILE", type=pathlib.Path, help="the file to write")
+    receipt.add_argument(
+        "--submission-id", default="", metavar="ID", help="needed if the client has several in a version of a stream"
+    )
     receipt.set_defaults(run=_receipt)
     export = add_command(actions, "export", "write a round's submissions, result and certificate", parents=[at_server])
     export.add_argument("round", help="the round's id")
@@ -151,7 +154,7 @@ def _certificate(arguments: argparse.Namespace) -> int:
 
 def _receipt(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
-        receipt = client.get_round(arguments.round).receipt(arguments.client)
+        receipt = client.get_round(arguments.round).receipt(arguments.client, arguments.submission_id)
     arguments.output.write_text(receipt.to_json(), encoding="utf-8")
     put("promised" if receipt.leaf_index is None else "promised, and in the certificate's tree")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import http.client
@@ -14,9 +15,10 @@ from typing import Optional
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.info import RoundInfo, ServerInfo
-from sparseagg.errors import InvalidArgumentError
+from sparseagg._internal.results.streams import StreamInfo
+from sparseagg.errors import InvalidArgumentError, UnimplementedError
 
-__all__ = ["Look", "Rate", "check_metrics_url", "look_at", "rates", "received_bytes"]
+__all__ = ["Look", "Rate", "check_metrics_url", "commit_rates", "look_at", "rates", "received_bytes"]
 
 _METRICS_TIMEOUT_S = 2.0
 _MAX_METRICS_BYTES = 4 << 20
@@ -37,6 +39,7 @@ class Look:
         at: seconds of the monotonic clock.
         metrics: values of metrics without labels, by name; empty if nobody asked, or if ``metrics_error`` says why not.
         notes: lines below the rounds.
+        streams: none of a server that is older than streams.
     """
 
     at: float
@@ -45,6 +48,7 @@ class Look:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     metrics_error: str = ""
     notes: tuple[str, ...] = ()
+    streams: tuple[StreamInfo, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +67,23 @@ def check_metrics_url(url: str) -> None:
 
 
 def look_at(client: Client, metrics_url: str | None) -> Look:
-    """Asks the server for itself and all its rounds, and reads its metrics if there is a URL.
+    """Asks the server for itself and all its rounds and streams, and reads its metrics if there is a URL.
 
     Raises:
         SparseaggError: the server does not answer. Metrics that do not answer are no error.
     """
     server = client.server_info()
     rounds = tuple(found.info for found in client.list_rounds())
-    at = time.monotonic()
+    streams: tuple[StreamInfo, ...] = ()
+    with contextlib.suppress(UnimplementedError):
+        streams = tuple(found.info for found in client.list_streams())
+    look = Look(time.monotonic(), server, rounds, streams=streams)
     if metrics_url is None:
-        return Look(at, server, rounds)
+        return look
     try:
-        return Look(at, server, rounds, _read_metrics(metrics_url))
+        return dataclasses.replace(look, metrics=_read_metrics(metrics_url))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Look(at, server, rounds, metrics_error=f"{metrics_url}: {error}")
+        return dataclasses.replace(look, metrics_error=f"{metrics_url}: {error}")
 
 
 def received_bytes(info: RoundInfo) -> int:
@@ -100,6 +107,18 @@ def rates(before: Look | None, now: Look) -> dict[str, Rate]:
         num_tuples = info.num_tuples - (old.num_tuples if old else 0)
         found[info.name] = Rate(num_bytes / seconds, num_tuples / seconds)
     return found
+
+
+def commit_rates(before: Look | None, now: Look) -> dict[str, float]:
+    """Returns the commits a second of the streams of ``now``, by name; nothing without an earlier look."""
+    if before is None or now.at <= before.at:
+        return {}
+    earlier: dict[_Key, int] = {(info.name, info.create_time): info.num_commits for info in before.streams}
+    seconds = now.at - before.at
+    return {  # a server that was started again counts from 0
+        info.name: max(0, info.num_commits - earlier.get((info.name, info.create_time), 0)) / seconds
+        for info in now.streams
+    }
 
 
 def _read_metrics(url: str) -> dict[str, float]:

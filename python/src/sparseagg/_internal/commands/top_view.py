@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -10,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.commands.top_look import Look, Rate, rates, received_bytes
+from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, rates, received_bytes
 from sparseagg._internal.results.info import RoundInfo, Timeline
+from sparseagg._internal.results.streams import StreamInfo
 
 __all__ = ["live", "message", "print_once", "view"]
 
@@ -19,6 +21,7 @@ _ACTIVE = ("open", "sealed", "finalizing")
 _STYLES = {"open": "green", "sealed": "yellow", "finalizing": "yellow", "done": "", "failed": "red", "cancelled": "dim"}
 # Lines of the terminal that are not rounds: three of the head, two of trouble, the titles, the rounds left out.
 _OTHER_LINES = 7
+_STREAM_LINES = 2  # the titles, and a line below
 _WIDE = 400  # where the output is no terminal: no line is cut
 # Of "memory", with --metrics: label, metric in use, metric of the limit.
 _MEMORY = (
@@ -54,16 +57,24 @@ def view(
         now: the last look.
         before: the look before it, for the rates; None: no rates are shown.
         trouble: why there is no later look; "" if there is no trouble.
-        max_rounds: number of rounds to show; None: as many as the terminal has lines for, with a hint at the keys.
+        max_rounds: number of rounds to show, with all streams; None: as many as the terminal has lines for, with a
+            hint at the keys.
     """
     found = rates(before, now)
     server = f"version {now.server.version}, {now.server.engine_description}"
+    streams = now.streams
     if max_rounds is None:
-        max_rounds = max(1, Console().size.height - _OTHER_LINES)
+        height = Console().size.height
+        streams = streams[: max(1, height // 3)]
+        max_rounds = max(1, height - _OTHER_LINES - (len(streams) + _STREAM_LINES if streams else 0))
         server += "; q ends"
     lines: list[RenderableType] = [_title(address, server), _rounds_line(now, found), _memory_line(now)]
     if trouble:
         lines.append(Text(plain(trouble), style="bold red"))
+    if streams:
+        left_out = len(now.streams) - len(streams)
+        lines.append(_stream_table(streams, commit_rates(before, now), style="dim" if trouble else ""))
+        lines.append(Text(f"{left_out} more streams" if left_out else "", style="dim"))
     lines.append(_table(now, found, max_rounds, style="dim" if trouble else ""))
     if len(now.rounds) > max_rounds:
         lines.append(Text(f"{len(now.rounds) - max_rounds} more rounds", style="dim"))
@@ -120,6 +131,29 @@ def _table(now: Look, found: dict[str, Rate], max_rounds: int, style: str) -> Ta
             "–" if rate is None else _decimal(rate.bytes, "B"),
             "–" if rate is None else _decimal(rate.tuples),
             Text(_longest(info.timeline)),
+        )
+    return table
+
+
+def _stream_table(streams: Sequence[StreamInfo], found: dict[str, float], style: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), style=style, header_style="bold")
+    table.add_column("STREAM", min_width=8)
+    for title in ("VERSION", "BUFFERED", "COMMITS", "COMMITS/S", "STALENESS", "MOST"):
+        table.add_column(title, no_wrap=True, justify="right")
+    table.add_column("LAST CUT", no_wrap=True)
+    for info in streams:
+        counts = info.staleness_counts
+        total = sum(counts)
+        cut_time = "" if info.last_cut_time is None else f" {info.last_cut_time.astimezone():%H:%M:%S}"
+        table.add_row(
+            Text(plain(info.name.partition("/")[2])),
+            str(info.version),
+            f"{info.num_buffered} of {info.buffer}",
+            _decimal(info.num_commits),
+            "–" if info.name not in found else _decimal(found[info.name]),
+            "–" if total == 0 else f"{sum(t * count for t, count in enumerate(counts)) / total:.1f}",
+            "–" if total == 0 else str(max(t for t, count in enumerate(counts) if count)),
+            Text("–" if not cut_time else info.last_cut_cause + cut_time),
         )
     return table
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+import string
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -21,14 +22,18 @@ from sparseagg._internal.updates.arrays import (
     given_tensors,
     kind_of,
     readable,
+    with_wire_keys,
 )
 from sparseagg._internal.updates.wire_values import check_row_shape
 from sparseagg.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Aggregator, DeviceArray
+    from sparseagg._engine import Aggregator, DeviceArray, MemoryRounds
 
-__all__ = ["DeviceData", "device_engine_data"]
+__all__ = ["DeviceData", "DeviceReader", "device_engine_data", "device_update_data"]
+
+# What borrows arrays in the memory of its engine's device.
+DeviceReader = Union["Aggregator", "MemoryRounds"]
 
 _KEY_TYPES = ("int32", "int64", "uint32", "uint64")
 
@@ -49,10 +54,33 @@ class DeviceData:
     values: DeviceArray | None
     num_keys: int
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of keys and values."""
+        return sum(math.prod(a.shape) * int(a.dtype.strip(string.ascii_letters)) // 8 for a in self.arrays)
+
+    @property
+    def arrays(self) -> list[DeviceArray]:
+        """The keys and the values, those of them that there are."""
+        return [array for array in (self.keys, self.values) if array is not None]
+
+
+def device_update_data(spec: RoundSpec, update: Any, engine: DeviceReader) -> tuple[list[TensorData], list[DeviceData]]:
+    """Converts one client's update as ``update_data`` does, but keeps tensors that are on the engine's device there.
+
+    Values are copied, in host memory or on the device, so that the caller may change the arrays once this returns.
+    Raises as ``device_engine_data``.
+    """
+    data = device_engine_data(spec, update, engine, copy=True)
+    return (
+        [with_wire_keys(tensor) for tensor in data if isinstance(tensor, TensorData)],
+        [tensor for tensor in data if isinstance(tensor, DeviceData)],
+    )
+
 
 @default_float_environment()
 def device_engine_data(
-    spec: RoundSpec, update: Any, engine: Aggregator, *, copy: bool
+    spec: RoundSpec, update: Any, engine: DeviceReader, *, copy: bool
 ) -> list[TensorData | DeviceData]:
     """Converts one client's update as ``engine_data`` does, but borrows arrays that are on the engine's device.
 
@@ -73,7 +101,7 @@ def device_engine_data(
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    engine: Aggregator
+    engine: DeviceReader
     device: int
     copy: bool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, cast, overload
 
 import numpy as np
 
@@ -56,6 +56,7 @@ def _interval(keys: tuple[int, int | None] | None) -> tuple[int, int]:
     return begin, end - 1
 
 
+@overload
 def aggregate(
     updates: Updates,
     spec: RoundSpec,
@@ -64,7 +65,46 @@ def aggregate(
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
     noise_key: bytes | None = None,
-) -> Result:
+    result_device: Literal["cpu"] | None = None,
+) -> Result: ...
+
+
+@overload
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: Literal["cuda"],
+) -> dict[str, DeviceTensorResult]: ...
+
+
+@overload
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: str,
+) -> Result | dict[str, DeviceTensorResult]: ...
+
+
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: str | None = None,
+) -> Result | dict[str, DeviceTensorResult]:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
 
     Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
@@ -86,15 +126,30 @@ def aggregate(
             a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
             the result.
         noise_key: as of ``Aggregator``.
+        result_device: "cuda": the results stay in the memory of the GPU that merges them, as of
+            ``Aggregator.finish_on_device``, by name. "updates": so they do if the merge is on a GPU because updates
+            have arrays there. "cpu" and None: a ``Result``, in host memory.
 
     Raises:
-        EngineMissingError, UnavailableError: as of ``Aggregator``.
+        EngineMissingError, UnavailableError: as of ``Aggregator``. UnimplementedError, UnavailableError,
+            ResourceExhaustedError: for results on a GPU, also as of ``Aggregator.finish_on_device``.
         InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
         FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
+    if result_device not in (None, "cpu", "cuda", "updates"):
+        raise InvalidArgumentError(f"result_device must be 'cpu', 'cuda', 'updates' or None, got {result_device!r}")
+    stays = result_device == "cuda"
+    if stays and device is None:
+        device = "cuda"
+    if stays and device == "cpu":
+        raise InvalidArgumentError("result_device is 'cuda', but device is 'cpu': the CPU's results are in host memory")
     if device is None and cuda_plugin.find() is not None:
         updates, device = placed(checked_updates(updates))
+        stays = result_device == "updates" and device == "cuda"
+    elif result_device == "updates" and device == "cuda":
+        updates, place = placed(checked_updates(updates))
+        stays = place == "cuda"
     if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
         # a second merge checks every value beforehand, and names the first bad one.
@@ -110,7 +165,7 @@ def aggregate(
                 return result
     aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key)
     aggregator._add_all(updates, are_all=True)
-    return aggregator.finish()
+    return aggregator.finish_on_device() if stays else aggregator.finish()
 
 
 def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:

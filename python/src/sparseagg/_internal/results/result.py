@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparseagg._internal.base.float_environment import default_float_environment
-from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.plain_text import html_table, plain
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.results import forms as result_forms
+from sparseagg._internal.results import plots
 from sparseagg._internal.results.add_rows import Addition
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.spec.of_model import model_arrays
@@ -243,6 +244,16 @@ def _have_same_bits(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
+def _share(tensor: TensorResult) -> str:
+    return f"{len(tensor) / tensor.num_rows:.3g}" if tensor.num_rows else ""
+
+
+def _clients(tensor: TensorResult) -> str:
+    if tensor.counts is None or not len(tensor.counts):
+        return ""
+    return f"{tensor.counts.min()} to {tensor.counts.max()}, median {np.median(tensor.counts):g}"
+
+
 class Result(Mapping[str, TensorResult]):
     """The merged tensors of a round by name, in the order of the spec.
 
@@ -255,7 +266,11 @@ class Result(Mapping[str, TensorResult]):
         self.info = info
 
     def __getitem__(self, name: str) -> TensorResult:
-        return self._tensors[name]
+        try:
+            return self._tensors[name]
+        except KeyError:
+            known = ", ".join(map(repr, self._tensors))
+            raise KeyError(f"no tensor {name!r}; the result has {known or 'none'}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -265,6 +280,30 @@ class Result(Mapping[str, TensorResult]):
 
     def __repr__(self) -> str:
         return "Result({})".format(", ".join(f"{plain(name)}: {len(tensor)} rows" for name, tensor in self.items()))
+
+    def _repr_html_(self) -> str:
+        """The tensors as a table, which notebooks show."""
+        rows = [
+            (tensor.name, tensor.layout, tensor.dtype, len(tensor), tensor.row_width, _share(tensor), _clients(tensor))
+            for tensor in self.values()
+        ]
+        heads = ("tensor", "layout", "dtype", "rows", "values of a row", "share of all rows", "clients of a row")
+        return html_table(heads, rows)
+
+    def plot(self) -> Any:
+        """Draws where rows are, and how many clients stand behind a row; returns a figure of matplotlib.
+
+        One line of pictures for each sparse tensor: the share of the rows that the result has, over the range of keys
+        in 64 parts; and, with ``return_counts``, a histogram of the counts. Needs ``pip install 'sparseagg[plot]'``.
+
+        Raises:
+            ModuleNotFoundError: there is no matplotlib.
+            FailedPreconditionError: no tensor is sparse and has rows.
+        """
+        tensors = [tensor for tensor in self.values() if tensor.layout == "sparse" and len(tensor)]
+        if not tensors:
+            raise FailedPreconditionError("no tensor of the result is sparse and has rows: there is nothing to draw")
+        return plots.draw(tensors)
 
     def add_to(self, model: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.

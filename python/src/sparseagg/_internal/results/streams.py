@@ -70,6 +70,9 @@ class StreamInfo:
         staleness_counts: commits by staleness, since the server started.
         create_time: in UTC.
         recent_refusals: the latest 20, the oldest first. A caller of the role client sees its own only.
+        last_cut_cause: of the latest version that was cut: "full", "timer" or "call"; "unspecified" if none was, or the
+            server has forgotten it.
+        last_cut_time: when, in UTC; None likewise.
     """
 
     name: str
@@ -87,6 +90,8 @@ class StreamInfo:
     staleness_counts: tuple[int, ...]
     create_time: datetime.datetime | None
     recent_refusals: tuple[Refusal, ...]
+    last_cut_cause: str
+    last_cut_time: datetime.datetime | None
 
     @classmethod
     def from_proto(cls, proto: pb.Stream) -> StreamInfo:
@@ -109,6 +114,8 @@ class StreamInfo:
             staleness_counts=tuple(proto.staleness_counts),
             create_time=_time(proto, "create_time"),
             recent_refusals=tuple(refusals.recent_refusals),
+            last_cut_cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.last_cut_cause),
+            last_cut_time=_time(proto, "last_cut_time"),
         )
 
 

@@ -9,7 +9,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sparseagg._internal.base.arguments import shown
-from sparseagg._internal.base.types import DTypeLike
+from sparseagg._internal.base.types import (
+    Absent,
+    DTypeLike,
+    MeanDivisor,
+    Numerics,
+    OnBound,
+    OnEmpty,
+    OnNonfinite,
+    Op,
+    ResultLayout,
+    Weighting,
+)
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -155,10 +166,10 @@ class Aggregation:
 class OptionArguments(TypedDict, total=False):
     """The options as arguments of ``TensorSpec`` and ``RoundSpec``, which ``RoundSpec`` documents."""
 
-    op: str | None
-    weighting: str | None
-    result_layout: str | None
-    numerics: str | None
+    op: Op | None
+    weighting: Weighting | None
+    result_layout: ResultLayout | None
+    numerics: Numerics | None
     return_counts: bool | None
     return_weights: bool | None
     min_contributors: int | None
@@ -166,17 +177,17 @@ class OptionArguments(TypedDict, total=False):
     fill: float | None
     dense_threshold: float | None
     result_dtype: DTypeLike | None
-    on_nonfinite: str | None
-    on_bound: str | None
-    on_empty: str | None
-    mean_divisor: str | None
+    on_nonfinite: OnNonfinite | None
+    on_bound: OnBound | None
+    on_empty: OnEmpty | None
+    mean_divisor: MeanDivisor | None
     fixed_divisor: float | None
     value_bound: float | None
     weight_bound: float | None
     trim_fraction: float | None
     trim_count: int | None
     quantile: float | None
-    absent: str | None
+    absent: Absent | None
     result_top_k: int | None
     result_min_norm: float | None
     return_moments: bool | None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
+from sparseagg._internal.base.plain_text import html_table
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.types import DTypeLike
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
@@ -313,6 +314,16 @@ class RoundSpec(Options):
         default = Aggregation()
         how = {name: getattr(self, name) or getattr(default, name) for name in ("op", "weighting", "numerics")}
         return self._shown({"tensors": list(self.tensors), **how})
+
+    def _repr_html_(self) -> str:
+        """The tensors and how each is merged, as a table, which notebooks show."""
+        heads = ("tensor", "layout", "dtype", "rows", "values of a row", "op", "weighting", "numerics")
+        rows = []
+        for each in self.tensors:
+            how = self.aggregation_of(each)
+            sizes = (each.num_rows or "any", each.row_width)
+            rows.append((each.name, each.layout, each.dtype, *sizes, how.op, how.weighting, how.numerics))
+        return html_table(heads, rows)
 
     @classmethod
     def like(

@@ -40,6 +40,7 @@ __all__ = [
     "tensor_data",
     "to_numpy",
     "update_data",
+    "with_wire_keys",
 ]
 
 
@@ -85,7 +86,7 @@ def update_data(spec: RoundSpec, update: Update) -> list[TensorData]:
     Raises:
         InvalidArgumentError: the round has no such tensor, or a tensor has a wrong shape, type or value.
     """
-    return [_with_wire_keys(data) for data in engine_data(spec, update)]
+    return [with_wire_keys(data) for data in engine_data(spec, update)]
 
 
 @default_float_environment()
@@ -141,7 +142,7 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
 @default_float_environment()
 def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
     """Converts one tensor; see ``update_data``."""
-    return _with_wire_keys(engine_tensor_data(spec, tensor))
+    return with_wire_keys(engine_tensor_data(spec, tensor))
 
 
 def engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
@@ -346,7 +347,7 @@ def check_key_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
         raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be one-dimensional, not of shape {shape}")
 
 
-def _with_wire_keys(data: TensorData) -> TensorData:
+def with_wire_keys(data: TensorData) -> TensorData:
     """Returns the tuples with keys of the wire's type, which share memory with keys of as many bits."""
     keys, spec = data.keys, data.spec
     if keys is None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sparseagg._internal.base.types import OnNonfinite
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import InvalidArgumentError
 
@@ -87,7 +88,7 @@ class Nonfinite:
 
 def split_on_nonfinite(
     options: Mapping[str, Any] | None, names: Iterable[str]
-) -> tuple[dict[str, str], dict[str, Any]]:
+) -> tuple[dict[str, OnNonfinite], dict[str, Any]]:
     """Returns ``on_nonfinite`` of single tensors by name, and the other options of a round.
 
     Args:
@@ -101,7 +102,7 @@ def split_on_nonfinite(
     rest = dict(options or {})
     if not isinstance(rest.get("on_nonfinite"), Mapping):
         return {}, rest
-    found: dict[str, str] = {}
+    found: dict[str, OnNonfinite] = {}
     names = list(names)
     for pattern, word in rest.pop("on_nonfinite").items():
         fitting = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, str(pattern))]
