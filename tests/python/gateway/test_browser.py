@@ -175,6 +175,7 @@ def test_status_page_finds_rounds_and_shows_one(driver, busy_server):
         True,
     ]
     page.fill("#search", "")
+    page.wait("document.querySelector('#rounds a[href=\"#news-41\"]') !== null")
     page.evaluate("document.querySelector('#rounds a[href=\"#news-41\"]').click()")
     page.wait("document.querySelectorAll('#one-submissions tr').length === 24")
     text = page.evaluate("return document.getElementById('one-round').innerText")
