@@ -6,6 +6,7 @@ below `files/`, so that it is whole without a network. reference/grpc.md is made
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -24,9 +25,16 @@ _LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(?:#[^
 _SHOWN = {".png", ".svg", ".jpg"}
 
 
+def _openapi() -> str:
+    """The description that a test compares with the server's, and where a reader's own server is by default."""
+    description = json.loads((REPOSITORY / "docs/openapi.json").read_text(encoding="utf-8"))
+    return json.dumps({**description, "servers": [{"url": "http://127.0.0.1:8003"}]})
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the generated reference, and the files of the repository that pages link to."""
     files.append(File.generated(config, "reference/grpc.md", content=_grpc()))
+    files.append(File.generated(config, "reference/openapi.json", content=_openapi()))
     linked = set()
     for file in files.documentation_pages():
         for _, target in _LINK.findall(file.content_string):

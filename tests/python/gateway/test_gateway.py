@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import struct
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from http_calls import LOCAL, raw, read_all, request
+from real_server import REPOSITORY
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000, "rowWidth": 2}]}
@@ -282,6 +284,10 @@ def test_header_that_comes_twice_is_refused(address):
 
 def test_openapi_has_every_field_of_the_proto(address):
     description = call(address, "GET", "/v1/openapi.json")
+    kept = REPOSITORY / "docs/openapi.json"  # which the site shows; SPARSEAGG_UPDATE_DOCS=1 writes it
+    if os.environ.get("SPARSEAGG_UPDATE_DOCS"):
+        kept.write_bytes(request(address, "GET", "/v1/openapi.json").body)
+    assert json.loads(kept.read_text(encoding="utf-8")) == description
     operations = {
         operation["operationId"]: operation for path in description["paths"].values() for operation in path.values()
     }
