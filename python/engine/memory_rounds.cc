@@ -202,6 +202,7 @@ class MemoryRound {
       slice.view.values = bytes.values;
     }
     std::vector<Lent> lent;
+    lent.reserve(device_parts.size());
     for (const DevicePart& part : device_parts) lent.push_back(Lend(part));
     const service::Receipt receipt = Call([&]() -> absl::StatusOr<service::Receipt> {
       RETURN_IF_ERROR(CheckId(client_id, "client_id"));

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 import socket
 
+import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.resumption import Resumption
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer, home_of
 
 SPEC = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)], op="sum")
@@ -134,3 +136,27 @@ def test_specs_that_make_no_sense():
         ClusterSpec(())
     with sa.Client(":memory:") as memory, pytest.raises(sa.errors.InvalidArgumentError, match="cluster"):
         memory.create_round(dataclasses.replace(SPEC, cluster=ClusterSpec((HomeServer("a:1"),))))
+
+
+class SentHome(grpc.RpcError):
+    """The answer of a server that is not the client's home."""
+
+    def __init__(self, *home: tuple[str, str]) -> None:
+        self._home = home
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.FAILED_PRECONDITION
+
+    def details(self) -> str:
+        return "no"
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._home
+
+
+def test_upload_that_is_sent_home_is_not_begun_again_where_it_was() -> None:
+    for home, waits in (((), True), ((("sparseagg-home", "a:1"),), False)):
+        resumption = Resumption(sa.RetryPolicy())
+        resumption.first_chunk(None)
+        resumption.arrived()
+        assert (resumption.wait_after(SentHome(*home)) is not None) == waits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from sparseagg._internal.client.retry import RetryPolicy, wait_before_retry
+from sparseagg._internal.client.retry import RetryPolicy, home_of_answer, wait_before_retry
 from sparseagg.errors import FailedPreconditionError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -63,7 +63,7 @@ class Resumption:
     def wait_after(self, error: grpc.RpcError) -> float | None:
         """Returns the wait before the next attempt, in seconds; None: ``error`` is final."""
         wait = wait_before_retry(error, self._waits)
-        if wait is None and self._has_some and error.code() in _LOST:
+        if wait is None and self._has_some and error.code() in _LOST and home_of_answer(error) is None:
             wait = next(self._waits, None)
         self._has_some = False
         return wait
