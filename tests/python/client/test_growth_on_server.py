@@ -84,9 +84,9 @@ def many_tasks(client: sa.Client, n: int) -> Callable[[], object]:
 
 
 SIZES = {
-    create_of_tensors: 2000,
-    round_of_tensors: 2000,
-    aggregate_of_tensors: 2000,
+    create_of_tensors: 1000,
+    round_of_tensors: 1000,
+    aggregate_of_tensors: 1000,
     round_of_chunks: 400,
     round_of_clients: 300,
     aggregate_of_clients: 1000,
