@@ -33,21 +33,23 @@ def test_page_of_the_tutorial_takes_part(driver: browser.Driver, tmp_path) -> No
     for old, new in (("127.0.0.1:8003", server.http_address), ("127.0.0.1:8001", server.address)):
         assert old in text
         text = text.replace(old, new)
-    said = ""
-    for language, title, content in run_page.blocks_of(text):
-        if language in ("html", "python"):
-            (folder / title).write_text(content, encoding="utf-8")
-        elif title == "browser":
-            page = driver.open(f"{origin}/index.html")
-            for button in ("a", "a", "b", "send"):
-                page.evaluate("document.getElementById(args[0]).click()", button)
-            page.wait(f"document.getElementById('state').textContent === {content.strip()!r}")
-        elif language == "text":
-            assert said == content
-        elif not title:
-            assert content.startswith("python ")
-            command = [sys.executable, *content.split()[1:]]
-            said = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
-    files.shutdown()
-    files.server_close()
-    assert server.stop() == 0
+    try:
+        said = ""
+        for language, title, content in run_page.blocks_of(text):
+            if language in ("html", "python"):
+                (folder / title).write_text(content, encoding="utf-8")
+            elif title == "browser":
+                page = driver.open(f"{origin}/index.html")
+                for button in ("a", "a", "b", "send"):
+                    page.evaluate("document.getElementById(args[0]).click()", button)
+                page.wait(f"document.getElementById('state').textContent === {content.strip()!r}")
+            elif language == "text":
+                assert said == content
+            elif not title:
+                assert content.startswith("python ")
+                command = [sys.executable, *content.split()[1:]]
+                said = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
+    finally:
+        files.shutdown()
+        files.server_close()
+        assert server.stop() == 0
