@@ -27,10 +27,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOpt
     : DeviceEngine(ListOf(std::move(device)), options) {}
 
 DeviceEngine::DeviceEngine(std::vector<std::unique_ptr<Device>> devices, const DeviceEngineOptions& options)
-    : options_(options),
-      cpu_engine_(CreateCpuEngine(options.cpu)),
-      threads_(options.cpu.num_threads),
-      bytes_(devices.size()) {
+    : options_(options), cpu_engine_(CreateCpuEngine(options.cpu)), threads_(options.cpu.num_threads) {
   for (std::unique_ptr<Device>& device : devices) {
     auto seat = std::make_unique<Seat>();
     seat->description = device->description();
@@ -82,9 +79,9 @@ size_t DeviceEngine::NextHome() { return next_home_.fetch_add(1, std::memory_ord
 DeviceUse DeviceEngine::use() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   DeviceUse use = use_;
-  for (const auto& [staged, direct] : bytes_) {
-    use.staged_bytes += staged;
-    use.direct_bytes += direct;
+  for (const auto& seat : seats_) {
+    use.staged_bytes += seat->staged_bytes;
+    use.direct_bytes += seat->direct_bytes;
   }
   return use;
 }
@@ -323,10 +320,8 @@ void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
 
 void DeviceEngine::CountBytes(Seat& seat) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < seats_.size(); ++i) {
-    if (seats_[i].get() != &seat) continue;
-    bytes_[i] = {seat.session->staging().staged_bytes(), seat.session->staging().direct_bytes()};
-  }
+  seat.staged_bytes = seat.session->staging().staged_bytes();
+  seat.direct_bytes = seat.session->staging().direct_bytes();
 }
 
 absl::Status DeviceEngine::ForgetSent(size_t device, const std::vector<const void*>& arrays) {

@@ -26,6 +26,13 @@
 
 namespace sparseagg::cuda {
 
+// One device of an engine.
+struct DeviceState {
+  int device = 0;  // by its number in this process
+  std::string description;
+  absl::Status status;  // the error after which the engine uses it no more, or OK
+};
+
 struct DeviceEngineOptions {
   size_t memory_budget_bytes = 0;  // memory to use on each device; 0: Device::memory_bytes()
   Tuning tuning;
@@ -93,7 +100,8 @@ class DeviceEngine : public Engine {
   std::string description() const override;
   // Returns: OK while there is a device to use; else the error after which the first one is not used any more.
   absl::Status Probe() const override;
-  std::vector<DeviceState> devices() const override;
+  // Returns: the devices that the engine uses, or used before they failed.
+  std::vector<DeviceState> devices() const;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   std::optional<DeviceStream> device_stream() const override;
   absl::Status FollowStream(uintptr_t stream) override;
@@ -140,7 +148,9 @@ class DeviceEngine : public Engine {
     std::string description;         // immutable
     std::mutex mutex;                // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
-    absl::Status fault;  // guarded by DeviceEngine::mutex_
+    absl::Status fault;  // guarded by DeviceEngine::mutex_, as are the bytes that the device was sent
+    uint64_t staged_bytes = 0;
+    uint64_t direct_bytes = 0;
   };
 
   // Gives back what was kept on the first device, once `wait` says that nobody reads it; after an error all the same.
@@ -168,9 +178,8 @@ class DeviceEngine : public Engine {
   HostThreads threads_;
   std::atomic<size_t> next_home_ = 0;
   mutable std::mutex mutex_;
-  DeviceUse use_;                                     // guarded by mutex_, as are the next
-  std::vector<std::pair<uint64_t, uint64_t>> bytes_;  // staged and direct, of each device
-  std::vector<std::unique_ptr<Seat>> seats_;          // the vector is immutable
+  DeviceUse use_;                             // guarded by mutex_
+  std::vector<std::unique_ptr<Seat>> seats_;  // the vector is immutable
 };
 
 }  // namespace sparseagg::cuda

@@ -168,13 +168,6 @@ struct DeviceStream {
   uintptr_t stream = 0;
 };
 
-// One device of an engine.
-struct DeviceState {
-  int device = 0;  // by its number in this process
-  std::string description;
-  absl::Status status;  // the error after which the engine uses it no more, or OK
-};
-
 // A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A
 // new function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
 //
@@ -192,8 +185,6 @@ class Engine {
   // next one uses the device again. After any other error of the device, in any call, the engine does that work again
   // and all further work on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
   virtual absl::Status Probe() const = 0;
-  // Returns: the devices that the engine uses, or used before they failed. Probe fails when all have failed.
-  virtual std::vector<DeviceState> devices() const { return {}; }
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.
   // Errors: the CPU and CUDA engines have none.

@@ -27,8 +27,9 @@ std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& 
   const uint64_t needed = (entries - 1) / limits.max_entries + 1;
   const uint64_t num_slabs = std::max(wanted, needed);
   if (num_slabs < 2) return std::nullopt;
-  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_slabs, /*halves_last=*/true))
+  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_slabs, /*halves_last=*/true)) {
     plan.cuts_.push_back(plan.CutAt(threads, key));
+  }
   if (!plan.CutOversized(threads, limits.max_entries)) return std::nullopt;
   return plan;
 }

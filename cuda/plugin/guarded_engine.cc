@@ -71,11 +71,6 @@ class GuardedEngine final : public Engine {
   absl::Status Probe() const override {
     return sparseagg::ToStatus([&] { return inner_->Probe(); });
   }
-  std::vector<DeviceState> devices() const override {
-    const auto states =
-        sparseagg::ToStatus([&] { return absl::StatusOr<std::vector<DeviceState>>(inner_->devices()); });
-    return states.ok() ? *states : std::vector<DeviceState>();
-  }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     return sparseagg::ToStatus([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {
       absl::StatusOr<std::unique_ptr<Accumulator>> inner = inner_->CreateAccumulator(spec);

@@ -62,6 +62,12 @@ class Schemas {
     return absl::StrCat("{\"$ref\":\"#/components/schemas/", type->name(), "\"}");
   }
 
+  // Returns: the schema of a field.
+  std::string Field(const FieldDescriptor* field) {
+    const std::string element = Element(field);
+    return field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element;
+  }
+
   // Returns: the schema of a field's values, or of one element of a list.
   std::string Element(const FieldDescriptor* field) {
     switch (field->type()) {
@@ -109,11 +115,7 @@ class Schemas {
     std::vector<std::string> members;
     for (int i = 0; i < type->field_count(); ++i) {
       const FieldDescriptor* const field = type->field(i);
-      const std::string element = Element(field);
-      const std::string schema =
-          field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element;
-      const std::string text = comments_.Of(field);
-      members.push_back(absl::StrCat("\"", field->json_name(), "\":", Described(schema, text)));
+      members.push_back(absl::StrCat("\"", field->json_name(), "\":", Described(Field(field), comments_.Of(field))));
     }
     return absl::StrCat("{", Description(comments_.Of(type)), R"("type":"object","properties":{)",
                         absl::StrJoin(members, ","), "}}");
@@ -138,11 +140,8 @@ void AddQuery(const Descriptor* type, const Route& route, absl::string_view pref
     const bool is_plain =
         field->type() != FieldDescriptor::TYPE_MESSAGE || field->message_type()->file()->package() == "google.protobuf";
     if (is_plain) {
-      const std::string element = schemas.Element(field);
-      parameters->push_back(
-          Parameter(absl::StrCat(prefix, field->name()), "query", false,
-                    field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element,
-                    schemas.comments().Of(field)));
+      parameters->push_back(Parameter(absl::StrCat(prefix, field->name()), "query", false, schemas.Field(field),
+                                      schemas.comments().Of(field)));
     } else if (!field->is_repeated()) {
       AddQuery(field->message_type(), route, absl::StrCat(prefix, field->name(), "."), schemas, parameters);
     }

@@ -161,7 +161,7 @@ TEST_P(DeviceFaults, OneOfThreeFailsAtAnyCall_OthersTakeItsRange) {
     ASSERT_EQ(devices.Disagrees(round), "");
     faulted = devices.records[failing].faulted;
     EXPECT_TRUE(devices.engine->Probe().ok());
-    const std::vector<DeviceState> states = devices.engine->devices();
+    const std::vector<cuda::DeviceState> states = devices.engine->devices();
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(states[i].device, static_cast<int>(i));
       EXPECT_EQ(states[i].status.ok(), !(faulted && is_fatal && i == failing)) << states[i].status;
@@ -195,7 +195,7 @@ TEST(Devices, AllFail_TheCpuMerges) {
   EXPECT_EQ(devices.Disagrees(round), "");
   EXPECT_FALSE(devices.engine->Probe().ok());
   EXPECT_THAT(devices.engine->description(), ::testing::HasSubstr(", after a fault of a device made to fail; "));
-  for (const DeviceState& state : devices.engine->devices()) EXPECT_FALSE(state.status.ok());
+  for (const cuda::DeviceState& state : devices.engine->devices()) EXPECT_FALSE(state.status.ok());
 }
 
 }  // namespace

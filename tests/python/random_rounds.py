@@ -111,6 +111,20 @@ def random_update(rng: np.random.Generator, spec: sa.RoundSpec, pools: dict[str,
     return update
 
 
+def here_and_there(
+    rng: np.random.Generator, spec: sa.RoundSpec, moved: Callable[[str, Any], Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns some clients' updates with weights, and the same ones with each tensor as ``moved`` returns it."""
+    pools = random_pools(rng, spec)
+    here, there = {}, {}
+    for i in range(rng.integers(1, 12)):
+        update = random_update(rng, spec, pools)
+        weight = weight_for(spec, float(rng.integers(0, 8)))
+        here[f"client-{i}"] = (update, weight)
+        there[f"client-{i}"] = ({name: moved(name, data) for name, data in update.items()}, weight)
+    return here, there
+
+
 def as_reference(spec: sa.RoundSpec, update: dict[str, Any], weight: float) -> reference.Update:
     tensors = {}
     for name, data in update.items():

@@ -16,6 +16,7 @@ let showsAll = false;
 let shownState = ""; // of the filter; empty: all
 let rounds = []; // of the last answer
 let lastAnswer = null; // its time
+let listedState = ""; // of the round whose submissions are listed
 let lastBytes = null; // by round, at the last measurement
 let lastTime = 0;
 const rates = [];
@@ -91,8 +92,8 @@ function timelineOf(round) {
 
 const idOf = (round) => round.name.replace("rounds/", "");
 
-/** A round as an entry of the list, or whole: with a legend of its bar, and a button for its certificate. */
-function roundCard(round, tag = "li") {
+/** A round: an entry of the list, or the head of its own page, with a legend of its bar. */
+function roundCard(round, isEntry) {
   const ended = hasEnded(round);
   const id = idOf(round);
   const title = element("h3", {}, element("a", { href: `#${encodeURIComponent(id)}`, textContent: id }));
@@ -111,12 +112,12 @@ function roundCard(round, tag = "li") {
     ? `open ${timeText(open)}, result in ${timeText(secondsOf(round.timeline?.finish))}`
     : `open for ${timeText(open || Math.max(0, (Date.now() - Date.parse(round.createTime)) / 1000))}`;
   const card = element(
-    tag,
-    { className: tag === "li" ? "card" : "" },
+    isEntry ? "li" : "div",
+    { className: isEntry ? "card" : "" },
     element(
       "div",
       { className: "row" },
-      ...(tag === "li" ? [title] : []),
+      ...(isEntry ? [title] : []),
       stateBadge(round.state, "ROUND_STATE_"),
       element("span", { className: "faint end", textContent: when }),
     ),
@@ -133,12 +134,12 @@ function roundCard(round, tag = "li") {
     card.append(element("p", { className: "faint", textContent: text }));
   }
   const refusal = round.recentRefusals?.at(-1);
-  if (refusal && tag === "li") {
+  if (refusal && isEntry) {
     const reason = `the latest, of ${refusal.clientId}: ${refusal.code}: ${refusal.reason}`;
     card.append(element("p", { className: "error", textContent: reason }));
   }
   if (round.stateReason) card.append(element("p", { className: "error", textContent: round.stateReason }));
-  card.append(...timelineOf(round).slice(0, tag === "li" ? 1 : 2));
+  card.append(...timelineOf(round).slice(0, isEntry ? 1 : 2));
   return card;
 }
 
@@ -164,6 +165,7 @@ function certificateButton(name, id) {
   return button;
 }
 
+/** A row of a table; numbers to the right. */
 function cells(...texts) {
   const made = texts.map((text) =>
     element("td", { className: typeof text === "number" ? "number" : "", textContent: text.toLocaleString("en") }),
@@ -175,35 +177,30 @@ const shareText = (share) => `${Number((100 * share).toPrecision(3))} %`;
 
 /** The page of one round, which the address names behind #. */
 async function showOne(round) {
-  const changed = at("one-title").textContent !== idOf(round);
   at("one-title").textContent = idOf(round);
-  const card = roundCard(round, "div");
-  const button = round.spec.certificate && hasEnded(round) ? [certificateButton(round.name, idOf(round))] : [];
-  card.append(...button);
+  const card = roundCard(round, false);
+  if (round.spec.certificate && hasEnded(round)) card.append(certificateButton(round.name, idOf(round)));
   replaceChanged(at("one-card"), [card]);
   const results = new Map((round.results ?? []).map((summary) => [summary.name, summary]));
   const rows = round.spec.tensors.map((tensor) => {
     const result = results.get(tensor.name);
     const all = Number(tensor.numRows ?? 0);
     const found = result ? Number(result.numKeys) : NaN;
-    return element(
-      "tr",
-      {},
-      ...cells(
-        tensor.name,
-        shortState(tensor.layout ?? "TENSOR_LAYOUT_SPARSE", "TENSOR_LAYOUT_"),
-        shortState(tensor.dtype, "DTYPE_"),
-        all || "any",
-        Number(tensor.rowWidth || 1),
-        result ? found : "–",
-        result && all ? shareText(found / all) : "–",
-      ).children,
+    return cells(
+      tensor.name,
+      shortState(tensor.layout ?? "TENSOR_LAYOUT_SPARSE", "TENSOR_LAYOUT_"),
+      shortState(tensor.dtype, "DTYPE_"),
+      all || "any",
+      Number(tensor.rowWidth || 1),
+      result ? found : "–",
+      result && all ? shareText(found / all) : "–",
     );
   });
   replaceChanged(at("one-tensors"), rows);
   const refusals = (round.recentRefusals ?? []).map(({ clientId, code, reason }) => cells(clientId, code, reason)).reverse();
   replaceChanged(at("one-refusals"), refusals.length > 0 ? refusals : [cells("none", "", "")]);
-  if (changed) replaceChanged(at("one-submissions"), []);
+  const state = [round.name, round.createTime, round.state, round.numSubmissions, round.numTuples].join(" ");
+  if (state === listedState) return; // the list on the page is of this state
   try {
     const found = await collect(client.listSubmissions(round.name), SHOWN_SUBMISSIONS);
     const lines = found.map(({ clientId, numTuples, numBytes, weight }) =>
@@ -211,17 +208,17 @@ async function showOne(round) {
     );
     replaceChanged(at("one-submissions"), lines);
     const all = Number(round.numSubmissions);
-    at("one-note").textContent = `${found.length < all ? `The first ${found.length} of ${plural(all, "client")}` : plural(all, "client")}, by id.`;
+    at("one-note").textContent = `${found.length < all ? `The first ${found.length} of ` : ""}${plural(all, "submission")}, by client.`;
+    listedState = state;
   } catch (error) {
+    replaceChanged(at("one-submissions"), []);
+    listedState = "";
     at("one-note").textContent = error.message; // not every role may see who has submitted
   }
 }
 
-const namedRound = () => decodeURIComponent(location.hash.slice(1));
-
 function showView() {
-  const name = namedRound();
-  const round = rounds.find((each) => idOf(each) === name);
+  const round = rounds.find((each) => `#${encodeURIComponent(idOf(each))}` === location.hash);
   at("one-round").hidden = round === undefined;
   at("all-rounds").hidden = round !== undefined;
   if (round !== undefined) return showOne(round);
@@ -235,7 +232,7 @@ function showList() {
     (shownState === "" || shortState(round.state, "ROUND_STATE_") === shownState) &&
     [idOf(round), ...round.spec.tensors.map(({ name }) => name)].some((text) => text.toLowerCase().includes(words));
   const newest = rounds.filter(fits).reverse();
-  replaceChanged(at("rounds"), newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map((round) => roundCard(round)));
+  replaceChanged(at("rounds"), newest.slice(0, showsAll ? undefined : SHOWN_ROUNDS).map((round) => roundCard(round, true)));
   at("none-fits").hidden = newest.length > 0 || rounds.length === 0;
   at("more").hidden = newest.length <= SHOWN_ROUNDS;
   at("no-rounds").hidden = rounds.length > 0;
@@ -292,16 +289,13 @@ function showStreams(streams) {
     const last = lastCommits.get(key);
     commits.set(key, { count, now });
     const rate = last ? (1000 * Math.max(0, count - last.count)) / Math.max(1, now - last.now) : null;
-    const cell = (textContent, className = "number") => element("td", { className, textContent });
-    return element(
-      "tr",
-      {},
-      cell(stream.name.replace("streams/", ""), ""),
-      cell(Number(stream.version).toLocaleString("en")),
-      cell(`${Number(stream.numBuffered).toLocaleString("en")} of ${Number(stream.spec.buffer).toLocaleString("en")}`),
-      cell(rate === null ? "–" : Number(rate.toPrecision(3)).toLocaleString("en")),
-      cell(stalenessText((stream.stalenessCounts ?? []).map(Number)), ""),
-      cell(cutText(stream), ""),
+    return cells(
+      stream.name.replace("streams/", ""),
+      Number(stream.version),
+      `${Number(stream.numBuffered).toLocaleString("en")} of ${Number(stream.spec.buffer).toLocaleString("en")}`,
+      rate === null ? "–" : Number(rate.toPrecision(3)),
+      stalenessText((stream.stalenessCounts ?? []).map(Number)),
+      cutText(stream),
     );
   });
   lastCommits = commits;

@@ -179,7 +179,7 @@ def test_status_page_finds_rounds_and_shows_one(driver, busy_server):
     page.evaluate("document.querySelector('#rounds a[href=\"#news-41\"]').click()")
     page.wait("document.querySelectorAll('#one-submissions tr').length === 24")
     text = page.evaluate("return document.getElementById('one-round').innerText")
-    for expected in ("news-41", "24 submissions", "merge", "embedding", "float32", "100,000", "phone-23", "24 clients"):
+    for expected in ("news-41", "24 submissions", "merge", "embedding", "float32", "100,000", "phone-23", "by client"):
         assert expected in text, text
     screenshot(page, HERE.parents[2] / "docs/status-round.png")
     page.evaluate("location.hash = '#too-few'")

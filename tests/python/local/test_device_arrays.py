@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from fake_device import InterfaceArray, Library, TorchCoo, TorchTensor
-from random_rounds import is_weighted, random_pools, random_spec, random_update, weight_for
+from random_rounds import here_and_there, is_weighted, random_spec
 from sparseagg._internal.local import cuda_plugin
 from test_engine import columns, floats, one
 
@@ -58,13 +58,7 @@ def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int, on_host: None) 
         fitting = [t for t in (np.int32, np.int64, np.uint32, np.uint64) if most <= np.iinfo(t).max]
         return lend(keys.astype(rng.choice(fitting))), lend(rows)
 
-    pools = random_pools(rng, spec)
-    here, there = {}, {}
-    for i in range(rng.integers(1, 12)):
-        update = random_update(rng, spec, pools)
-        weight = weight_for(spec, float(rng.integers(0, 8)))
-        here[f"client-{i}"] = (update, weight)
-        there[f"client-{i}"] = ({name: moved(name, data) for name, data in update.items()}, weight)
+    here, there = here_and_there(rng, spec, moved)
     assert outcome(there, spec, device="cuda") == outcome(here, spec, device="cpu")
     del there
     assert library.all_are_back, library.returned

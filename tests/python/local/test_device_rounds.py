@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from fake_device import Library, TorchCoo
-from random_rounds import random_pools, random_spec, random_update, weight_for
+from random_rounds import here_and_there, random_spec
 from sparseagg._internal.local import cuda_plugin
 from test_device_arrays import KEYS, ROWS
 from test_engine import columns, floats, one
@@ -48,13 +48,7 @@ def test_random_rounds_on_a_device_end_as_on_the_cpu(seed: int, library: Library
         rows = None if rows is None else library.tensor(rows.view(np.uint16) if dtype == "bfloat16" else rows)
         return rows if keys is None else (library.tensor(keys), rows)
 
-    pools = random_pools(rng, spec)
-    here, there = {}, {}
-    for i in range(rng.integers(1, 12)):
-        update = random_update(rng, spec, pools)
-        weight = weight_for(spec, float(rng.integers(0, 8)))
-        here[f"client-{i}"] = (update, weight)
-        there[f"client-{i}"] = ({name: moved(name, data) for name, data in update.items()}, weight)
+    here, there = here_and_there(rng, spec, moved)
     in_one_call = bool(rng.random() < 0.3)
     with sa.Client(MEMORY) as cpu, sa.Client(MEMORY, device="cuda") as gpu:
         expected = outcome(cpu, spec, here, in_one_call=in_one_call)
