@@ -78,13 +78,13 @@ std::vector<EngineCase> AvailableEngines() {
                        return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
                                                                    cuda::DeviceEngineOptions());
                      }});
-  engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }});
+  engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }, true});
   for (const int num_devices : {2, 3}) {
-    engines.push_back({"cudadevices" + std::to_string(num_devices), [num_devices] {
-                         return TortureEngine(TestSeed(2028), /*tiles=*/num_devices == 2, num_devices);
-                       }});
+    engines.push_back({"cudadevices" + std::to_string(num_devices),
+                       [num_devices] { return TortureEngine(TestSeed(2028), /*tiles=*/num_devices == 2, num_devices); },
+                       true});
   }
-  engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }});
+  engines.push_back({"cudatiles", [] { return TortureEngine(TestSeed(2027), /*tiles=*/true); }, true});
 #endif
   if (CudaStatus().ok()) {
     // With little pinned memory, since that is slow to allocate and the contract suite makes a thousand engines.
@@ -95,12 +95,14 @@ std::vector<EngineCase> AvailableEngines() {
                        }});
     // Small inputs reach long segments, parts of tiles and many batches only with tiny sizes.
     for (const bool tiles : {false, true}) {
-      engines.push_back({tiles ? "cudatinytiles" : "cudatinysort", [tiles] {
+      engines.push_back({tiles ? "cudatinytiles" : "cudatinysort",
+                         [tiles] {
                            cuda::DeviceEngineOptions options;
                            options.tuning = TinyTuning();
                            if (!tiles) options.tuning.min_tile_tuples = 1e300;
                            return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
-                         }});
+                         },
+                         true});
     }
   }
   return engines;

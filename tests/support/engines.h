@@ -18,6 +18,8 @@ namespace sparseagg::testing {
 struct EngineCase {
   std::string name;  // letters and digits, for test names
   std::function<std::unique_ptr<Engine>()> create;
+  // With TinyTuning: a million tuples would take it minutes.
+  bool tiny_pieces = false;
 };
 
 inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engine.name; }

@@ -10,9 +10,13 @@
 #include <numeric>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/device/host_device.h"
+#include "cuda/device_engine.h"
 #include "host/base/column.h"
+#include "host/engine.h"
 #include "host/result.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
@@ -164,6 +168,15 @@ void SoilKeptMemory(const Result& result) {
   std::fill(weights.begin(), weights.end(), -1.0);
 }
 
+// The CUDA engine over two devices in host memory, with the sizes of real ones.
+std::unique_ptr<Engine> TwoHostDevices() {
+  std::vector<std::unique_ptr<cuda::Device>> devices;
+  for (const int ordinal : {0, 1}) {
+    devices.push_back(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.ordinal = ordinal}));
+  }
+  return std::make_unique<cuda::DeviceEngine>(std::move(devices), cuda::DeviceEngineOptions());
+}
+
 class LargeDifferential : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
@@ -204,9 +217,10 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   }
   const Verdict verdict = Judge({spec}, submissions);
   ASSERT_TRUE(verdict.failures.empty());
-  for (const EngineCase& engine_case : AvailableEngines()) {
-    // Their pieces are made tiny for small inputs; here they would take gigabytes and minutes.
-    if (engine_case.name == "cudasort" || engine_case.name == "cudatiles") continue;
+  std::vector<EngineCase> engines = AvailableEngines();
+  engines.push_back({"cudahost2", TwoHostDevices});
+  for (const EngineCase& engine_case : engines) {
+    if (engine_case.tiny_pieces) continue;
     SCOPED_TRACE(engine_case.name);
     const std::unique_ptr<Engine> engine = engine_case.create();
     DriveOptions options = {.shuffle_seed = seed, .num_aggregations = engine_case.name == "cpu4" ? 3 : 1};
