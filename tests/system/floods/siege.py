@@ -18,6 +18,9 @@ LIMIT = 256 << 20
 SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
 # Of a server that has served: what the C library keeps of memory in use is different each time.
 IDLE_SLACK = LIMIT // 8
+# Six times the delay that the server suggests where its memory is full (service/base/retry_later.cc): a fast machine's
+# rounds are shorter than one such delay.
+DELAYS_S = 3.0
 
 
 def resident(pid: int) -> int:
@@ -63,7 +66,7 @@ def check_siege(
     """Runs the command ``attack`` while rounds go on, and checks all that the server promises.
 
     ``server``: has the limit LIMIT and has served a round. ``honest_round``: one round; returns its seconds, which may
-    be ``most_times`` those of a round without an attack.
+    be ``most_times`` those of a round without an attack, or DELAYS_S.
     """
     pid = server.process.pid
     before = slowest_in_peace(honest_round)
@@ -96,4 +99,4 @@ def check_siege(
     )
     assert code == 0
     assert watch.most <= LIMIT * 1.1
-    assert max(rounds) <= most_times * peace
+    assert max(rounds) <= max(most_times * peace, DELAYS_S)
