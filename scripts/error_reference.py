@@ -2,7 +2,8 @@
 
 The page has groups of errors with their cause and cure. A line `<!-- errors: SELECTOR, SELECTOR … -->` stands for the
 texts of a group; a selector is `CODE PATH`, with `*` in either, as in `NOT_FOUND service/*`. A text belongs to the
-first group that selects it. Only calls that make an error from a text are read: `absl::…Error(` and the helpers of _HELPERS.
+first group that selects it. Only calls that make an error from a text are read: `absl::…Error(` and the helpers of
+_HELPERS.
 """
 
 from __future__ import annotations
