@@ -205,8 +205,7 @@ def test_size_divides_memory_as_the_server_does(
     rows = share // 8 - 1  # canonical, one client, a row of 4 and 4 bytes: the submission and the result
     planned = size(1, rows // 2, 1, 2**32, uploads=0)
     assert planned["an open round holds"] == pytest.approx(share / MIB, abs=1)
-    # In-flight memory is an eighth, but at least what four messages need.
-    assert planned["--memory-limit"] == pytest.approx(limit, abs=2) or limit == 256
+    assert planned["--memory-limit"] == pytest.approx(limit, abs=2)
 
 
 # ---- errors ----
