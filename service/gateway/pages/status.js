@@ -429,7 +429,7 @@ addEventListener("hashchange", async () => {
 });
 at("first-curl").textContent =
   `curl ${location.origin}/v1/rounds -H 'content-type: application/json' \\\n` +
-  `  -d '{"spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000}]}}'`;
+  `  -d '{"spec": {"tensors": [{"name": "w", "dtype": "float32", "numRows": 1000}]}}'`;
 at("first-python").textContent =
   'import sparseagg as sa\n' +
   'client = sa.Client("HOST:8001")  # the address of gRPC\n' +
