@@ -296,3 +296,13 @@ def test_troubleshoot_quotes_errors_that_there_are() -> None:
     known = shown_errors()
     for each in quoted:
         assert any(each in text for text in known), each
+
+
+def test_troubleshoot_quotes_the_client() -> None:
+    """What the client says where it does not reach a server; without the spaces at which its source is folded."""
+    section = text_of("troubleshoot").partition("## The server is not reached")[2].partition("\n## ")[0]
+    said = re.findall(r"^\| ([^|]+?) \| [^|]+ \| [^|]+ \|$", section, re.MULTILINE)[1:]
+    assert len(said) == 7
+    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "python/src").rglob("*.py"))
+    folded = re.sub(r'"\s*f?"', "", sources)
+    assert [each for each in said if each not in folded] == []
