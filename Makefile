@@ -272,7 +272,7 @@ bench-cluster: build/dev/.with-python ## rounds over several servers of this mac
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
 	  --out bench/results/cluster_close.json $(BENCH_ARGS)
 
-# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/integrations.md); a play of Shakespeare's as the text
+# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/howto/flower.md); a play of Shakespeare's as the text
 # with BENCH_ARGS=FILE.
 .PHONY: bench-streams
 bench-streams: build/dev/.with-python ## streams: commits a second, cuts, time to accuracy beside NVFlare, into bench/results

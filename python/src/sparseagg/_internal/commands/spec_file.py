@@ -19,7 +19,7 @@ __all__ = ["SPEC_HELP", "read_spec"]
 
 # Help text of the commands that take such a file.
 SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
-"shape": [1000, 16]}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
+"shape": [1000, 16]}], "aggregation": {"op": "mean"}}; docs/reference/rounds.md has more"""
 
 _Field = descriptors.FieldDescriptor
 _INTEGERS = (_Field.CPPTYPE_INT32, _Field.CPPTYPE_INT64, _Field.CPPTYPE_UINT32, _Field.CPPTYPE_UINT64)
