@@ -21,9 +21,12 @@ import types
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.base import sizes
 from sparseagg._internal.commands import top
 from sparseagg._internal.commands.cli import main
+from sparseagg._internal.commands.top_keys import split_keys
 from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, look_at, rates
+from sparseagg._internal.commands.top_window import Window
 from sparseagg.cluster import Cluster
 
 rich_console = pytest.importorskip("rich.console")
@@ -37,11 +40,11 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """`sparseagg top` in a pseudo-terminal of 40 lines."""
+    """`sparseagg top` in a pseudo-terminal."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, lines: int = 40, columns: int = 120, term: str = "xterm-256color") -> None:
         self._ours, self._theirs = pty.openpty()
-        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.modes_before = self.modes()
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
@@ -50,7 +53,7 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            env={**environment, "TERM": "xterm-256color"},
+            env={**environment, "TERM": term},
         )
         self.written = b""
         self._seen = 0
@@ -69,6 +72,10 @@ class Terminal:
                 self._seen = match.end()
                 return
             assert self._read(deadline), f"no {pattern!r} in {' '.join(text[self._seen :].split())[-2000:]!r}"
+
+    def screen(self) -> str:
+        """Returns the lines of the last view."""
+        return ESCAPES.sub("", self.written.decode(errors="replace")).rpartition("sparseagg top")[2]
 
     def press(self, key: bytes) -> None:
         os.write(self._ours, key)
@@ -103,8 +110,8 @@ def start_top():
     """Starts the command in terminals, which are closed in the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(*flags: str) -> Terminal:
-            terminal = Terminal(*flags)
+        def start(*flags: str, **options) -> Terminal:
+            terminal = Terminal(*flags, **options)
             stack.callback(terminal.close)
             return terminal
 
@@ -221,12 +228,14 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
 
     @contextlib.contextmanager
     def keys():
-        yield lambda: "q"
+        yield lambda: ["q"]
 
-    view = types.SimpleNamespace(live=contextlib.nullcontext, message=lambda *_: None)
-    monkeypatch.setattr(top, "_keys", keys)
+    view = types.SimpleNamespace(
+        console=lambda: None, live=lambda *_: contextlib.nullcontext(), message=lambda *_, **__: None
+    )
+    monkeypatch.setattr(top, "keys", keys)
     silent = Silent()
-    top._watch(silent, silent.server_info, 60.0, view)
+    top._watch(silent, silent.server_info, 60.0, Window(), view)
     assert closed.is_set()
 
 
@@ -276,7 +285,6 @@ def test_commands_other_than_top_import_no_rich():
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ([], "--once"),
         (["--interval", "0.09"], "--interval must be a time of 0.1 s or more, got 0.09"),
         (["--interval", "inf"], "got inf"),
         (["--interval", "nan"], "got nan"),
@@ -286,7 +294,7 @@ def test_commands_other_than_top_import_no_rich():
     ],
 )
 def test_top_refuses_wrong_flags(in_process, monkeypatch, flags, text):
-    monkeypatch.setattr(top, "_watch", lambda *_: pytest.fail("it runs"))  # without end
+    monkeypatch.setattr(top, "_print_each", lambda *_: pytest.fail("it runs"))  # without end
     status, _, errors = in_process(*flags, "--address", "127.0.0.1:1")
     assert status == 1
     assert text in errors
@@ -348,10 +356,10 @@ def test_commits_a_second_of_streams(seen, server):
     assert commit_rates(look(1.0, 5), look(3.0, 8, create_time=again)) == {info.name: 4.0}  # another stream
 
 
-def drawn(*arguments, width: int = 200, **options) -> str:
+def drawn(address, now, before=None, *, width=200, window=None, height=None, **options) -> str:
     """Returns the text of a view."""
     console = rich_console.Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(top_view.view(*arguments, **options))
+    console.print(top_view.view(console, address, now, before, window or Window(), height=height, **options))
     return console.file.getvalue()
 
 
@@ -366,30 +374,51 @@ def test_view_shows_active_rounds_first_then_the_busiest(seen):
         ]
         return dataclasses.replace(seen, at=at, rounds=tuple(rounds))
 
-    text = drawn("address", with_rounds(2.0, 500), with_rounds(1.0, 0), max_rounds=2)
+    text = drawn("address", with_rounds(2.0, 500), with_rounds(1.0, 0), height=7)
     assert re.findall(r"^(busy|calm|ended)\b", text, re.MULTILINE) == ["busy", "calm"]
-    assert "\n1 more rounds\n" in text
+    assert "\n1–2 of 3 rounds\n" in text
     assert re.search(r"^busy .* 500 B +500 B +0 ", text, re.MULTILINE)
 
 
-def test_view_fits_a_terminal_of_80_columns(seen):
+@pytest.mark.parametrize(("width", "lost"), [(100, []), (80, ["LONGEST"]), (60, ["UPLOADS", "TUPLES/S", "LONGEST"])])
+def test_view_fits_a_narrow_terminal(seen, width, lost):
     (info,) = seen.rounds
     full = [
         changed(info, 123_456_789, 999_999, name="rounds/" + "long-" * 20, state="finalizing", num_uploads=10_000),
         changed(info, 999_900, 1_234_567_890, state="cancelled", num_submissions=1_000_000),
     ]
     before = dataclasses.replace(seen, at=1.0, rounds=(changed(info, 0, 0),))
-    text = drawn("address", dataclasses.replace(seen, at=1.5, rounds=tuple(full)), before, width=80)
-    assert max(len(line) for line in text.splitlines()) <= 80
-    assert re.search(
-        r"^long-[long-]*… finalizing +1 +10000 +1.0 M +123 MB +247 MB +2.0 M [a-z]+ *$", text, re.MULTILINE
-    )
-    assert re.search(r" cancelled +1000000 +0 +1.2 G +1.0 MB +2.0 MB +2.5 G [a-z]+ *$", text, re.MULTILINE)
+    now = dataclasses.replace(seen, at=1.5, rounds=tuple(full))
+    lines = drawn("address", now, before, width=width, height=24, has_keys=True).splitlines()
+    assert max(map(len, lines)) <= width
+    heads = ["ROUND", "STATE", "SUBMITTED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S", "LONGEST"]
+    titles, first, second, _ = lines[-4:]
+    assert titles.split() == [head for head in heads if head not in lost]
+    cells = ["long-", "finalizing", "1", "10000", "1.0 M", "123 MB", "247 MB", "2.0 M", "[a-z]+"]
+    kept = [cell for head, cell in zip(heads, cells) if head not in lost]
+    assert re.fullmatch(r"long-long-long[-long]*… " + " +".join(kept[1:]) + " *", first)
+    assert re.search(r" cancelled +1000000 ", second)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 200])
+def test_view_has_no_more_lines_than_the_terminal(seen, server, width):
+    (info,) = seen.rounds
+    with sa.Client(server.address) as client:
+        stream = client.stream(SPEC, buffer=3)
+        streams = (stream.info,) * 30
+        stream.delete()
+    rounds = tuple(dataclasses.replace(info, name=f"rounds/r{i:02}") for i in range(50))
+    notes = {each.name: f"{each.name} on server 0: 1.0 MB, 1: 2.0 MB" for each in rounds}
+    now = dataclasses.replace(seen, rounds=rounds, notes=notes, streams=streams)
+    window = Window()
+    text = drawn("address", now, width=width, height=40, window=window, trouble="no answer " * 9, has_keys=True)
+    assert len(text.splitlines()) == 40
+    assert len(re.findall(r"^r\d\d ", text, re.MULTILINE)) == window.page > 1
 
 
 def test_view_obeys_no_escape_of_a_server(seen):
     server = dataclasses.replace(seen.server, engine_description="cpu\x1b[2J\x07[bold]")
-    text = drawn("address", dataclasses.replace(seen, server=server), None, trouble="a\x1b]0;title\x07b")
+    text = drawn("address", dataclasses.replace(seen, server=server), trouble="a\x1b]0;title\x07b")
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "cpu [2J [bold]" in text
@@ -408,7 +437,7 @@ def test_view_obeys_no_escape_of_a_server(seen):
     ],
 )
 def test_view_writes_numbers_with_prefixes(number, text):
-    assert top_view._decimal(number) == text
+    assert sizes.decimal(number) == text
 
 
 @pytest.mark.parametrize(
@@ -416,7 +445,112 @@ def test_view_writes_numbers_with_prefixes(number, text):
     [(0, "0.0 MiB"), (1 << 20, "1.0 MiB"), (1 << 30, "1.0 GiB"), (768 << 20, "768 MiB"), (3 << 40, "3.0 TiB")],
 )
 def test_view_writes_memory_as_flags_do(number, text):
-    assert top_view._binary(number) == text
+    assert sizes.binary_size(number) == text
+
+
+def test_keys_are_told_apart():
+    assert split_keys("a/\x1b[A\x1bOB\x1b[5~\x1b[1;5C\x7f\r\x1b\x01ü") == [
+        *("a", "/", "up", "down", "page up", "backspace", "enter", "escape", "ü"),
+    ]
+
+
+def shown_rounds(window: Window, names: list[str], page: int) -> list[str]:
+    matching = [name for name in names if window.passes(name, "open")]
+    window.fit(len(matching), page)
+    return matching[window.first : window.first + page]
+
+
+def test_keys_scroll_and_filter():
+    names = [f"r{i}" for i in range(20)]
+    window = Window()
+
+    def after(*keys: str) -> list[str]:
+        assert not any([window.press(key) for key in keys])
+        return shown_rounds(window, names, 5)
+
+    assert after() == ["r0", "r1", "r2", "r3", "r4"]
+    assert after("down", "j")[0] == "r2"
+    assert after("page down")[0] == "r7"
+    assert after("end") == after("G") == ["r15", "r16", "r17", "r18", "r19"]
+    assert after("up", "k", "page up")[0] == "r8"
+    assert after("home")[0] == after("g", "up")[0] == "r0"
+    assert after("end", "/", "1", "q") == []
+    assert after("backspace") == ["r1", "r10", "r11", "r12", "r13"]
+    assert after(" ", "O", "p", "e", "n", "enter", "down")[0] == "r10"
+    assert after("escape") == names[:5]
+    assert after("/", "9", "escape") == names[:5]
+    assert window.press("q")
+
+
+def make_rounds(client: sa.Client, number: int) -> None:
+    for i in range(number):
+        client.create_round(SPEC, round_id=f"round-{i:02}")
+
+
+def test_top_scrolls_and_filters_on_a_terminal_of_60_columns(start_top, start_server):
+    server = start_server()
+    with sa.Client(server.address) as client:
+        make_rounds(client, 30)
+        client.get_round("round-17").cancel()
+    terminal = start_top("--address", server.address, lines=16, columns=60)
+    terminal.wait_for("round-29 +open(.*\r\n)+1–9 of 30 rounds  q ends")
+    assert len(re.findall(r"round-\d\d", terminal.screen())) == 9
+    assert max(map(len, terminal.screen().split("\r\n"))) <= 60
+    terminal.press(b"\x1b[B\x1b[6~")  # a line, and a page
+    terminal.wait_for("round-19 +open(.*\r\n)+11–19 of 30 rounds")
+    terminal.press(b"G")
+    terminal.wait_for("round-17 +cancelled(.*\r\n)+22–30 of 30 rounds")
+    terminal.press(b"/round-1")
+    terminal.wait_for(r"1–9 of 10 rounds  filter: round-1_ \(10 of 30 rounds\)")
+    terminal.press(b" CANC\r")
+    terminal.wait_for(r"round-17 +cancelled.*\r\nfilter: round-1 CANC \(1 of 30 rounds\)")
+    terminal.press(b"\x1b")
+    terminal.wait_for("1–9 of 30 rounds")
+    terminal.press(b"q")
+    assert terminal.end() == 0
+    assert terminal.modes() == terminal.modes_before
+
+
+def test_top_prints_plain_tables_on_a_dumb_terminal(start_top, start_server):
+    server = start_server()
+    with sa.Client(server.address) as client:
+        make_rounds(client, 30)
+    terminal = start_top("--address", server.address, "--filter", "round-1 open", lines=14, columns=60, term="dumb")
+    for _ in range(2):
+        terminal.wait_for(r"sparseagg top  127.*(\r\n.+)*\r\nROUND .*(\r\nround-1\d +open.*){7}\r\n1–7 of 10 rounds")
+    terminal.press(b"\x03")
+    assert terminal.end() == 0
+    assert not re.search(rb"[^\r\n -~\x80-\xff]", terminal.written.replace(b"^C", b"")), "a control character"
+    assert max(map(len, terminal.written.decode().split("\r\n"))) <= 60
+    assert terminal.modes() == terminal.modes_before
+
+
+def test_top_goes_on_printing_into_a_pipe_until_its_reader_ends(start_server):
+    server = start_server()
+    with sa.Client(server.address) as client:
+        make_rounds(client, 30)
+    command = [sys.executable, "-m", "sparseagg", "top", "--interval", "0.1", "--address", server.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        views = "".join(process.stdout.readline().decode() for _ in range(100))
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 1
+    assert errors == b""
+    assert views.count("sparseagg top  127") == 3
+    assert len(re.findall(r"^round-\d\d +open ", views, re.MULTILINE)) > 60
+    assert "\x1b" not in views
+
+
+def test_top_filters_what_it_prints_once(in_process, start_server):
+    server = start_server()
+    with sa.Client(server.address) as client:
+        make_rounds(client, 12)
+        client.stream(SPEC, buffer=3, stream_id="clicks")
+    _, out, _ = in_process("--once", "--address", server.address, "--filter", "D-1")
+    assert re.findall(r"^(round-\d\d|clicks)", out, re.MULTILINE) == ["round-11", "round-10"]
+    assert "filter: D-1 (2 of 13 rounds)\n" in out
+    _, out, _ = in_process("--once", "--address", server.address, "--filter", "click")
+    assert re.findall(r"^(round-\d\d|clicks\S*) ", out, re.MULTILINE) == ["clicks", "clicks.v1"]
 
 
 def test_cluster_is_shown_as_one(capsys):
@@ -429,6 +563,8 @@ def test_cluster_is_shown_as_one(capsys):
         opened.close()
         assert main(["top", "--address", cluster.client().address, "--once"]) == 0
         after = capsys.readouterr().out
+        assert main(["top", "--address", cluster.client().address, "--once", "--filter", "other"]) == 0
+        assert "spread" not in capsys.readouterr().out
     assert re.search(r"spread +open +9 ", before)
     assert re.search(r"spread  on server 0: \d", before)
     assert re.search(r"spread +done +9 ", after)

@@ -60,13 +60,13 @@ class TopCluster:
                     others.append(info)
         parts_of = tuple(f"{name}." for name in by_name)
         rounds = [info for info in others if not (parts_of and info.name.startswith(parts_of))]
-        notes = []
+        notes = {}
         for name, infos in by_name.items():
             found = self._list(name, infos)
             own = [infos[index] for index in sorted(infos)]
             rounds.append(cluster_info(cluster_spec(own[0].spec), {}, own, found))
-            notes.append(_note(name, infos, found))
-        return dataclasses.replace(looks[0], rounds=tuple(rounds), notes=tuple(notes))
+            notes[name] = _note(name, infos, found)
+        return dataclasses.replace(looks[0], rounds=tuple(rounds), notes=notes)
 
     def _list(self, name: str, infos: dict[int, RoundInfo]) -> tuple[list[Part], dict[str, Any]] | None:
         first = next(iter(infos.values()))
