@@ -31,7 +31,7 @@ from sparseagg.errors import SparseaggError
 __all__ = ["main"]
 
 _EXIT = """exit status: 0: done. 1: an error, or something is missing or does not verify; the text says what. 2: wrong
-arguments. 130: interrupted."""
+arguments. 130: interrupted. Every command that lists or shows something has --json."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,9 +83,9 @@ def _parser() -> Parser:
     verification.add_replay_arguments(replaying)
     replaying.set_defaults(run=verification.replay_main)
 
-    add_command(commands, "engine", "show the engine that merges without a server, or why there is none").set_defaults(
-        run=_engine
-    )
+    engine = add_command(commands, "engine", "show the engine that merges without a server, or why there is none")
+    engine.add_argument("--json", action="store_true", help="print a JSON object")
+    engine.set_defaults(run=_engine)
     checking = add_command(
         commands, "doctor", "check this installation, and say what to do about what is missing", doctor.DESCRIPTION
     )
@@ -135,6 +135,11 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(_arguments: argparse.Namespace) -> int:
-    put(extension.describe())
+def _engine(arguments: argparse.Namespace) -> int:
+    described = extension.describe()
+    if arguments.json:
+        name, _, description = described.partition(" (")
+        put_json({"engine": name, "description": description.removesuffix(")")})
+    else:
+        put(described)
     return 0
