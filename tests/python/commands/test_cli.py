@@ -229,6 +229,8 @@ def test_listing_commands_print_json_for_programs(run, tmp_path, capsys):
     spec, tokens = tmp_path / "spec.json", tmp_path / "tokens"
     spec.write_text(json.dumps(SPEC))
     run("rounds", "create", str(spec), "--id", "in-json")
+    assert main(["engine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"] == "cpu"
     assert json.loads(run("info", "--json"))["limits"]["max_page_bytes"] > 0
     shown = json.loads(run("rounds", "show", "in-json", "--json"))
     (listed,) = (each for each in json.loads(run("rounds", "list", "--json")) if each["name"] == "rounds/in-json")
@@ -264,6 +266,12 @@ def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
         main(words)
     assert end.value.code == 2
     assert f"; did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_wrong_words_in_a_spec_get_the_nearest_right_one(run, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({**SPEC, "aggregation": {"op": "summ"}}))
+    assert "got 'summ'; did you mean 'sum'?" in run("rounds", "create", str(spec), status=1)
 
 
 def test_words_without_a_near_one_get_the_choices(capsys):
