@@ -1,4 +1,4 @@
-"""What somebody meets who tries the package in a shell: errors that name the right word, and representations of a line."""
+"""What meets somebody who tries the package in a shell: errors that name the right word, and short representations."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_error_names_what_was_meant(call, error, meant):
 
 
 def test_error_without_a_near_word_suggests_none():
-    with pytest.raises(sa.InvalidArgumentError, match="known: sum, mean, .*quantile$"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"known: sum, mean, .*quantile$"):
         sa.RoundSpec([], op="zzz")
-    with pytest.raises(sa.InvalidArgumentError, match="known: sum, mean, .*quantile$"):
+    with pytest.raises(sa.InvalidArgumentError, match=r"known: sum, mean, .*quantile$"):
         sa.RoundSpec([], op=7)
 
 
