@@ -127,6 +127,8 @@ def test_cli_info_has_every_limit(run):
         assert name in text
     assert re.search(r"^key_encodings +u32, u64, .*bitmap", text, re.MULTILINE)
     assert re.search(r"^value_encodings +.*float32, .*int8_scaled", text, re.MULTILINE)
+    assert re.search(r"^start_time +20\d\d-\d\d-\d\dT", text, re.MULTILINE)
+    assert re.search(r"^memory_in_use +[\d.]+ MiB$", text, re.MULTILINE)
     assert re.search(r"^features *$", text, re.MULTILINE) is None
 
 

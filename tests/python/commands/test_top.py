@@ -168,7 +168,7 @@ def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
     assert status == 0
     assert re.search(rf"^{name} +open +1 +0 +500 +[\d.]+ k?B +– +– +[a-z]+ *$", out, re.MULTILINE)
     assert "rounds   1 open, 1 cancelled; 0 open uploads\n" in out
-    assert re.search("^memory   limit [0-9.]+ [MG]iB; what is in use: --metrics URL$", out, re.MULTILINE)
+    assert re.search(r"^memory   process [1-9][\d.]* MiB, limit \S+ [MG]iB$", out, re.MULTILINE)
     assert "\x1b" not in out
     _, out, _ = in_process(
         "--once", "--address", server.address, "--metrics", f"http://{server.metrics_address}/metrics"
@@ -302,6 +302,9 @@ def test_cluster_is_shown_as_one(capsys):
         assert main(["top", "--address", cluster.client().address, "--once", "--filter", "other"]) == 0
         assert "spread" not in capsys.readouterr().out
     assert re.search(r"spread +open +9 ", before)
+    assert re.search(
+        r"^memory   0: process [\d.]+ MiB, limit \S+ [MG]iB; 1: process .*; 2: process ", before, re.MULTILINE
+    )
     assert re.search(r"spread  on server 0: \d", before)
     assert re.search(r"spread +done +9 ", after)
     assert re.search(r"; seal [\d.]+ s, plan [\d.]+ s, reduce [\d.]+ s; slowest of 2 ranges w \d+–\d*: [\d.]+ s", after)

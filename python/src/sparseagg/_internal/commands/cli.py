@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import sparseagg
 from sparseagg._internal.base import extension
+from sparseagg._internal.base.sizes import binary_size, decimal
 from sparseagg._internal.commands import (
     at_server,
     completion,
@@ -26,6 +27,7 @@ from sparseagg._internal.commands.demo import run as demo_run
 from sparseagg._internal.commands.output import put, put_json
 from sparseagg._internal.commands.parser import Parser, add_command
 from sparseagg._internal.local import programs
+from sparseagg._internal.results.info import ServerActivity
 from sparseagg.errors import SparseaggError
 
 __all__ = ["main"]
@@ -129,10 +131,24 @@ def _info(arguments: argparse.Namespace) -> int:
         "value_encodings": ", ".join(info.value_encodings),
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
         **({"warnings": "; ".join(info.warnings)} if info.warnings else {}),
+        **(_since_start(info.activity) if info.activity is not None else {}),
     }
     for name, value in rows.items():
         put(f"{name:26} {value}")
     return 0
+
+
+def _since_start(activity: ServerActivity) -> dict[str, str]:
+    """Returns rows of what the server has done since it started."""
+    rows = {
+        "start_time": "" if activity.start_time is None else activity.start_time.isoformat(timespec="seconds"),
+        "rounds": f"{activity.num_rounds}, of which {activity.num_ended_rounds} have ended",
+        "submissions": f"{activity.num_submissions}, and {activity.num_refused} refused",
+        "received": decimal(activity.received_bytes, "B"),
+    }
+    if activity.resident_bytes:
+        rows["memory_in_use"] = binary_size(activity.resident_bytes)
+    return rows
 
 
 def _engine(arguments: argparse.Namespace) -> int:

@@ -66,7 +66,9 @@ class TopCluster:
             own = [infos[index] for index in sorted(infos)]
             rounds.append(cluster_info(cluster_spec(own[0].spec), {}, own, found))
             notes[name] = _note(name, infos, found)
-        return dataclasses.replace(looks[0], rounds=tuple(rounds), notes=notes)
+        return dataclasses.replace(
+            looks[0], rounds=tuple(rounds), notes=notes, other_servers=tuple(look.server for look in looks[1:])
+        )
 
     def _list(self, name: str, infos: dict[int, RoundInfo]) -> tuple[list[Part], dict[str, Any]] | None:
         first = next(iter(infos.values()))

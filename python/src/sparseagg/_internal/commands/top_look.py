@@ -39,6 +39,7 @@ class Look:
         at: seconds of the monotonic clock.
         metrics: values of metrics without labels, by name; empty if nobody asked, or if ``metrics_error`` says why not.
         notes: by the name of a round, a line about it below the rounds.
+        other_servers: the further servers of a cluster.
         streams: none of a server that is older than streams.
     """
 
@@ -49,6 +50,7 @@ class Look:
     metrics_error: str = ""
     notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     streams: tuple[StreamInfo, ...] = ()
+    other_servers: tuple[ServerInfo, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

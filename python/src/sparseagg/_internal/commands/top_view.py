@@ -16,7 +16,7 @@ from sparseagg._internal.base.sizes import binary_size, decimal
 from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, rates, received_bytes
 from sparseagg._internal.commands.top_table import Column, fitted_table
 from sparseagg._internal.commands.top_window import Window
-from sparseagg._internal.results.info import RoundInfo, Timeline
+from sparseagg._internal.results.info import RoundInfo, ServerInfo, Timeline
 from sparseagg._internal.results.streams import StreamInfo
 
 __all__ = ["console", "is_screen", "live", "message", "view"]
@@ -163,9 +163,18 @@ def _memory_line(now: Look) -> Text:
         if used in now.metrics and limit in now.metrics
     ]
     if not parts:
-        limit_bytes = now.server.limits.memory_limit_bytes
-        parts = [f"limit {binary_size(limit_bytes) if limit_bytes else 'none'}; what is in use: --metrics URL"]
+        servers = (now.server, *now.other_servers)
+        parts = [(f"{i}: " if len(servers) > 1 else "") + _process_memory(server) for i, server in enumerate(servers)]
     return Text("memory   " + "; ".join(parts))
+
+
+def _process_memory(server: ServerInfo) -> str:
+    """Returns the memory of a server's process and its limit, as far as the server tells the caller."""
+    limit_bytes = server.limits.memory_limit_bytes
+    limit = binary_size(limit_bytes) if limit_bytes else "none"
+    if server.activity is None or server.activity.resident_bytes == 0:
+        return f"limit {limit}"
+    return f"process {binary_size(server.activity.resident_bytes)}, limit {limit}"
 
 
 def _notes(notes: Mapping[str, str], matching: Sequence[RoundInfo]) -> list[Text]:
