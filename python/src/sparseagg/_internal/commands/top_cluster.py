@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands.top_look import Look, look_at
 from sparseagg._internal.results.info import RoundInfo
@@ -82,7 +83,7 @@ class TopCluster:
 
 def _note(name: str, infos: dict[int, RoundInfo], found: tuple[list[Part], dict[str, Any]] | None) -> str:
     """Returns a line: bytes on each server, seconds of each step, and the slowest range."""
-    sizes = ", ".join(f"{index}: {infos[index].num_bytes / 1e6:.1f} MB" for index in sorted(infos))
+    sizes = ", ".join(f"{index}: {decimal(infos[index].num_bytes, 'B')}" for index in sorted(infos))
     text = f"{name.partition('/')[2]}  on server {sizes}"
     if found is None:
         return text

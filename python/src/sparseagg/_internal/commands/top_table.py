@@ -31,7 +31,7 @@ class Column:
 def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, style: str) -> Table:
     """Returns a table of at most ``width`` characters, one line for a row.
 
-    The first column has names, which are cut where they do not fit.
+    The first column has names, which lose their middle where they do not fit: ends tell them apart.
     """
     widths = [
         max([len(column.title), *(row[i].cell_len for row in rows)]) + 1  # and a space
@@ -48,6 +48,7 @@ def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Text]], widt
         if columns[last].rank == 0:
             break
         kept.remove(last)
+    name_width = max(len(columns[0].title), min(widths[0] - 1, room()))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), style=style, header_style="bold")
     for i in kept:
         is_right = columns[i].is_right and i > 0
@@ -55,8 +56,16 @@ def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[Text]], widt
             columns[i].title,
             no_wrap=True,
             justify="right" if is_right else "left",
-            width=widths[i] - 1 if i > 0 else max(len(columns[0].title), min(widths[0] - 1, room())),
+            width=widths[i] - 1 if i > 0 else name_width,
         )
     for row in rows:
-        table.add_row(*(row[i] for i in kept))
+        table.add_row(_cut(row[0], name_width), *(row[i] for i in kept[1:]))
     return table
+
+
+def _cut(name: Text, width: int) -> Text:
+    if name.cell_len <= width:
+        return name
+    begin = (width - 1) // 2
+    end = width - 1 - begin
+    return Text(f"{name.plain[:begin]}…{name.plain[len(name.plain) - end :]}")
