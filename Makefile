@@ -128,7 +128,6 @@ wheel: $(WHEEL) ## the Python client in one file, for machines that have neither
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
 wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
-	cmake --build --preset $(BUNDLE) --target sparseagg-server sparseagg-loadgen
 	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --out build/wheels $(WHEELS_ARGS)
 
 .PHONY: wheel-check

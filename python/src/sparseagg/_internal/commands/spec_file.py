@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
-from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.renamed import SIZES
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError
@@ -113,5 +113,6 @@ def _enum_value(value: Any, enum: Any, place: str) -> Any:
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
     if not isinstance(value, str) or value not in names:
-        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}")
+        meant = did_you_mean(value, names)
+        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}{meant}")
     return names[value]
