@@ -79,6 +79,16 @@ test-ray: build ## rounds over several servers with Ray from PyPI, in an environ
 	  -p no:cacheprovider -k 'ray or parquet or parts' \
 	  tests/python/cluster tests/system/test_cluster_crash_cycles.py
 
+TUTORIALS_VENV := build/tutorials-venv
+
+.PHONY: test-tutorials
+test-tutorials: build ## the tutorials of Flower and NVFlare, with these from PyPI in an environment of its own (some minutes)
+	test -d $(TUTORIALS_VENV) || $(PYTHON) -m venv $(TUTORIALS_VENV)
+	$(TUTORIALS_VENV)/bin/pip install -q 'flwr[simulation]>=1.41' 'nvflare>=2.9,<2.10'
+	SPARSEAGG_EXTENSION=off $(TUTORIALS_VENV)/bin/pip install -q -e ./python
+	for page in flower nvflare; do RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
+	  $(TUTORIALS_VENV)/bin/python scripts/run_page.py docs/tutorials/$$page.md; done
+
 .PHONY: cuda-engine
 cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture, where there is an nvcc
 	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
