@@ -3,7 +3,7 @@
  *
  *   import { Client } from "./sparseagg.js";
  *   const client = new Client("http://127.0.0.1:8003");
- *   const round = await client.createRound({ tensors: [{ name: "w", dtype: "DTYPE_FLOAT32", numRows: 50_000 }] });
+ *   const round = await client.createRound({ tensors: [{ name: "w", dtype: "float32", numRows: 50_000 }] });
  *   await client.submit(round.name, "browser-7", { w: { keys: new Uint32Array([3, 9]), values: new Float32Array([1, 2]) } });
  *   await client.closeRound(round.name);
  *   await client.waitRound(round.name);

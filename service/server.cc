@@ -24,6 +24,7 @@
 #include "absl/synchronization/notification.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
+#include "service/admission/activity.h"
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"
 #include "service/base/read_file.h"
@@ -204,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   if (server->tls_ != nullptr || server->certifier_ != nullptr || server->server_.authenticator.IsRequired()) {
     server->KeepCredentialsFresh();
   }
+  server->KeepHistory();
   RETURN_IF_ERROR(server->Listen(options));
   RETURN_IF_ERROR(server->ServeGateway(options));
   RETURN_IF_ERROR(server->ServeMetrics(options));
@@ -262,6 +264,12 @@ absl::Status Server::Listen(const ServerOptions& options) {
   listener_->Start({.all = server_.limits.max_connections}, tls_ != nullptr, &server_.connections, take,
                    [this](const char* reason) { RefuseConnection(reason); });
   return absl::OkStatus();
+}
+
+void Server::KeepHistory() {
+  server_.tenants.SampleActivity();
+  server_.resident_bytes.Add(ResidentBytes());
+  server_.timer.Schedule(server_.clock.Monotonic() + History::kInterval, [this] { KeepHistory(); });
 }
 
 void Server::KeepCredentialsFresh() {

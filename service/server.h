@@ -110,6 +110,8 @@ class Server {
   void LogConnection(const char* event, absl::string_view reason);
   absl::Status ServeMetrics(const ServerOptions& options);
   absl::Status ServeGateway(const ServerOptions& options);
+  // Adds to the histories of activity and memory from time to time, until the timer stops.
+  void KeepHistory();
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
   // Returns: the probes' pages, at these paths.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "host/engine.h"
+#include "service/admission/activity.h"
 #include "service/admission/count_limit.h"
 #include "service/admission/host_limit.h"
 #include "service/admission/in_flight_memory.h"
@@ -65,12 +66,14 @@ struct ServerContext {
 
   Engine& engine;
   const Clock& clock;
-  Store* const store;                   // what survives a restart; null: nothing does
-  const Limits limits;                  // lowered to what memory_limit_bytes has room for
-  MemoryBudget budget;                  // what rounds keep
-  CountLimit open_rounds;               // rounds that have not ended
-  CountLimit uploads;                   // uploads of all rounds
-  Tenants tenants;                      // each tenant's part of these three
+  Store* const store;      // what survives a restart; null: nothing does
+  const Limits limits;     // lowered to what memory_limit_bytes has room for
+  MemoryBudget budget;     // what rounds keep
+  CountLimit open_rounds;  // rounds that have not ended
+  CountLimit uploads;      // uploads of all rounds
+  Tenants tenants;         // each tenant's part of these three
+  const absl::Time start_time = clock.WallTime();
+  History resident_bytes;               // of the process
   HostLimit waits;                      // calls that wait for a round to end
   HostLimit lease_waits;                // calls that wait for a task
   std::atomic<uint64_t> rpc_calls = 0;  // of gRPC to our methods, from their admission until they are over

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "host/base/utf8.h"
 #include "service/gateway/json_check.h"
@@ -49,11 +48,7 @@ absl::StatusOr<std::string> ValueToJson(const FieldDescriptor* field, const std:
   if (field->type() == FieldDescriptor::TYPE_BYTES) return JsonQuote(absl::Base64Escape(value));
   if (!IsUtf8(value)) return absl::InvalidArgumentError(absl::StrCat("'", field->name(), "' is not UTF-8"));
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
-    // KEY_ENCODING_UNSPECIFIED gives the prefix KEY_ENCODING_.
-    absl::string_view prefix = field->enum_type()->value(0)->name();
-    absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
-    const std::string full = absl::StrCat(prefix, value);
-    if (field->enum_type()->FindValueByName(full) != nullptr) return JsonQuote(full);
+    if (const auto* found = FindShortName(field->enum_type(), value); found != nullptr) return JsonQuote(found->name());
   }
   return JsonQuote(value);
 }
@@ -106,8 +101,8 @@ absl::StatusOr<std::string> ObjectOf(const Descriptor* type, const HttpFields& p
 }  // namespace
 
 absl::StatusOr<std::string> JsonToMessage(const Descriptor* type, absl::string_view json) {
-  RETURN_IF_ERROR(CheckJson(type, json));
-  return Convert(type, std::string(json));
+  ASSIGN_OR_RETURN(const std::string full, CheckJson(type, json));
+  return Convert(type, full);
 }
 
 absl::StatusOr<std::string> MessageToJson(const Descriptor* type, const std::string& message) {

@@ -12,7 +12,8 @@
 
 namespace sparseagg::service {
 
-// Converts the JSON mapping of proto3 to the serialized message. The methods parse that under their own limits, so no
+// Converts the JSON mapping of proto3 to the serialized message. Names of enum values may leave out their prefix, in
+// capitals or not: "float32" for "DTYPE_FLOAT32". The methods parse that under their own limits, so no
 // message object is made here.
 // Errors: INVALID_ARGUMENT: as of CheckJson, or a value that does not fit.
 absl::StatusOr<std::string> JsonToMessage(const google::protobuf::Descriptor* type, absl::string_view json);
@@ -26,7 +27,7 @@ absl::StatusOr<HttpFields> ParseQuery(absl::string_view query);
 
 // Converts the parameters of a query to the serialized message. A parameter is named as a field, in either form of the
 // JSON mapping, or as a path of fields: "range.begin". A list takes several values, repeated or with commas. Names of
-// enum values may leave out their prefix: "U32" for "KEY_ENCODING_U32". The value of a bytes field is those bytes.
+// enum values are as in JSON. The value of a bytes field is those bytes.
 // Errors: INVALID_ARGUMENT: an unknown parameter, a value that does not fit or is not UTF-8, or several values of a
 // field that is no list.
 absl::StatusOr<std::string> QueryToMessage(const google::protobuf::Descriptor* type, const HttpFields& parameters);

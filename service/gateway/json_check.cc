@@ -67,10 +67,12 @@ class JsonChecker {
  public:
   JsonChecker(const Descriptor* type, absl::string_view json) : type_(*type), json_(json) {}
 
-  absl::Status Check() {
+  absl::StatusOr<std::string> Check() {
     if (Next() != '{') return Malformed("an object is expected");
     RETURN_IF_ERROR(Object(type_));
-    return Next() == '\0' && at_ == json_.size() ? absl::OkStatus() : Malformed("the object has ended");
+    if (Next() != '\0' || at_ != json_.size()) return Malformed("the object has ended");
+    absl::StrAppend(&full_, json_.substr(copied_));
+    return std::move(full_);
   }
 
  private:
@@ -163,7 +165,7 @@ class JsonChecker {
     if (first == '"') {
       absl::string_view text;
       read = String(&text);
-      if (read.ok() && kind == Kind::kEnum) read = FormerValue(*field.enum_type(), text);
+      if (read.ok() && kind == Kind::kEnum) read = EnumName(*field.enum_type(), text);
       fits = kind != Kind::kBool && kind != Kind::kObject;
     } else if (first == '-' || absl::ascii_isdigit(static_cast<unsigned char>(first))) {
       bool is_exact = true;
@@ -181,8 +183,9 @@ class JsonChecker {
     return fits ? absl::OkStatus() : InField(absl::StrCat("must be ", Name(kind)));
   }
 
-  // Errors: INVALID_ARGUMENT: 0.1 had a value of this name; the message has the present one.
-  absl::Status FormerValue(const google::protobuf::EnumDescriptor& type, absl::string_view name) const {
+  // Writes the full name of a value. Errors: INVALID_ARGUMENT: 0.1 had a value of this name; the message has the
+  // present one.
+  absl::Status EnumName(const google::protobuf::EnumDescriptor& type, absl::string_view name) {
     static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
         {"ON_NONFINITE_", "NONFINITE_POLICY_"},
         {"ON_BOUND_", "BOUND_POLICY_"},
@@ -193,6 +196,11 @@ class JsonChecker {
       if (!absl::ConsumePrefix(&rest, former)) continue;
       const std::string now = absl::StrCat(present, rest);
       if (type.FindValueByName(now) != nullptr) return InField(absl::StrCat("has ", name, ", called ", now, " now"));
+    }
+    if (const auto* value = FindShortName(&type, name); value != nullptr) {
+      const size_t begin = name.data() - json_.data();
+      absl::StrAppend(&full_, json_.substr(copied_, begin - copied_), value->name());
+      copied_ = begin + name.size();
     }
     return absl::OkStatus();
   }
@@ -270,7 +278,9 @@ class JsonChecker {
   const absl::string_view json_;
   size_t at_ = 0;
   size_t values_ = 0;
-  std::string path_;  // of the current field, such as "spec.tensors[0].name"
+  std::string path_;   // of the current field, such as "spec.tensors[0].name"
+  std::string full_;   // the body with full names of enum values, as far as it was copied
+  size_t copied_ = 0;  // bytes of the body
 };
 
 }  // namespace
@@ -300,6 +310,17 @@ std::string FieldNames(const Descriptor* type) {
   return absl::StrJoin(names, ", ");
 }
 
-absl::Status CheckJson(const Descriptor* type, absl::string_view json) { return JsonChecker(type, json).Check(); }
+absl::StatusOr<std::string> CheckJson(const Descriptor* type, absl::string_view json) {
+  return JsonChecker(type, json).Check();
+}
+
+const google::protobuf::EnumValueDescriptor* FindShortName(const google::protobuf::EnumDescriptor* type,
+                                                           absl::string_view name) {
+  // KEY_ENCODING_UNSPECIFIED gives the prefix KEY_ENCODING_.
+  absl::string_view prefix = type->value(0)->name();
+  absl::ConsumeSuffix(&prefix, "UNSPECIFIED");
+  if (name.size() > kMaxShownNameBytes) return nullptr;
+  return type->FindValueByName(absl::StrCat(prefix, absl::AsciiStrToUpper(name)));
+}
 
 }  // namespace sparseagg::service

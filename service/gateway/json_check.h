@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace sparseagg::service {
@@ -24,7 +24,12 @@ inline constexpr size_t kMaxJsonValues = 100'000;
 // Errors: INVALID_ARGUMENT: not RFC 8259; more than kMaxJsonValues; an unknown field; a field that comes twice, also in
 // both forms of its name; a value of another type than the field's, or null in a list; an integer with a fraction or an
 // exponent that float64 may have rounded. The message names the field.
-absl::Status CheckJson(const google::protobuf::Descriptor* type, absl::string_view json);
+// Returns: the body for the converter, with the full names of enum values.
+absl::StatusOr<std::string> CheckJson(const google::protobuf::Descriptor* type, absl::string_view json);
+
+// Returns: the value whose name without its prefix this is, in capitals or not; null if there is none.
+const google::protobuf::EnumValueDescriptor* FindShortName(const google::protobuf::EnumDescriptor* type,
+                                                           absl::string_view name);
 
 // Returns: the field of this name, in either form of the JSON mapping; null if there is none.
 const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor* type, absl::string_view name);

@@ -6,7 +6,10 @@
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "host/spec/ids.h"
+#include "service/admission/activity.h"
+#include "service/admission/process_memory.h"
 #include "service/codec/chunk_codec.h"
+#include "service/codec/duration_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/serialize.h"
@@ -62,6 +65,25 @@ bool MayListClients(const grpc::ByteBuffer& message) {
          (!request.only_client_ids().empty() || !request.client_weights().empty());
 }
 
+void EncodeActivity(const Identity& caller, ServerContext& server, v1::ServerActivity* wire) {
+  const Activity& activity = server.tenants.Of(caller.tenant).activity;
+  EncodeTime(server.start_time, wire->mutable_start_time());
+  wire->set_num_rounds(activity.rounds);
+  wire->set_num_ended_rounds(activity.ended_rounds);
+  wire->set_num_submissions(activity.submissions);
+  wire->set_num_refused(activity.refused);
+  wire->set_received_bytes(activity.received_bytes);
+  EncodeDuration(History::kInterval, wire->mutable_history_interval());
+  const auto encode = [](const History& history, google::protobuf::RepeatedField<uint64_t>* values) {
+    for (const uint64_t value : history.Values()) values->Add(value);
+  };
+  encode(activity.submissions_history, wire->mutable_num_submissions_history());
+  encode(activity.received_bytes_history, wire->mutable_received_bytes_history());
+  if (caller.role != Role::kAdmin) return;
+  wire->set_resident_bytes(ResidentBytes());
+  encode(server.resident_bytes, wire->mutable_resident_bytes_history());
+}
+
 }  // namespace
 
 void AggregationMethods::GetServerInfo(const Call& call) {
@@ -77,6 +99,9 @@ void AggregationMethods::GetServerInfo(const Call& call) {
     EncodeKnownEncodings(&info);
     for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
     for (std::string& warning : server_.warnings.List()) info.add_warnings(std::move(warning));
+    if (self.caller().identity().role != Role::kClient) {
+      EncodeActivity(self.caller().identity(), server_, info.mutable_activity());
+    }
     return Serialize(info, self.response());
   });
 }

@@ -85,6 +85,7 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     table_->rounds.emplace(Table::Place(config.tenant, sequence), round);
     table_->sequences.emplace(KeyOf(config.tenant, config.id), sequence);
   }
+  if (!config.IsIntake()) ++services_.tenants.Of(config.tenant).activity.rounds;
   round->StartDeadline();  // not before: a round that had expired by then would stay listed for ever
   Log(LogLevel::kInfo, "round_created",
       {{"round", config.LogName()},

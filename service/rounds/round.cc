@@ -59,6 +59,8 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
                   std::max(services.clock.WallTime() - create_time_, absl::ZeroDuration())),
       journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
       tenant_(services.tenants.Of(config_->tenant)),
+      is_restored_(create_time.has_value()),
+      activity_(config_->HasPrivacy() ? nullptr : &tenant_.activity),
       waits_(services.clock, services.timer),
       frozen_waits_(services.clock, services.timer),
       sum_(*config_, &tenant_.budget),
@@ -221,6 +223,7 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   if (state == RoundState::kCancelled) committed_.DropAll();
   DiscardUploadsLocked(status);
   open_permit_.Release();
+  if (!is_restored_ && !config_->id.empty() && !config_->IsIntake()) ++tenant_.activity.ended_rounds;
 }
 
 void Round::AnnounceEnd() {

@@ -637,6 +637,8 @@ class Round : public std::enable_shared_from_this<Round> {
   const absl::Duration created_at_;  // Clock::Monotonic; before the start of the clock for a round of an earlier run
   const std::shared_ptr<RoundJournal> journal_;
   Tenant& tenant_;
+  const bool is_restored_;
+  Activity* const activity_;  // of the tenant; null: nobody may see what this round's clients do
 
   mutable StageTotals stages_;
   std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add

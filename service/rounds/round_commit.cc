@@ -260,6 +260,8 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   // Finish waits for its commit.
   if (life_.has_ended()) return NotOpenErrorLocked();
   services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  const bool is_restoring = is_restored_ && !journal_->IsActive();
+  if (activity_ != nullptr && !is_restoring) ++activity_->submissions;
   if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
   committed_.Insert(std::move(record));
   const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;

@@ -126,6 +126,7 @@ void Round::NotifyDiscarded() {
   for (const auto& [id, upload] : discarded) {
     if (upload->counts_as_refused_) {
       services_.metrics.CountRefused(upload->discard_status_);
+      if (activity_ != nullptr) ++activity_->refused;
       MutexLock lock(&mu_);
       RecordRefusalLocked(upload->client_id, upload->discard_status_);
     }
@@ -136,6 +137,7 @@ void Round::NotifyDiscarded() {
 void Round::CountRefusedLocked(absl::string_view client_id, const absl::Status& status) {
   ++num_refused_;
   services_.metrics.CountRefused(status);
+  if (activity_ != nullptr) ++activity_->refused;
   RecordRefusalLocked(client_id, status);
 }
 
@@ -163,6 +165,7 @@ absl::Status Round::RefuseLocked(absl::string_view client_id, absl::Status refus
 void Round::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
   stages_.Add(RoundStage::kReceive, absl::ZeroDuration(), waited, bytes);
   services_.metrics.ObserveStage(RoundStage::kReceive, waited);
+  if (activity_ != nullptr) activity_->received_bytes += bytes;
   stages_.Add(RoundStage::kDecode, parsing, queued, 0);
 }
 

@@ -2,7 +2,6 @@
 import { Client, hasEnded } from "/sparseagg.js";
 
 const INTERVAL_MS = 2000;
-const HISTORY = 60; // measurements of the chart
 const SHOWN_ROUNDS = 20;
 const SHOWN_TASKS = 30;
 const SHOWN_STREAMS = 20;
@@ -17,9 +16,8 @@ let shownState = ""; // of the filter; empty: all
 let rounds = []; // of the last answer
 let lastAnswer = null; // its time
 let listedState = ""; // of the round whose submissions are listed
-let lastBytes = null; // by round, at the last measurement
+let lastReceived = null; // of the server, at the last answer
 let lastTime = 0;
-const rates = [];
 let lastCommits = new Map(); // by stream, with the time of the measurement
 
 function element(name, properties = {}, ...children) {
@@ -60,7 +58,6 @@ function timeText(seconds) {
 }
 
 const secondsOf = (duration) => Number((duration ?? "0s").replace("s", ""));
-const receivedOf = (round) => Number(round.timeline?.stages?.find((stage) => stage.stage === "receive")?.bytes ?? 0);
 const shortState = (state, prefix) => state.replace(prefix, "").toLowerCase();
 
 function stateBadge(state, prefix) {
@@ -238,33 +235,46 @@ function showList() {
   at("no-rounds").hidden = rounds.length > 0;
 }
 
-function showTotals() {
-  at("open-rounds").textContent = rounds.filter((round) => !hasEnded(round)).length.toLocaleString("en");
-  at("ended-rounds").textContent = rounds.filter(hasEnded).length.toLocaleString("en");
-  const sum = (count) => rounds.reduce((total, round) => total + count(round), 0);
-  at("submissions").textContent = sum((round) => Number(round.numSubmissions)).toLocaleString("en");
-  at("refused").textContent = sum((round) => Number(round.numRefused)).toLocaleString("en");
-  at("received").textContent = bytesText(sum(receivedOf));
+/** Draws values, the latest at the right edge of a chart with room for `most` of them. */
+function draw(chart, values, most, highest) {
+  const points = values.map((value, i) => `${(120 * (most - values.length + i)) / (most - 1)},${39 - (37 * value) / highest}`);
+  const line = points.join("L");
+  chart.querySelector(".line").setAttribute("d", points.length > 1 ? `M${line}` : "");
+  chart.querySelector(".area").setAttribute("d", points.length > 1 ? `M${points[0].split(",")[0]},40L${line}L120,40Z` : "");
 }
 
-function showRate() {
+/** What the server has done since its start and over ten minutes. `activity`: undefined where this caller may not know. */
+function showActivity(activity, limit) {
+  at("open-rounds").textContent = rounds.filter((round) => !hasEnded(round)).length.toLocaleString("en");
+  at("charts").hidden = activity === undefined;
+  if (activity === undefined) return;
+  const total = (name) => Number(activity[name] ?? 0);
+  at("ended-rounds").textContent = total("numEndedRounds").toLocaleString("en");
+  at("submissions").textContent = total("numSubmissions").toLocaleString("en");
+  at("refused").textContent = total("numRefused").toLocaleString("en");
+  at("received").textContent = bytesText(total("receivedBytes"));
+  at("since").textContent = `Since the start of the server, ${new Date(activity.startTime).toLocaleString()}; with what was deleted since.`;
+
   const now = performance.now();
-  const bytes = new Map(rounds.map((round) => [round.name + round.createTime, receivedOf(round)]));
-  if (lastBytes !== null) {
-    let grown = 0;
-    for (const [name, count] of bytes) grown += Math.max(0, count - (lastBytes.get(name) ?? 0));
-    rates.push((1000 * grown) / Math.max(1, now - lastTime));
-    if (rates.length > HISTORY) rates.shift();
-  }
-  lastBytes = bytes;
+  const rate = lastReceived === null ? 0 : (1000 * Math.max(0, total("receivedBytes") - lastReceived)) / Math.max(1, now - lastTime);
+  lastReceived = total("receivedBytes");
   lastTime = now;
-  const most = Math.max(1, ...rates);
-  const points = rates.map((rate, i) => `${(120 * (HISTORY - rates.length + i)) / (HISTORY - 1)},${39 - (37 * rate) / most}`);
-  at("line").setAttribute("d", points.length > 1 ? `M${points.join("L")}` : "");
-  const begin = points.length > 1 ? points[0].split(",")[0] : "120";
-  at("area").setAttribute("d", points.length > 1 ? `M${begin},40L${points.join("L")}L120,40Z` : "");
-  at("rate").textContent = `${bytesText(rates[rates.length - 1] ?? 0)}/s`;
-  at("peak").textContent = rates.length > 0 ? `highest ${bytesText(Math.max(...rates))}/s` : "";
+  const interval = secondsOf(activity.historyInterval);
+  const most = 600 / interval;
+  const totals = (activity.receivedBytesHistory ?? []).map(Number);
+  const rates = totals.slice(1).map((bytes, i) => (bytes - totals[i]) / interval);
+  const highest = Math.max(...rates, rate);
+  draw(at("rate-chart"), [...rates, rate], most, highest || 1);
+  at("rate").textContent = `${bytesText(rate)}/s`;
+  at("peak").textContent = `highest ${bytesText(highest)}/s`;
+
+  const used = total("residentBytes");
+  at("memory-card").hidden = used === 0; // of administrators
+  const memory = [...(activity.residentBytesHistory ?? []).map(Number), used];
+  draw(at("memory-chart"), memory, most, limit || Math.max(...memory));
+  at("memory").textContent = bytesText(used);
+  at("memory-limit").textContent = limit ? `of memory in use, of at most ${bytesText(limit)}` : "of memory in use";
+  at("memory-peak").textContent = `highest ${bytesText(Math.max(...memory))}`;
 }
 
 function stalenessText(counts) {
@@ -365,8 +375,7 @@ async function update() {
     showStreams(streams);
     rounds = listed;
     lastAnswer = new Date();
-    showTotals();
-    showRate();
+    showActivity(info.activity, Number(info.limits.memoryLimitBytes));
     await showView();
     showTasks(tasks);
     at("content").hidden = false;
@@ -420,7 +429,7 @@ addEventListener("hashchange", async () => {
 });
 at("first-curl").textContent =
   `curl ${location.origin}/v1/rounds -H 'content-type: application/json' \\\n` +
-  `  -d '{"spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000}]}}'`;
+  `  -d '{"spec": {"tensors": [{"name": "w", "dtype": "float32", "numRows": 1000}]}}'`;
 at("first-python").textContent =
   'import sparseagg as sa\n' +
   'client = sa.Client("HOST:8001")  # the address of gRPC\n' +

@@ -130,7 +130,8 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
     for expected in ("news-41", "done", "news-42", "open", "24 submissions", "too-few", "failed",
                      "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
         assert expected in text, text
-    page.wait("document.getElementById('line').getAttribute('d') !== ''")  # it goes on by itself
+    for chart in ("memory", "rate"):  # the latter goes on by itself
+        page.wait(f"document.querySelector('#{chart}-chart .line').getAttribute('d').includes('L')")
     cells = page.evaluate("return [...document.querySelectorAll('#streams td')].map((cell) => cell.textContent)")
     assert cells[:3] + cells[4:5] == ["clicks", "2", "1 of 3", "mean 0.3, most 1"]
     assert re.fullmatch(r"full, \d+ (s|min) ago", cells[5])
@@ -152,6 +153,26 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
                 page.wait("document.getElementById('updated').textContent !== (window.seen ?? '')")
                 page.evaluate("window.seen = document.getElementById('updated').textContent")
     screenshot(page, HERE.parents[2] / "docs/status-page.png")
+    assert page.errors() == []
+
+
+def test_status_page_keeps_what_deleted_rounds_did(driver, start_server):
+    server = start_server(*LOCAL)
+    page = driver.open(f"http://{server.http_address}/")
+    update = {"w": ([3], np.ones((1, 1), np.float32))}
+    with sa.Client(server.address) as client:
+        round_ = client.create_round(sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=10)]))
+        round_.submit("a", update)
+        with pytest.raises(sa.InvalidArgumentError):
+            round_.submit("b", {"w": ([3], np.array([[np.nan]], np.float32))})
+        round_.finish()
+        round_.delete()
+    page.wait("document.getElementById('ended-rounds').textContent === '1'")
+    tiles = page.evaluate(
+        "return ['open-rounds', 'submissions', 'refused'].map((id) => document.getElementById(id).textContent)"
+    )
+    assert tiles[:4] == ["0", "1", "1", "1"]  # rounds open, ended; submissions, refused
+    assert re.fullmatch(r"[\d.]+ MB", page.evaluate("return document.getElementById('memory').textContent"))
     assert page.errors() == []
 
 

@@ -108,6 +108,21 @@ TEST(Json, FieldGivenTwice_IsRefusedByItsName) {
                   .ok());
 }
 
+TEST(Json, ShortNamesOfEnumValues_AreThoseOfTheProto) {
+  const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(v1::CreateRoundRequest::descriptor(), R"({"spec": {
+      "aggregation": {"op": "mean", "weighting": "BY_WEIGHT", "numerics": null},
+      "tensors": [{"name": "float32", "dtype":"float32"}, {"dtype": "Int64", "name": "é"}, {"dtype": "DTYPE_UINT64"}]}})"));
+  EXPECT_EQ(round.spec().aggregation().op(), v1::OP_MEAN);
+  EXPECT_EQ(round.spec().aggregation().weighting(), v1::WEIGHTING_BY_WEIGHT);
+  ASSERT_EQ(round.spec().tensors_size(), 3);
+  EXPECT_EQ(round.spec().tensors(0).dtype(), v1::DTYPE_FLOAT32);
+  EXPECT_EQ(round.spec().tensors(0).name(), "float32");
+  EXPECT_EQ(round.spec().tensors(1).dtype(), v1::DTYPE_INT64);
+  EXPECT_EQ(round.spec().tensors(1).name(), "é");
+  EXPECT_EQ(round.spec().tensors(2).dtype(), v1::DTYPE_UINT64);
+  EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"dtype": "float31"}]}})"), HasSubstr("float31"));
+}
+
 TEST(Json, FieldThatNobodyKnows_IsRefusedByItsName) {
   EXPECT_THAT(CreateError(R"({"sepc": {}})"), AllOf(HasSubstr(R"(unknown field "sepc"; known are round_id, spec)"),
                                                     HasSubstr("this server is older than the client")));
@@ -153,7 +168,7 @@ TEST(Json, ValueOfAnotherType_IsRefusedByItsField) {
       // Left to the converter.
       {R"({"spec": {"tensors": [{"num_rows": 1.5}]}})", "1.5"},
       {R"({"spec": {"tensors": [{"num_rows": -1}]}})", "-1"},
-      {R"({"spec": {"tensors": [{"dtype": "FLOAT32"}]}})", "FLOAT32"},
+      {R"({"spec": {"tensors": [{"dtype": "FLOAT99"}]}})", "FLOAT99"},
       {R"({"spec": {"deadline": "5"}})", "deadline"},
       // float64 has no 2^53 + 1.
       {R"({"spec": {"tensors": [{"num_rows": 9007199254740993.0}]}})", "too large an integer for a fraction"},

@@ -47,6 +47,30 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   EXPECT_THAT(client().Create(spec, "r"), Fails(Code::kResourceExhausted, HasSubstr("max_tensors 2")));
 }
 
+TEST_F(RoundsApiTest, GetServerInfo_History_HasTenMinutesOfTheTotals) {
+  manual_time_ = true;
+  const auto activity = [&] {
+    grpc::ClientContext context;
+    v1::ServerInfo info;
+    EXPECT_THAT(FromGrpc(client().stub().GetServerInfo(&context, {}, &info)), IsOk());
+    return info.activity();
+  };
+  const std::string name = Create(SumSpec());
+  ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1.0f})}), IsOk());
+  // The clock stands still until it is moved, and the timer's thread adds a value after each move.
+  for (int i = 0; i < 130; ++i) {
+    Advance(absl::Seconds(5));
+    const int wanted = std::min(i + 1, 120);
+    while (activity().num_submissions_history_size() < wanted) std::this_thread::yield();
+  }
+  const v1::ServerActivity ten_minutes = activity();
+  EXPECT_EQ(ten_minutes.num_submissions_history_size(), 120);
+  EXPECT_EQ(ten_minutes.resident_bytes_history_size(), 120);
+  EXPECT_EQ(ten_minutes.num_submissions(), 1);
+  EXPECT_THAT(ten_minutes.num_submissions_history(), ::testing::Each(1));
+  EXPECT_EQ(ten_minutes.received_bytes_history(119), ten_minutes.received_bytes());
+}
+
 // Its rounds would not be where it says.
 TEST_F(RoundsApiTest, TenantHeader_OnAServerWithoutCredentials_IsRefused) {
   const auto with_tenant = [&](const char* tenant) {

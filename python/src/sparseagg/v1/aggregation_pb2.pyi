@@ -708,8 +708,35 @@ class SealRoundRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class ServerActivity(_message.Message):
+    __slots__ = ["history_interval", "num_ended_rounds", "num_refused", "num_rounds", "num_submissions", "num_submissions_history", "received_bytes", "received_bytes_history", "resident_bytes", "resident_bytes_history", "start_time"]
+    HISTORY_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_ENDED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SUBMISSIONS_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    history_interval: _duration_pb2.Duration
+    num_ended_rounds: int
+    num_refused: int
+    num_rounds: int
+    num_submissions: int
+    num_submissions_history: _containers.RepeatedScalarFieldContainer[int]
+    received_bytes: int
+    received_bytes_history: _containers.RepeatedScalarFieldContainer[int]
+    resident_bytes: int
+    resident_bytes_history: _containers.RepeatedScalarFieldContainer[int]
+    start_time: _timestamp_pb2.Timestamp
+    def __init__(self, start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., num_rounds: _Optional[int] = ..., num_ended_rounds: _Optional[int] = ..., num_submissions: _Optional[int] = ..., num_refused: _Optional[int] = ..., received_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., history_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., num_submissions_history: _Optional[_Iterable[int]] = ..., received_bytes_history: _Optional[_Iterable[int]] = ..., resident_bytes_history: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ServerInfo(_message.Message):
-    __slots__ = ["api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
+    __slots__ = ["activity", "api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -719,6 +746,7 @@ class ServerInfo(_message.Message):
     VALUE_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    activity: ServerActivity
     api_versions: _containers.RepeatedScalarFieldContainer[str]
     engine: str
     engine_description: str
@@ -728,7 +756,7 @@ class ServerInfo(_message.Message):
     value_encodings: _containers.RepeatedScalarFieldContainer[ValueEncoding]
     version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ..., activity: _Optional[_Union[ServerActivity, _Mapping]] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
     __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_row_width", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "memory_limit_bytes", "upload_timeout"]

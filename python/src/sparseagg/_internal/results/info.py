@@ -20,6 +20,7 @@ __all__ = [
     "ClipSummary",
     "Refusal",
     "RoundInfo",
+    "ServerActivity",
     "ServerInfo",
     "ServerLimits",
     "StageTime",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-def _time(message: pb.Round | pb.Refusal, field: str) -> datetime.datetime | None:
+def _time(message: pb.Round | pb.Refusal | pb.ServerActivity, field: str) -> datetime.datetime | None:
     if not message.HasField(field):
         return None
     stamp: timestamp_pb2.Timestamp = getattr(message, field)
@@ -73,6 +74,53 @@ class ServerLimits:
 
 
 @dataclasses.dataclass(frozen=True)
+class ServerActivity:
+    """What the clients of the caller's tenant have done since the server started, and the memory that it uses.
+
+    Totals never fall while the server runs: they keep what deleted rounds did. Of private rounds they have the number
+    alone.
+
+    Attributes:
+        start_time: of the server.
+        num_rounds: created since then; `num_ended_rounds`: of these.
+        num_submissions: accepted; the repetition of one does not count.
+        num_refused: submissions.
+        received_bytes: of messages with keys and values, refused ones included.
+        resident_bytes: of the server's process in RAM; 0 for callers who are no administrators.
+        history_interval: seconds between two values of the histories, which have at most ten minutes, the oldest first.
+    """
+
+    start_time: datetime.datetime | None
+    num_rounds: int
+    num_ended_rounds: int
+    num_submissions: int
+    num_refused: int
+    received_bytes: int
+    resident_bytes: int
+    history_interval: float
+    num_submissions_history: tuple[int, ...]
+    received_bytes_history: tuple[int, ...]
+    resident_bytes_history: tuple[int, ...]
+
+    @classmethod
+    def from_proto(cls, proto: pb.ServerActivity) -> ServerActivity:
+        """Returns the values of a message."""
+        return cls(
+            start_time=_time(proto, "start_time"),
+            num_rounds=proto.num_rounds,
+            num_ended_rounds=proto.num_ended_rounds,
+            num_submissions=proto.num_submissions,
+            num_refused=proto.num_refused,
+            received_bytes=proto.received_bytes,
+            resident_bytes=proto.resident_bytes,
+            history_interval=seconds_of(proto.history_interval),
+            num_submissions_history=tuple(proto.num_submissions_history),
+            received_bytes_history=tuple(proto.received_bytes_history),
+            resident_bytes_history=tuple(proto.resident_bytes_history),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class ServerInfo:
     """What a server is and can do.
 
@@ -82,6 +130,7 @@ class ServerInfo:
         features: names of additions to the API that the server has.
         key_encodings, value_encodings: those that clients may use.
         warnings: what the server does without, for its operator, such as authentication.
+        activity: what it has done; None in process, of older servers, and for callers with the role of a client.
     """
 
     version: str
@@ -93,6 +142,7 @@ class ServerInfo:
     key_encodings: tuple[str, ...]
     value_encodings: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    activity: ServerActivity | None = None
 
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
@@ -111,6 +161,7 @@ class ServerInfo:
             key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
             warnings=tuple(proto.warnings),
+            activity=ServerActivity.from_proto(proto.activity) if proto.HasField("activity") else None,
         )
 
 
