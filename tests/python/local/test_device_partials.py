@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -76,22 +75,6 @@ def test_a_result_on_the_device_of_partials_and_device_arrays(library: Library) 
     for name, tensor in root.finish_on_device().items():
         assert taken(tensor.keys).tobytes() == expected[name].keys.tobytes()
         assert taken(tensor.values).tobytes() == expected[name].values.tobytes()
-
-
-def test_a_memory_round_on_the_device_exports_and_takes_partials(library: Library) -> None:
-    spec = SPECS["coordinate_mean"]
-    updates = updates_of(spec, 12, 10)
-    expected = digest(sa.aggregate(updates, spec, device="cpu"))
-    with sa.Client(":memory:", device="cuda") as client:
-        root = client.create_round(dataclasses.replace(spec, accept_partials=True))
-        leaf = client.create_round(spec)
-        for at, (each, (update, weight)) in enumerate(updates.items()):
-            moved = {name: (library.tensor(keys), library.tensor(rows)) for name, (keys, rows) in update.items()}
-            (leaf if at % 2 else root).submit(each, moved, weight)
-        leaf.seal()
-        root.add_partial("leaf", leaf.export_partial())
-        assert digest(root.finish()) == expected
-    assert library.host_copies == 0
 
 
 def test_a_bad_partial_leaves_device_arrays_as_they_were(library: Library) -> None:
