@@ -59,7 +59,7 @@ assert sa.aggregate(updates, spec)["t"].values.tolist() == wanted
 ON_THE_GPU = """
 try:
     print("GPU:", sa.aggregate(updates, spec, device="cuda").info.engine)
-except sa.UnavailableError as error:
+except sa.errors.UnavailableError as error:
     print("no GPU:", error)
 """
 COMMANDS = (
