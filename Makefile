@@ -128,7 +128,6 @@ wheel: $(WHEEL) ## the Python client in one file, for machines that have neither
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
 wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
-	cmake --build --preset $(BUNDLE) --target sparseagg-server sparseagg-loadgen
 	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --out build/wheels $(WHEELS_ARGS)
 
 .PHONY: wheel-check
@@ -272,7 +271,7 @@ bench-cluster: build/dev/.with-python ## rounds over several servers of this mac
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
 	  --out bench/results/cluster_close.json $(BENCH_ARGS)
 
-# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/integrations.md); a play of Shakespeare's as the text
+# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/howto/flower.md); a play of Shakespeare's as the text
 # with BENCH_ARGS=FILE.
 .PHONY: bench-streams
 bench-streams: build/dev/.with-python ## streams: commits a second, cuts, time to accuracy beside NVFlare, into bench/results

@@ -1,7 +1,8 @@
 """What `make docs` does beyond MkDocs: links to files of the repository, and the reference of the gRPC API.
 
 A page of docs/ may link to any file of the repository (`../proto/...`): pictures and sources are copied into the site,
-below `files/`, so that it is whole without a network. reference/grpc.md is made from the comments of the proto files.
+below `files/`, so that it is whole without a network. reference/grpc.md is made from the comments of the proto files,
+and the lists of reference/errors.md from the sources.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "scripts"))
+from error_reference import with_texts  # noqa: E402
 from proto_reference import reference_of  # noqa: E402
 
 _LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
@@ -47,7 +49,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_others: Any) -> str:
-    """Turns links to the repository's files into links to their copies, and links to folders into their text."""
+    """Turns links to the repository's files into links to their copies, and links to folders into their text.
+
+    Puts the texts of the server's errors into their page.
+    """
+    if page.file.src_uri == "reference/errors.md":
+        markdown = with_texts(markdown)
 
     def turned(match: re.Match[str]) -> str:
         text, target = match[1], match[2]

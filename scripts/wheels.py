@@ -4,20 +4,25 @@
   scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
 
 CLIENT.whl is the wheel of the client alone (`make wheel`). BUILD is a build folder, named as its preset, whose
-programs need no library but libc's. For each Python the engine is built in BUILD, too: pybind11 has no stable ABI, and
-nanobind's begins with Python 3.12. Without --python: each of Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or
-below ~/.pyenv/versions, and has its headers. Prints the wheels, with their sizes.
+programs need no library but libc's. One build there compiles the libraries once, then the programs and, for each
+Python, the binding (pybind11 has no stable ABI, and nanobind's begins with Python 3.12). Without --python: each of
+Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the
+wheels, with their sizes, and the seconds that this took.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINORS = range(9, 14)
@@ -68,18 +73,36 @@ def find_pythons() -> list[Path]:
     return found
 
 
-def build_engine(python: Path, build: Path, output: Path) -> Path:
-    """Builds the extension for one Python; returns the file."""
-    # --fresh: CMake keeps what it has found of another Python.
+class Python(NamedTuple):
+    """What a wheel has of the Python that it is for: "cp311", ".cpython-311-x86_64-linux-gnu.so", and its headers."""
+
+    tag: str
+    suffix: str
+    headers: str
+
+
+def described(python: Path) -> Python:
+    """Asks a Python what it is."""
+    script = (
+        "import sys, sysconfig; print('cp{}{}'.format(*sys.version_info))\n"
+        "print(sysconfig.get_config_var('EXT_SUFFIX')); print(sysconfig.get_paths()['include'])"
+    )
+    return Python(*said(python, "-c", script).splitlines())
+
+
+def build_all(pythons: list[Python], build: Path, output: Path) -> None:
+    """Builds the programs, and into ``output`` the extension for each Python."""
+    headers = ";".join(f"{python.suffix}={python.headers}" for python in pythons)
     said(
-        *("cmake", "--fresh", "--preset", build.name, "-B", build, "-DSPARSEAGG_PYTHON=ON"),
-        *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DPython_EXECUTABLE={python}"),
+        *("cmake", "--preset", build.name, "-B", build, "-DSPARSEAGG_PYTHON=ON"),
+        *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DSPARSEAGG_PYTHON_HEADERS={headers}"),
         f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
         cwd=REPOSITORY,
     )
-    said("cmake", "--build", build, "--target", "sparseagg_python")
-    (engine,) = output.glob("_engine.*.so")
-    return engine
+    targets = ["sparseagg_python", *(Path(path).name for path in PROGRAMS.values())]
+    done = subprocess.run(["cmake", "--build", build, "--target", *targets], check=False)
+    if done.returncode != 0:
+        fail(f"the build ended with status {done.returncode}")
 
 
 def platform_wheel(client: Path, engine: Path, programs: dict[str, Path], tag: str, out: Path) -> Path:
@@ -127,19 +150,28 @@ def main() -> int:
     build, out = arguments.build.resolve(), arguments.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    programs = {name: build / path for name, path in PROGRAMS.items()}
-    pythons = arguments.python or find_pythons()
+    pythons = [described(python) for python in arguments.python or find_pythons()]
     if not pythons:
         fail("no Python from 3.9 to 3.13 with its headers; --python names one")
-    for python in pythons:
-        script = "import platform, sys; print('cp{}{}'.format(*sys.version_info), platform.machine())"
-        version, machine = said(python, "-c", script).split()
-        platform = f"{LIBC}_{machine}"
-        with tempfile.TemporaryDirectory() as folder:
-            engine = build_engine(python, build, Path(folder))
-            said("strip", engine)
-            wheel = platform_wheel(arguments.client, engine, programs, f"{version}-{version}-{platform}", out)
+    start = time.monotonic()
+    platform = f"{LIBC}_{os.uname().machine}"
+    with tempfile.TemporaryDirectory() as folder:
+        # Not in the temporary folder itself: a path that is new each time would have everything linked again.
+        engines = build / "wheel-engines"
+        build_all(pythons, build, engines)
+        print(f"wheels: built in {time.monotonic() - start:.0f} s")
+        programs = {name: build / path for name, path in PROGRAMS.items()}
+
+        def packed(python: Python) -> Path:
+            engine = Path(folder, f"_engine{python.suffix}")
+            said("strip", "-o", engine, engines / engine.name)
+            return platform_wheel(arguments.client, engine, programs, f"{python.tag}-{python.tag}-{platform}", out)
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            wheels = list(pool.map(packed, pythons))
+    for wheel in wheels:
         check(wheel, platform)
+    print(f"wheels: {len(wheels)} in {time.monotonic() - start:.0f} s")
     return 0
 
 

@@ -6,7 +6,7 @@
 Each speaker of the play is a client, or without a play each file of Python's standard library. Every contestant may
 choose its clients' learning rate from the same list: the one that reaches the target first with the first seed. Then
 all seeds run with it. A contestant runs in the Python that has its package; one without a Python is left out, and the
-result says so. ``docs/integrations.md`` says how to install the peers.
+result says so. ``docs/howto/flower.md`` says how to install the peers.
 """
 
 from __future__ import annotations

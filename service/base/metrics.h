@@ -1,4 +1,4 @@
-// The server's metrics for Prometheus. docs/operations.md lists their names.
+// The server's metrics for Prometheus. docs/reference/metrics.md lists their names.
 #ifndef SPARSEAGG_SERVICE_BASE_METRICS_H_
 #define SPARSEAGG_SERVICE_BASE_METRICS_H_
 

@@ -28,6 +28,8 @@ function element(name, properties = {}, ...children) {
 
 /** Puts children in the place of a parent's, of which equal ones stay: with them a selection, and a reader's place. */
 function replaceChanged(parent, children) {
+  const titles = [...(parent.parentElement.tHead?.rows[0].cells ?? [])].map((title) => title.textContent);
+  for (const child of children) titles.forEach((title, i) => child.cells[i].setAttribute("data-label", title));
   const added = Math.max(0, children.length - parent.children.length);
   parent.prepend(...children.slice(0, added)); // the newest come first
   children.slice(added).forEach((child, i) => {
@@ -165,7 +167,7 @@ function certificateButton(name, id) {
 /** A row of a table; numbers to the right. */
 function cells(...texts) {
   const made = texts.map((text) =>
-    element("td", { className: typeof text === "number" ? "number" : "", textContent: text.toLocaleString("en") }),
+    element("td", { className: typeof text === "number" || text === "–" ? "number" : "", textContent: text.toLocaleString("en") }),
   );
   return element("tr", {}, ...made);
 }
@@ -217,7 +219,7 @@ async function showOne(round) {
 function showView() {
   const round = rounds.find((each) => `#${encodeURIComponent(idOf(each))}` === location.hash);
   at("one-round").hidden = round === undefined;
-  at("all-rounds").hidden = round !== undefined;
+  at("content").classList.toggle("one", round !== undefined);
   if (round !== undefined) return showOne(round);
   showList();
   return undefined;

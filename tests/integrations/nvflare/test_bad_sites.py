@@ -210,7 +210,7 @@ def test_any_error_of_one_result_is_that_sites_own():
 
 def test_factors_of_their_own_shape_as_the_documentation_says():
     """Sites of rank 2 and 4 in a model of rank 4: a row of A, or a column of B, is averaged over those that have it."""
-    page = (HERE.parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+    page = (HERE.parents[2] / "docs" / "howto" / "nvflare.md").read_text(encoding="utf-8")
     names = {"np": np}
     exec(re.search(r"```py\n(def lora_params.*?)```", page, re.DOTALL)[1], names)
     model = {"lora_A": np.zeros((4, 3), np.float32), "lora_B": np.zeros((5, 4), np.float32)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
 import json
 import re
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 import sparseagg
 from real_server import REPOSITORY
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.commands import cli
 from sparseagg._internal.commands.cli import main
 
@@ -129,6 +127,8 @@ def test_cli_info_has_every_limit(run):
         assert name in text
     assert re.search(r"^key_encodings +u32, u64, .*bitmap", text, re.MULTILINE)
     assert re.search(r"^value_encodings +.*float32, .*int8_scaled", text, re.MULTILINE)
+    assert re.search(r"^start_time +20\d\d-\d\d-\d\dT", text, re.MULTILINE)
+    assert re.search(r"^memory_in_use +[\d.]+ MiB$", text, re.MULTILINE)
     assert re.search(r"^features *$", text, re.MULTILINE) is None
 
 
@@ -194,24 +194,6 @@ def test_cli_interrupted_says_nothing(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_bar_draws_on_terminals_only():
-    terminal, file = Terminal(), io.StringIO()
-    for stream in (terminal, file):
-        with ProgressBar("upload", 2_000_000, "B", stream) as bar:
-            bar.advance(500_000)
-            assert "25% 0.5/2.0 MB" in bar.line()
-            bar.advance(1_500_000)
-    assert "100% 2.0/2.0 MB" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
-    assert file.getvalue() == ""
-    assert "100% 0/0 clients" in ProgressBar("nothing", 0, "clients", file).line()
-
-
 def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
     resumable = []
     submit = Connection.submit
@@ -249,6 +231,8 @@ def test_listing_commands_print_json_for_programs(run, tmp_path, capsys):
     spec, tokens = tmp_path / "spec.json", tmp_path / "tokens"
     spec.write_text(json.dumps(SPEC))
     run("rounds", "create", str(spec), "--id", "in-json")
+    assert main(["engine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"] == "cpu"
     assert json.loads(run("info", "--json"))["limits"]["max_page_bytes"] > 0
     shown = json.loads(run("rounds", "show", "in-json", "--json"))
     (listed,) = (each for each in json.loads(run("rounds", "list", "--json")) if each["name"] == "rounds/in-json")
@@ -286,6 +270,12 @@ def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
     assert f"; did you mean {meant}?" in capsys.readouterr().err
 
 
+def test_wrong_words_in_a_spec_get_the_nearest_right_one(run, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({**SPEC, "aggregation": {"op": "summ"}}))
+    assert "got 'summ'; did you mean 'sum'?" in run("rounds", "create", str(spec), status=1)
+
+
 def test_words_without_a_near_one_get_the_choices(capsys):
     with pytest.raises(SystemExit):
         main(["qqqq"])
@@ -304,22 +294,3 @@ def test_completion_knows_commands_and_options(shell, tmp_path, capsys):
         path = tmp_path / "complete"
         path.write_text(script)
         subprocess.run(["bash", "-n", str(path)], check=True)
-
-
-def test_interrupted_submit_names_the_id_that_resumes(run, server, tmp_path, monkeypatch, capsys):
-    spec, update = tmp_path / "spec.json", tmp_path / "update.npz"
-    spec.write_text(json.dumps(SPEC))
-    np.savez(update, **{"emb.weight.keys": np.array([3]), "emb.weight.values": np.array([[1.0, 2.0]])})
-    run("rounds", "create", str(spec), "--id", "stopped")
-
-    def interrupted(*_given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Connection, "submit", interrupted)
-    assert main(["submit", "stopped", "a", str(update), "--address", server.address]) == 130
-    submission_id = re.search(r"add to the same command: --submission-id (\S+)", capsys.readouterr().err)[1]
-    monkeypatch.undo()
-    assert "1 tuples" in run("submit", "stopped", "a", str(update), "--submission-id", submission_id)
-    (listed,) = sparseagg.Client(server.address).get_round("stopped").submissions()
-    assert listed.submission_id == submission_id
-    run("rounds", "delete", "stopped")

@@ -206,8 +206,15 @@ def test_representations_of_what_a_server_says_are_plain_text(hostile):
                 assert set(re.findall(r"<[^>]*>?", text)) <= {f"<{end}{tag}>" for end in ("", "/") for tag in TAGS}
 
 
-def test_progress_bar_shows_a_label_as_plain_text():
-    assert ProgressBar(f"upload {EVIL}", 1, stream=io.StringIO()).line().isprintable()
+def test_progress_bar_shows_a_label_as_plain_text(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressBar(f"upload {EVIL}", 1, stream=(screen := Screen())) as bar:
+        bar.advance()
+    assert SHOWN.rstrip() in screen.getvalue()
 
 
 def test_plain_replaces_what_is_obeyed_and_keeps_what_is_read():

@@ -22,6 +22,7 @@ UNIT = DEPLOY / "systemd" / "sparseagg.service"
 # Every "--flag" in these is one of the server's.
 FILES_OF_FLAGS = [
     COMPOSE,
+    COMPOSE.with_name("secure.yaml"),
     UNIT,
     CHART / "values.yaml",
     CHART / "templates" / "deployment.yaml",

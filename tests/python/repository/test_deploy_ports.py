@@ -20,13 +20,14 @@ import yaml
 from real_server import REPOSITORY
 from test_deploy import CHART, COMPOSE, CONTAINERFILE, DEPLOY, compose_server, rendered, text
 
-OPERATIONS = REPOSITORY / "docs" / "operations.md"
+FLAGS = REPOSITORY / "docs" / "reference" / "flags.md"
+CONTAINER = REPOSITORY / "docs" / "howto" / "deploy-compose.md"
 SECRETS = "/run/secrets/sparseagg-"
 
 
 def documented() -> dict[str, int]:
-    """The ports of docs/operations.md: of grpc, metrics and http."""
-    ports = re.findall(r"^\| `--(\w+)-address` \| `127\.0\.0\.1:(\d+)` \|", text(OPERATIONS), re.MULTILINE)
+    """The ports of docs/reference/flags.md: of grpc, metrics and http."""
+    ports = re.findall(r"^\| `--(\w+)-address` \| `127\.0\.0\.1:(\d+)` \|", text(FLAGS), re.MULTILINE)
     return {name: int(port) for name, port in ports}
 
 
@@ -64,7 +65,7 @@ def compose() -> Deployment:
 
 
 def podman() -> Deployment:
-    (command,) = re.findall(r"^    (podman run (?:.*\\\n)*.*)$", text(OPERATIONS), re.MULTILINE)
+    (command,) = re.findall(r"^(podman run (?:.*\\\n)*.*)$", text(CONTAINER), re.MULTILINE)
     _, _, after = command.partition(" sparseagg-server ")
     ports = container_ports(re.findall(r"-p (\S+)", command))
     exposed = re.findall(r"^EXPOSE (.*)$", text(CONTAINERFILE), re.MULTILINE)
@@ -177,7 +178,13 @@ def test_prometheus_of_compose_asks_the_port_of_the_metrics():
 
 def test_ports_are_written_in_no_other_number():
     """What names a port of the server in deploy/ names a documented one."""
-    files = [COMPOSE, CONTAINERFILE, DEPLOY / "systemd" / "server.toml", *CHART.rglob("*.yaml")]
+    files = [
+        COMPOSE,
+        COMPOSE.with_name("secure.yaml"),
+        CONTAINERFILE,
+        DEPLOY / "systemd" / "server.toml",
+        *CHART.rglob("*.yaml"),
+    ]
     named = {int(port) for path in files for port in re.findall(r"\b(8\d{3})\b", text(path))}
     assert named == set(documented().values())
 

@@ -1,4 +1,4 @@
-"""What docs/ shows is true: the bytes of wire-format.md, the flags of operations.md."""
+"""What docs/ shows is true: the bytes of wire-format.md, the flags and events of reference/."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ def test_wire_format_example_parses() -> None:
     assert chunk.SerializeToString(deterministic=True) == data
 
 
-def test_operations_documents_every_event_of_the_log() -> None:
+def test_reference_documents_every_event_of_the_log() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "service").rglob("*.cc"))
     events = set(re.findall(r'\bLog\([^"{]*"(\w+)"', sources))
-    table = (DOCS / "operations.md").read_text(encoding="utf-8").partition("| event | fields |")[2].partition("\n\n")[0]
+    text = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+    table = text.partition("| event | fields |")[2].partition("\n\n")[0]
     assert len(events) > 10
     assert events - set(re.findall(r"`(\w+)`", table)) == set()
 
 
-def test_operations_documents_every_flag() -> None:
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+def test_reference_documents_every_flag() -> None:
+    text = (DOCS / "reference" / "flags.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `--")]
     documented = [flag for row in rows for flag in re.findall(r"--[a-z-]+", row)]
     assert len(documented) == len(set(documented))
@@ -75,7 +76,7 @@ SPEC = sa.RoundSpec(
 
 
 def section(title: str) -> str:
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "rounds.md").read_text(encoding="utf-8")
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -88,11 +89,11 @@ def spec_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_operations_example_of_a_spec_is_what_python_says(spec_file: Path) -> None:
+def test_reference_example_of_a_spec_is_what_python_says(spec_file: Path) -> None:
     assert read_spec(spec_file).to_proto() == SPEC.to_proto()
 
 
-def test_operations_example_of_a_spec_makes_a_round(
+def test_reference_example_of_a_spec_makes_a_round(
     server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rounds", "create", str(spec_file), "--address", server.address]) == 0
@@ -101,7 +102,7 @@ def test_operations_example_of_a_spec_makes_a_round(
     made.delete()
 
 
-def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
+def test_reference_example_of_a_spec_merges_files(spec_file: Path) -> None:
     for name, value in (("a.npz", 1.0), ("b.npz", 4.0)):
         rows = np.full((1, 16), value, np.float32)
         np.savez(name, **{"embedding.keys": [7], "embedding.values": rows, "bias": np.full(3, value)})
@@ -113,12 +114,12 @@ def test_operations_example_of_a_spec_merges_files(spec_file: Path) -> None:
         assert merged["bias"].tolist() == [2.0] * 3
 
 
-def test_operations_example_of_a_round_by_command_reads_its_result(
+def test_reference_example_of_a_round_by_command_reads_its_result(
     server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = section("A round by command")
     (script,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    exec(compile(script, "operations.md", "exec"), {})
+    exec(compile(script, "rounds.md", "exec"), {})
     (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for command in commands.splitlines():
         program, *arguments = shlex.split(command, comments=True)
@@ -134,7 +135,7 @@ def test_operations_example_of_a_round_by_command_reads_its_result(
     assert "embedding: 2 rows, sparse" in capsys.readouterr().out
 
 
-def test_operations_names_the_values_of_every_enum_of_a_spec() -> None:
+def test_reference_names_the_values_of_every_enum_of_a_spec() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section("A round's spec in JSON"), re.MULTILINE)
     documented = {field: re.findall(r"`(\w+)`", values) for field, values in rows}
     fields = [*pb.TensorSpec.DESCRIPTOR.fields, *pb.AggregationSpec.DESCRIPTOR.fields]
@@ -155,7 +156,7 @@ def test_help_of_commands_that_take_a_spec_shows_one(
     with pytest.raises(SystemExit):
         main([*command, "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "docs/operations.md" in text
+    assert "docs/reference/rounds.md" in text
     path = tmp_path / "spec.json"
     path.write_text(re.search(r"such as (\{.*?\});", text)[1])
     assert read_spec(path).tensors

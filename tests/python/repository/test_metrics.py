@@ -174,9 +174,9 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:sparseagg|process)_\w+", expression))
 
 
-def test_operations_documents_every_metric(start_server) -> None:
+def test_reference_documents_every_metric(start_server) -> None:
     server = start_server("--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0")
-    documented = names_in((REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8"))
+    documented = names_in((REPOSITORY / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"))
     offered: set[str] = set()
     # The metrics of requests appear with the first one, which is counted once its answer is on its way.
     deadline = time.monotonic() + 30

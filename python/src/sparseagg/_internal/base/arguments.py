@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 from typing import Any, SupportsFloat, Union
 
 import numpy as np
@@ -20,6 +22,7 @@ __all__ = [
     "checked_number",
     "checked_seconds",
     "checked_text",
+    "did_you_mean",
     "is_number",
     "shown",
 ]
@@ -146,3 +149,9 @@ def checked_key_range(keys: Any) -> tuple[int, int]:
     if end < begin:
         raise InvalidArgumentError(f"the key range ends at {end}, before it begins at {begin}")
     return begin, end
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """Returns the end of an error's text that names the nearest of the ``known`` words, or "" if none is near."""
+    nearest = difflib.get_close_matches(word, list(known), 1) if isinstance(word, str) else []
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""

@@ -10,6 +10,7 @@ import numpy as np
 __all__ = [
     "Absent",
     "DTypeLike",
+    "Layout",
     "MeanDivisor",
     "Numerics",
     "OnBound",
@@ -77,6 +78,7 @@ Updates = Union[Mapping[str, Weighted], Mapping[int, Weighted], Iterable[Weighte
 # The options of a spec that are words; "aggregation.proto" says what each means.
 Op = Literal["sum", "mean", "coordinate_mean", "union", "min", "max", "median", "trimmed_mean", "quantile"]
 Weighting = Literal["uniform", "by_weight"]
+Layout = Literal["sparse", "dense"]
 ResultLayout = Literal["sparse", "dense", "auto"]
 Numerics = Literal["canonical", "fixed_point"]
 OnNonfinite = Literal["reject", "propagate"]

@@ -127,6 +127,9 @@ class Client(TaskCalls, StreamCalls):
     def __reduce__(self) -> tuple[Any, ...]:
         return reconnected, (type(self), self._connection.endpoint)
 
+    def __repr__(self) -> str:
+        return f"Client({self.address!r})"
+
     @property
     def address(self) -> str:
         """The server's address, or ":memory:"."""

@@ -119,7 +119,7 @@ class Round(SealedRound, CertifiedRound):
             resumable: send the update in single calls, from the first chunk that the server does not have. (An upload
                 that breaks off does so from its second attempt on.) With a ``submission_id``, the arrays are hashed
                 first, which takes about 1.5 ms a megabyte.
-            progress: show a progress bar on standard error.
+            progress: show a progress bar on standard error, if that is a terminal.
             timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
                 includes the conversion of ``update``, which the timeout does not interrupt.
 
@@ -346,6 +346,7 @@ class Round(SealedRound, CertifiedRound):
         keys: tuple[int, int | None] | None = None,
         key_encoding: str = "auto",
         value_encoding: str | None = None,
+        progress: bool = False,
         timeout: Timeout = None,
     ) -> Result:
         """Waits until the round has ended, and reads its result or a part of it, any number of times.
@@ -360,6 +361,7 @@ class Round(SealedRound, CertifiedRound):
             value_encoding: rounds float values, to nearest even, before they are sent: "float32", "float16", "bfloat16"
                 or "int8_scaled", as in ``submit``, where the result's dtype is wider. The arrays have the result's
                 dtype. A page with values beyond the range of the narrower type comes unchanged.
+            progress: show a progress bar on standard error, if that is a terminal.
             timeout: of waiting and reading, in seconds or as a timedelta; None for no limit.
 
         Raises:
@@ -371,7 +373,7 @@ class Round(SealedRound, CertifiedRound):
                 ``timeout``. A later call may read it.
         """
         request = result_request(self.name, tensors, keys, result_format(key_encoding, value_encoding))
-        return await self._read(request, checked_deadline(timeout))
+        return await self._read(request, checked_deadline(timeout), progress=progress)
 
     async def finish(
         self,

@@ -126,6 +126,9 @@ class Stream:
         self._connection = connection
         self._info = info
 
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, version {self.info.version})"
+
     @property
     def name(self) -> str:
         """The stream's name, "streams/{id}"."""

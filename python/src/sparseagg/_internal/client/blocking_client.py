@@ -121,6 +121,9 @@ class Client:
     def __reduce__(self) -> tuple[Any, ...]:
         return async_client.reconnected, (type(self), self._connection.endpoint)
 
+    def __repr__(self) -> str:
+        return f"Client({self.address!r})"
+
     @property
     def address(self) -> str:
         """The server's address, or ":memory:"."""

@@ -23,6 +23,9 @@ class Stream:
     def __init__(self, inner: async_stream.Stream) -> None:
         self._inner = inner
 
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, version {self.info.version})"
+
     @property
     def name(self) -> str:
         """The stream's name, "streams/{id}"."""

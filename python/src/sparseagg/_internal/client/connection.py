@@ -210,7 +210,11 @@ class Connection:
         return await self._retried(attempt, deadline)
 
     async def read(
-        self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
+        self,
+        request: pb.StreamResultRequest,
+        info: RoundInfo,
+        deadline: float | None = None,
+        bar: ProgressBar | None = None,
     ) -> ResultReader:
         """Reads a round's result in one stream. If the stream breaks, single calls read the pages that are missing.
 
@@ -218,11 +222,12 @@ class Connection:
             request: of the stream.
             info: the round.
             deadline: of all attempts.
+            bar: shows the progress; None: nothing does.
 
         Raises:
             AbortedError: the stream broke, and the round's name is now that of another round.
         """
-        reader = ResultReader(request.range)
+        reader = ResultReader(request.range, bar)
         deadline = self.deadline if deadline is None else deadline
         is_resumed = False
 

@@ -227,9 +227,13 @@ class MemoryConnection:
             return await self.transport.convert(_submit_batch, found, batch, submission_id, base_version)
 
     async def read(
-        self, request: pb.StreamResultRequest, info: RoundInfo, deadline: float | None = None
+        self,
+        request: pb.StreamResultRequest,
+        info: RoundInfo,
+        deadline: float | None = None,
+        bar: ProgressBar | None = None,
     ) -> MemoryReader:
-        """Reads a round's result."""
+        """Reads a round's result. ``bar`` is not moved: the arrays are there at once."""
         with self._open():
             found = self._rounds.find(request.name)
             return MemoryReader(await self.transport.convert(_read, found, request, info.spec), None)

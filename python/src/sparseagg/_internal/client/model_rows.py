@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import checked_text, shown
+from sparseagg._internal.base.types import Layout
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg._internal.updates.arrays import Array, to_numpy
@@ -44,7 +45,7 @@ class ModelTensor:
         """The number of values in a row."""
         return math.prod(self.shape[1:])
 
-    def spec(self, num_words: int, layout: str) -> TensorSpec:
+    def spec(self, num_words: int, layout: Layout) -> TensorSpec:
         """Returns the round's tensor, with ``num_words`` words in a row."""
         return TensorSpec(
             self.wire_name, "uint32", num_rows=self.num_rows, row_width=num_words, layout=layout, modular=True

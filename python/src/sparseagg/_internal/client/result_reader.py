@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base import bfloat16
+from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, enum_name, key_bytes
@@ -30,13 +31,15 @@ class ResultReader:
 
     Args:
         keys: the keys that the requests ask for; None: all.
+        bar: shows the number of rows that have arrived; None: nothing does.
 
     Attributes:
         num_pages: number of pages added.
     """
 
-    def __init__(self, keys: pb.KeyRange | None = None) -> None:
+    def __init__(self, keys: pb.KeyRange | None = None, bar: ProgressBar | None = None) -> None:
         self.num_pages = 0
+        self._bar = bar
         self._range = keys or pb.KeyRange()
         self._parts: dict[str, _Parts] = {}
         self._next: dict[str, str] = {}  # by tensor: the token of the next page; empty after the last page
@@ -57,7 +60,9 @@ class ResultReader:
             self._parts[name] = _Parts(head.summary, self._range)
         if name not in self._parts:
             raise InternalError(f"the server sent a page of tensor {name!r} before its summary")
-        self._parts[name].add(page)
+        num_keys = self._parts[name].add(page)
+        if self._bar is not None:
+            self._bar.advance(num_keys)
         self._next[name] = head.next_page_token
         self.num_pages += 1
 
@@ -113,8 +118,8 @@ class _Parts:
         self._weights = _Column(np.dtype("<f8"), most)
         self._moments = _Column(np.dtype("<f8"), most * self._row_width if summary.has_moments else 0)
 
-    def add(self, page: Page) -> None:
-        """Adds the next page; ``InternalError`` if the page is malformed."""
+    def add(self, page: Page) -> int:
+        """Adds the next page, and returns its number of keys; ``InternalError`` if the page is malformed."""
         try:
             num_keys = self._add_keys(page)
             if self._summary.has_values:
@@ -135,6 +140,7 @@ class _Parts:
                 raise InternalError(f"the server sent {len(data)} bytes of a column for {num_keys} keys")
             column.add(np.frombuffer(data, column.dtype))
         self._num_keys += num_keys
+        return num_keys
 
     def _add_keys(self, page: Page) -> int:
         """Adds the keys of a page; returns their number. Those of a dense result are not made."""

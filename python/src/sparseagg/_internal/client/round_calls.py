@@ -8,6 +8,7 @@ from typing import Any
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.memory_connection import MemoryConnection
+from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import wait_request
 from sparseagg._internal.client.round_attributes import RoundAttributes
 from sparseagg._internal.client.round_errors import raise_if_failed
@@ -65,11 +66,28 @@ class RoundCalls(RoundAttributes):
         self._info = RoundInfo.from_proto(answer)
         return self._info
 
-    async def _read(self, request: pb.StreamResultRequest, deadline: float | None) -> Result:
-        """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none."""
+    async def _read(self, request: pb.StreamResultRequest, deadline: float | None, *, progress: bool = False) -> Result:
+        """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none.
+
+        ``progress``: whether a bar on standard error shows the rows that have arrived.
+        """
         if not self._info.ended:
             await self._wait(deadline)
         raise_if_failed(self._info)
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
-            reader = await self._connection.read(request, self._info, deadline)
+            if progress:
+                with ProgressBar(f"result {self.name}", _num_rows(self._info, request), "rows") as bar:
+                    reader = await self._connection.read(request, self._info, deadline, bar)
+            else:
+                reader = await self._connection.read(request, self._info, deadline)
         return reader.result(self._info)
+
+
+def _num_rows(info: RoundInfo, request: pb.StreamResultRequest) -> int:
+    """Returns how many rows the result has at most: within a range of keys a sparse tensor may have fewer."""
+    begin, end = request.range.begin, request.range.end
+    return sum(
+        min(tensor.num_keys, max(0, (end or tensor.num_rows) - begin))
+        for tensor in info.results
+        if not request.tensors or tensor.name in request.tensors
+    )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import sparseagg
 from sparseagg._internal.base import extension
+from sparseagg._internal.base.sizes import binary_size, decimal
 from sparseagg._internal.commands import (
     at_server,
     completion,
@@ -26,12 +27,13 @@ from sparseagg._internal.commands.demo import run as demo_run
 from sparseagg._internal.commands.output import put, put_json
 from sparseagg._internal.commands.parser import Parser, add_command
 from sparseagg._internal.local import programs
+from sparseagg._internal.results.info import ServerActivity
 from sparseagg.errors import SparseaggError
 
 __all__ = ["main"]
 
 _EXIT = """exit status: 0: done. 1: an error, or something is missing or does not verify; the text says what. 2: wrong
-arguments. 130: interrupted."""
+arguments. 130: interrupted. Every command that lists or shows something has --json."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,9 +85,9 @@ def _parser() -> Parser:
     verification.add_replay_arguments(replaying)
     replaying.set_defaults(run=verification.replay_main)
 
-    add_command(commands, "engine", "show the engine that merges without a server, or why there is none").set_defaults(
-        run=_engine
-    )
+    engine = add_command(commands, "engine", "show the engine that merges without a server, or why there is none")
+    engine.add_argument("--json", action="store_true", help="print a JSON object")
+    engine.set_defaults(run=_engine)
     checking = add_command(
         commands, "doctor", "check this installation, and say what to do about what is missing", doctor.DESCRIPTION
     )
@@ -129,12 +131,31 @@ def _info(arguments: argparse.Namespace) -> int:
         "value_encodings": ", ".join(info.value_encodings),
         **{name: f"{value:g}" if isinstance(value, float) else value for name, value in vars(info.limits).items()},
         **({"warnings": "; ".join(info.warnings)} if info.warnings else {}),
+        **(_since_start(info.activity) if info.activity is not None else {}),
     }
     for name, value in rows.items():
         put(f"{name:26} {value}")
     return 0
 
 
-def _engine(_arguments: argparse.Namespace) -> int:
-    put(extension.describe())
+def _since_start(activity: ServerActivity) -> dict[str, str]:
+    """Returns rows of what the server has done since it started."""
+    rows = {
+        "start_time": "" if activity.start_time is None else activity.start_time.isoformat(timespec="seconds"),
+        "rounds": f"{activity.num_rounds}, of which {activity.num_ended_rounds} have ended",
+        "submissions": f"{activity.num_submissions}, and {activity.num_refused} refused",
+        "received": decimal(activity.received_bytes, "B"),
+    }
+    if activity.resident_bytes:
+        rows["memory_in_use"] = binary_size(activity.resident_bytes)
+    return rows
+
+
+def _engine(arguments: argparse.Namespace) -> int:
+    described = extension.describe()
+    if arguments.json:
+        name, _, description = described.partition(" (")
+        put_json({"engine": name, "description": description.removesuffix(")")})
+    else:
+        put(described)
     return 0

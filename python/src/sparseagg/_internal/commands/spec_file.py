@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
-from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.renamed import SIZES
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError
@@ -19,7 +19,7 @@ __all__ = ["SPEC_HELP", "read_spec"]
 
 # Help text of the commands that take such a file.
 SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
-"shape": [1000, 16]}], "aggregation": {"op": "mean"}}; docs/operations.md has more"""
+"shape": [1000, 16]}], "aggregation": {"op": "mean"}}; docs/reference/rounds.md has more"""
 
 _Field = descriptors.FieldDescriptor
 _INTEGERS = (_Field.CPPTYPE_INT32, _Field.CPPTYPE_INT64, _Field.CPPTYPE_UINT32, _Field.CPPTYPE_UINT64)
@@ -113,5 +113,6 @@ def _enum_value(value: Any, enum: Any, place: str) -> Any:
     prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
     names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
     if not isinstance(value, str) or value not in names:
-        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}")
+        meant = did_you_mean(value, names)
+        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}{meant}")
     return names[value]

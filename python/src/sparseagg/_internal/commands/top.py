@@ -7,11 +7,10 @@ import concurrent.futures
 import contextlib
 import functools
 import math
-import os
-import select
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 from sparseagg._internal.client.blocking_client import Client
@@ -19,18 +18,21 @@ from sparseagg._internal.client.channel import addresses_of
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands import credentials_flags
 from sparseagg._internal.commands.top_cluster import TopCluster
+from sparseagg._internal.commands.top_keys import keys
 from sparseagg._internal.commands.top_look import Look, check_metrics_url, look_at
+from sparseagg._internal.commands.top_window import Window
 from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = ["DESCRIPTION", "add_arguments", "main"]
 
 DESCRIPTION = (
-    "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it. With the "
-    "addresses of a cluster's servers, with commas: rounds over all of them, bytes on each, and seconds of each step."
+    "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it, / filters, "
+    "the arrow keys scroll. Through a pipe, and on a terminal of TERM=dumb, it prints a plain table at each refresh, "
+    "until it is interrupted. With the addresses of a cluster's servers, with commas: rounds over all of them, bytes "
+    "on each, and seconds of each step."
 )
 
 _CALL_TIMEOUT_S = 5.0
-_KEY_WAIT_S = 0.1  # between two questions whether a look has ended
 _MIN_INTERVAL_S = 0.1
 
 
@@ -48,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the server's metrics, such as http://127.0.0.1:8002/metrics: adds the memory in use to the view",
     )
-    parser.add_argument("--once", action="store_true", help="print one view, without rates; needs no terminal")
+    parser.add_argument(
+        "--filter",
+        default="",
+        metavar="TEXT",
+        help="show only rounds and streams whose id or state has each word of TEXT",
+    )
+    parser.add_argument("--once", action="store_true", help="print one view, without rates, and end")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -64,8 +72,6 @@ def main(arguments: argparse.Namespace) -> int:
         )
     if arguments.metrics is not None:
         check_metrics_url(arguments.metrics)
-    if not (arguments.once or sys.stdout.isatty()):
-        raise InvalidArgumentError("top draws on a terminal, and standard output is none; --once prints a single view")
     from sparseagg._internal.commands import top_view as view  # rich takes a tenth of a second
 
     options = credentials_flags.client_options(arguments)
@@ -73,43 +79,124 @@ def main(arguments: argparse.Namespace) -> int:
     servers = addresses_of(arguments.address)
     if len(servers) > 1 and arguments.metrics is not None:
         raise InvalidArgumentError("--metrics is of one server, and the address has several")
+    window = Window(arguments.filter)
     with Client(arguments.address, **options) if len(servers) == 1 else TopCluster(servers, **options) as client:
         look = client.look if isinstance(client, TopCluster) else functools.partial(look_at, client, arguments.metrics)
         if arguments.once:
-            view.print_once(client.address, look())
+            on = view.console()
+            on.print(view.view(on, client.address, look(), None, window, height=None))
             return 0
         with contextlib.suppress(KeyboardInterrupt):
-            _watch(client, look, arguments.interval, view)
+            if view.is_screen():
+                _watch(client, look, arguments.interval, window, view)
+            else:
+                _print_each(client, look, arguments.interval, window, view)
     return 0
 
 
-def _watch(client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, view: ModuleType) -> None:
+class _Looks:
+    """The last two looks at a server, and what went wrong since. Not thread-safe."""
+
+    def __init__(self, look_now: Callable[[], Look], interval_s: float) -> None:
+        self._look_now = look_now
+        self._interval_s = interval_s
+        self.now: Look | None = None
+        self.before: Look | None = None
+        self.trouble = ""
+
+    def take(self, look: Callable[[], Look] | None = None) -> None:
+        """Takes the next look; ``look`` returns it, or raises ``SparseaggError``."""
+        try:
+            self.before, self.now = self.now, (look or self._look_now)()
+            self.trouble = ""
+        except SparseaggError as error:
+            self.before = None
+            age = "no answer" if self.now is None else f"no answer for {time.monotonic() - self.now.at:.0f} s"
+            self.trouble = f"{age}, asks again every {self._interval_s:g} s; {type(error).__name__}: {error}"
+
+
+def _print_each(
+    client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, window: Window, view: ModuleType
+) -> None:
+    """Looks and prints a plain table, again and again.
+
+    A terminal gets as many rounds as it has lines for, a pipe or a file all rounds.
+    """
+    on = view.console()
+    looks = _Looks(look_now, interval_s)
+    while True:
+        due = time.monotonic() + interval_s
+        looks.take()
+        if looks.now is None:
+            on.print(view.message(client.address, looks.trouble, has_keys=False))
+        else:
+            height = shutil.get_terminal_size().lines - 1 if sys.stdout.isatty() else None
+            on.print(
+                view.view(
+                    on,
+                    client.address,
+                    looks.now,
+                    looks.before,
+                    window,
+                    height=height,
+                    has_keys=False,
+                    trouble=looks.trouble,
+                )
+            )
+        on.print()
+        sys.stdout.flush()
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _watch(
+    client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, window: Window, view: ModuleType
+) -> None:
     """Looks and draws until the key q, and restores the terminal in any case.
 
     Looks run in another thread, so that a server that does not answer delays no key.
     """
-    now: Look | None = None
-    before: Look | None = None
-    first = view.message(client.address, "connecting")
-    with view.live(first) as screen, _keys() as next_key, concurrent.futures.ThreadPoolExecutor(1) as looks:
+    on = view.console()
+    looks = _Looks(look_now, interval_s)
+    first = view.message(client.address, "connecting", has_keys=True)
+    with view.live(on, first) as screen, keys() as next_keys, concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def draw() -> None:
+            if looks.now is not None:
+                shown = view.view(
+                    on,
+                    client.address,
+                    looks.now,
+                    looks.before,
+                    window,
+                    height=on.size.height,
+                    has_keys=True,
+                    trouble=looks.trouble,
+                )
+            elif looks.trouble:
+                shown = view.message(client.address, looks.trouble, has_keys=True)
+            else:
+                shown = first
+            screen.update(shown, refresh=True)
+
+        def ends_before(done: Callable[[], bool]) -> bool:
+            """Obeys keys until ``done``; returns whether one ended the command."""
+            while not done():
+                pressed = next_keys()
+                if any([window.press(key) for key in pressed]):
+                    return True
+                if pressed:
+                    draw()
+            return False
+
         try:
             while True:
                 due = time.monotonic() + interval_s
-                look = looks.submit(look_now)
-                if _ends(next_key, look.done):
+                look = pool.submit(look_now)
+                if ends_before(look.done):
                     return
-                try:
-                    before, now = now, look.result()
-                    shown = view.view(client.address, now, before)
-                except SparseaggError as error:
-                    trouble = f"asks again every {interval_s:g} s; {type(error).__name__}: {error}"
-                    if now is None:
-                        shown = view.message(client.address, f"no answer, {trouble}")
-                    else:
-                        age_s = time.monotonic() - now.at
-                        shown = view.view(client.address, now, None, trouble=f"no answer for {age_s:.0f} s, {trouble}")
-                screen.update(shown, refresh=True)
-                if _ends(next_key, functools.partial(_is_past, due)):
+                looks.take(look.result)
+                draw()
+                if ends_before(functools.partial(_is_past, due)):
                     return
         finally:
             client.close()  # ends the look that is under way, for which the executor waits
@@ -117,41 +204,3 @@ def _watch(client: Client | TopCluster, look_now: Callable[[], Look], interval_s
 
 def _is_past(due: float) -> bool:
     return time.monotonic() >= due
-
-
-def _ends(next_key: Callable[[], str], done: Callable[[], bool]) -> bool:
-    """Waits until ``done``, or for the key q; returns whether it was the key."""
-    while not done():
-        if next_key() == "q":
-            return True
-    return False
-
-
-def _no_key() -> str:
-    time.sleep(_KEY_WAIT_S)
-    return ""
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[], str]]:
-    """Yields a function that returns the next key, or "" after a moment without one. Then restores the terminal."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
-    import termios  # where there are such terminals
-    import tty
-
-    terminal = sys.stdin.fileno()
-
-    def next_key() -> str:
-        ready, _, _ = select.select([terminal], [], [], _KEY_WAIT_S)
-        if not ready:
-            return ""
-        return os.read(terminal, 1).decode("ascii", errors="replace") or "q"  # nothing to read: the terminal has gone
-
-    modes = termios.tcgetattr(terminal)
-    try:
-        tty.setcbreak(terminal)
-        yield next_key
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, modes)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands.top_look import Look, look_at
 from sparseagg._internal.results.info import RoundInfo
@@ -60,13 +61,15 @@ class TopCluster:
                     others.append(info)
         parts_of = tuple(f"{name}." for name in by_name)
         rounds = [info for info in others if not (parts_of and info.name.startswith(parts_of))]
-        notes = []
+        notes = {}
         for name, infos in by_name.items():
             found = self._list(name, infos)
             own = [infos[index] for index in sorted(infos)]
             rounds.append(cluster_info(cluster_spec(own[0].spec), {}, own, found))
-            notes.append(_note(name, infos, found))
-        return dataclasses.replace(looks[0], rounds=tuple(rounds), notes=tuple(notes))
+            notes[name] = _note(name, infos, found)
+        return dataclasses.replace(
+            looks[0], rounds=tuple(rounds), notes=notes, other_servers=tuple(look.server for look in looks[1:])
+        )
 
     def _list(self, name: str, infos: dict[int, RoundInfo]) -> tuple[list[Part], dict[str, Any]] | None:
         first = next(iter(infos.values()))
@@ -80,7 +83,7 @@ class TopCluster:
 
 def _note(name: str, infos: dict[int, RoundInfo], found: tuple[list[Part], dict[str, Any]] | None) -> str:
     """Returns a line: bytes on each server, seconds of each step, and the slowest range."""
-    sizes = ", ".join(f"{index}: {infos[index].num_bytes / 1e6:.1f} MB" for index in sorted(infos))
+    sizes = ", ".join(f"{index}: {decimal(infos[index].num_bytes, 'B')}" for index in sorted(infos))
     text = f"{name.partition('/')[2]}  on server {sizes}"
     if found is None:
         return text

@@ -38,7 +38,8 @@ class Look:
     Attributes:
         at: seconds of the monotonic clock.
         metrics: values of metrics without labels, by name; empty if nobody asked, or if ``metrics_error`` says why not.
-        notes: lines below the rounds.
+        notes: by the name of a round, a line about it below the rounds.
+        other_servers: the further servers of a cluster.
         streams: none of a server that is older than streams.
     """
 
@@ -47,8 +48,9 @@ class Look:
     rounds: tuple[RoundInfo, ...]
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     metrics_error: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     streams: tuple[StreamInfo, ...] = ()
+    other_servers: tuple[ServerInfo, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

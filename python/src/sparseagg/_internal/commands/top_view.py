@@ -2,84 +2,140 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.sizes import binary_size, decimal
 from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, rates, received_bytes
-from sparseagg._internal.results.info import RoundInfo, Timeline
+from sparseagg._internal.commands.top_table import Column, fitted_table
+from sparseagg._internal.commands.top_window import Window
+from sparseagg._internal.results.info import RoundInfo, ServerInfo, Timeline
 from sparseagg._internal.results.streams import StreamInfo
 
-__all__ = ["live", "message", "print_once", "view"]
+__all__ = ["console", "is_screen", "live", "message", "view"]
 
 _ACTIVE = ("open", "sealed", "finalizing")
 _STYLES = {"open": "green", "sealed": "yellow", "finalizing": "yellow", "done": "", "failed": "red", "cancelled": "dim"}
-# Lines of the terminal that are not rounds: three of the head, two of trouble, the titles, the rounds left out.
-_OTHER_LINES = 7
-_STREAM_LINES = 2  # the titles, and a line below
 _WIDE = 400  # where the output is no terminal: no line is cut
+# Of the round's and the stream's table. A narrow terminal loses the columns of the highest number first.
+_ROUND_COLUMNS = (
+    Column("ROUND"),
+    Column("STATE", is_right=False),
+    Column("SUBMITTED"),
+    Column("UPLOADS", 4),
+    Column("TUPLES", 3),
+    Column("BYTES", 1),
+    Column("BYTES/S", 2),
+    Column("TUPLES/S", 5),
+    Column("LONGEST", 6, is_right=False),
+)
+_STREAM_COLUMNS = (
+    Column("STREAM"),
+    Column("VERSION"),
+    Column("BUFFERED"),
+    Column("COMMITS", 2),
+    Column("COMMITS/S", 1),
+    Column("STALENESS", 4),
+    Column("MOST", 5),
+    Column("LAST CUT", 3, is_right=False),
+)
 # Of "memory", with --metrics: label, metric in use, metric of the limit.
 _MEMORY = (
     ("process", "process_resident_memory_bytes", "sparseagg_process_memory_limit_bytes"),
     ("rounds", "sparseagg_kept_bytes", "sparseagg_memory_limit_bytes"),
     ("in flight", "sparseagg_in_flight_bytes", "sparseagg_in_flight_limit_bytes"),
 )
+_KEYS = "q ends  / filters  ↑ ↓ PgUp PgDn scroll"
 
 
-def live(first: RenderableType) -> Live:
+def is_screen() -> bool:
+    """Returns whether standard output is a terminal that can place its cursor."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def console() -> Console:
+    """Returns the console on standard output: plain text of the terminal's width where it is no screen."""
+    if is_screen():
+        return Console()
+    size = shutil.get_terminal_size()
+    width = size.columns if sys.stdout.isatty() else _WIDE
+    # With a height, too: otherwise rich takes 80 columns for a dumb terminal, whatever its width.
+    return Console(highlight=False, width=width, height=size.lines, color_system=None)
+
+
+def live(on: Console, first: RenderableType) -> Live:
     """Returns a context that shows ``first``, then what ``update`` is given, on a screen of its own."""
-    return Live(first, console=Console(), screen=True, auto_refresh=False)
+    return Live(first, console=on, screen=True, auto_refresh=False, vertical_overflow="crop")
 
 
-def print_once(address: str, look: Look) -> None:
-    """Prints one view on standard output."""
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDE)
-    console.print(view(address, look, None, max_rounds=len(look.rounds)))
-
-
-def message(address: str, text: str) -> RenderableType:
-    """Returns a screen without a look."""
-    return Group(_title(address, "q ends"), Text(plain(text), style="red"))
+def message(address: str, text: str, *, has_keys: bool) -> RenderableType:
+    """Returns a screen without a look; ``has_keys``: it says which key ends the command."""
+    return Group(_title(address, "q ends" if has_keys else ""), Text(plain(text), style="red"))
 
 
 def view(
-    address: str, now: Look, before: Look | None, *, trouble: str = "", max_rounds: int | None = None
+    on: Console,
+    address: str,
+    now: Look,
+    before: Look | None,
+    window: Window,
+    *,
+    height: int | None,
+    has_keys: bool = False,
+    trouble: str = "",
 ) -> RenderableType:
     """Returns a screen.
 
     Args:
+        on: where the view will be drawn, for its width.
         address: of the server.
         now: the last look.
         before: the look before it, for the rates; None: no rates are shown.
+        window: which rounds to show; moved to rounds that there are.
+        height: of the terminal, in lines; None: there is room for all rounds.
+        has_keys: whether the last line tells the keys.
         trouble: why there is no later look; "" if there is no trouble.
-        max_rounds: number of rounds to show, with all streams; None: as many as the terminal has lines for, with a
-            hint at the keys.
     """
     found = rates(before, now)
+    style = "dim" if trouble else ""
     server = f"version {now.server.version}, {now.server.engine_description}"
-    streams = now.streams
-    if max_rounds is None:
-        height = Console().size.height
-        streams = streams[: max(1, height // 3)]
-        max_rounds = max(1, height - _OTHER_LINES - (len(streams) + _STREAM_LINES if streams else 0))
-        server += "; q ends"
-    lines: list[RenderableType] = [_title(address, server), _rounds_line(now, found), _memory_line(now)]
+    head: list[RenderableType] = [_title(address, server), _rounds_line(now, found), _memory_line(now)]
     if trouble:
-        lines.append(Text(plain(trouble), style="bold red"))
+        head.append(Text(plain(trouble), style="bold red"))
+    streams = [info for info in now.streams if window.passes(info.name.partition("/")[2])]
     if streams:
-        left_out = len(now.streams) - len(streams)
-        lines.append(_stream_table(streams, commit_rates(before, now), style="dim" if trouble else ""))
-        lines.append(Text(f"{left_out} more streams" if left_out else "", style="dim"))
-    lines.append(_table(now, found, max_rounds, style="dim" if trouble else ""))
-    if len(now.rounds) > max_rounds:
-        lines.append(Text(f"{len(now.rounds) - max_rounds} more rounds", style="dim"))
-    lines += [Text(plain(note)) for note in now.notes[-max_rounds:]]
-    return Group(*lines)
+        shown = streams if height is None else streams[: max(1, height // 3)]
+        head.append(fitted_table(_STREAM_COLUMNS, _stream_rows(shown, commit_rates(before, now)), on.width, style))
+        left_out = len(streams) - len(shown)
+        head.append(Text(f"{left_out} more streams" if left_out else "", style="dim"))
+    matching = [info for info in now.rounds if window.passes(info.name.partition("/")[2], info.state)]
+    matching.sort(key=lambda info: _order(info, found))
+    notes = _notes(now.notes, matching)
+    if height is None:
+        window.fit(len(matching), len(matching))
+    else:
+        while notes and _num_lines(on, notes) > height // 4:
+            notes.pop()
+        below = _num_lines(on, notes) + 2  # the titles of the rounds, and the foot
+        window.fit(len(matching), height - _num_lines(on, head) - below)
+    rows = _round_rows(matching[window.first : window.first + window.page], found)
+    return Group(
+        *head,
+        fitted_table(_ROUND_COLUMNS, rows, on.width, style),
+        *notes,
+        *_foot(window, len(now.rounds), len(matching), has_keys=has_keys),
+    )
+
+
+def _num_lines(on: Console, parts: Sequence[RenderableType]) -> int:
+    return len(on.render_lines(Group(*parts), pad=False)) if parts else 0
 
 
 def _title(address: str, text: str) -> Text:
@@ -94,7 +150,7 @@ def _rounds_line(now: Look, found: dict[str, Rate]) -> Text:
     text += f"; {sum(info.num_uploads for info in now.rounds)} open uploads"
     if found:
         total = Rate(sum(rate.bytes for rate in found.values()), sum(rate.tuples for rate in found.values()))
-        text += f"; {_decimal(total.bytes, 'B')}/s, {_decimal(total.tuples)} tuples/s"
+        text += f"; {decimal(total.bytes, 'B')}/s, {decimal(total.tuples)} tuples/s"
     return Text(plain(text))
 
 
@@ -102,60 +158,81 @@ def _memory_line(now: Look) -> Text:
     if now.metrics_error:
         return Text("memory   " + plain(now.metrics_error), style="red")
     parts = [
-        f"{label} {_binary(now.metrics[used])} of {_binary(now.metrics[limit])}"
+        f"{label} {binary_size(now.metrics[used])} of {binary_size(now.metrics[limit])}"
         for label, used, limit in _MEMORY
         if used in now.metrics and limit in now.metrics
     ]
     if not parts:
-        limit_bytes = now.server.limits.memory_limit_bytes
-        parts = [f"limit {_binary(limit_bytes) if limit_bytes else 'none'}; what is in use: --metrics URL"]
+        servers = (now.server, *now.other_servers)
+        parts = [(f"{i}: " if len(servers) > 1 else "") + _process_memory(server) for i, server in enumerate(servers)]
     return Text("memory   " + "; ".join(parts))
 
 
-def _table(now: Look, found: dict[str, Rate], max_rounds: int, style: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), style=style, header_style="bold")
-    table.add_column("ROUND", min_width=8)  # the one that gives way where the terminal is narrow
-    table.add_column("STATE", no_wrap=True)
-    for title in ("SUBMITTED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S"):
-        table.add_column(title, no_wrap=True, justify="right")
-    table.add_column("LONGEST", no_wrap=True)
-    for info in sorted(now.rounds, key=lambda info: _order(info, found))[:max_rounds]:
+def _process_memory(server: ServerInfo) -> str:
+    """Returns the memory of a server's process and its limit, as far as the server tells the caller."""
+    limit_bytes = server.limits.memory_limit_bytes
+    limit = binary_size(limit_bytes) if limit_bytes else "none"
+    if server.activity is None or server.activity.resident_bytes == 0:
+        return f"limit {limit}"
+    return f"process {binary_size(server.activity.resident_bytes)}, limit {limit}"
+
+
+def _notes(notes: Mapping[str, str], matching: Sequence[RoundInfo]) -> list[Text]:
+    return [Text(plain(notes[info.name])) for info in matching if info.name in notes]
+
+
+def _foot(window: Window, num_rounds: int, num_matching: int, *, has_keys: bool) -> list[Text]:
+    """Returns the last line: which rounds these are, the filter, and the keys."""
+    parts = []
+    if num_matching > window.page or window.first:
+        last = min(window.first + window.page, num_matching)
+        parts.append(f"{window.first + 1}–{last} of {num_matching} rounds")
+    if window.filter or window.is_typing:
+        cursor = "_" if window.is_typing else ""
+        parts.append(f"filter: {window.filter}{cursor} ({num_matching} of {num_rounds} rounds)")
+    if has_keys:
+        parts.append("Enter keeps it  Esc clears it" if window.is_typing else _KEYS)
+    return [Text(plain("  ".join(parts)), style="dim", no_wrap=True, overflow="ellipsis")] if parts else []
+
+
+def _round_rows(infos: Sequence[RoundInfo], found: Mapping[str, Rate]) -> list[list[Text]]:
+    rows = []
+    for info in infos:
         rate = found.get(info.name)
-        table.add_row(
-            Text(plain(info.name.partition("/")[2])),
-            Text(plain(info.state), style=_STYLES.get(info.state, "")),
+        cells = [
+            info.name.partition("/")[2],
+            info.state,
             str(info.num_submissions),
             str(info.num_uploads),
-            _decimal(info.num_tuples),
-            _decimal(received_bytes(info), "B"),
-            "–" if rate is None else _decimal(rate.bytes, "B"),
-            "–" if rate is None else _decimal(rate.tuples),
-            Text(_longest(info.timeline)),
-        )
-    return table
+            decimal(info.num_tuples),
+            decimal(received_bytes(info), "B"),
+            "–" if rate is None else decimal(rate.bytes, "B"),
+            "–" if rate is None else decimal(rate.tuples),
+            _longest(info.timeline),
+        ]
+        rows.append([Text(plain(cell)) for cell in cells])
+        rows[-1][1].stylize(_STYLES.get(info.state, ""))
+    return rows
 
 
-def _stream_table(streams: Sequence[StreamInfo], found: dict[str, float], style: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), style=style, header_style="bold")
-    table.add_column("STREAM", min_width=8)
-    for title in ("VERSION", "BUFFERED", "COMMITS", "COMMITS/S", "STALENESS", "MOST"):
-        table.add_column(title, no_wrap=True, justify="right")
-    table.add_column("LAST CUT", no_wrap=True)
+def _stream_rows(streams: Sequence[StreamInfo], found: Mapping[str, float]) -> list[list[Text]]:
+    rows = []
     for info in streams:
         counts = info.staleness_counts
         total = sum(counts)
         cut_time = "" if info.last_cut_time is None else f" {info.last_cut_time.astimezone():%H:%M:%S}"
-        table.add_row(
-            Text(plain(info.name.partition("/")[2])),
+        cells = [
+            info.name.partition("/")[2],
             str(info.version),
             f"{info.num_buffered} of {info.buffer}",
-            _decimal(info.num_commits),
-            "–" if info.name not in found else _decimal(found[info.name]),
+            decimal(info.num_commits),
+            "–" if info.name not in found else decimal(found[info.name]),
             "–" if total == 0 else f"{sum(t * count for t, count in enumerate(counts)) / total:.1f}",
             "–" if total == 0 else str(max(t for t, count in enumerate(counts) if count)),
-            Text("–" if not cut_time else info.last_cut_cause + cut_time),
-        )
-    return table
+            "–" if not cut_time else info.last_cut_cause + cut_time,
+        ]
+        rows.append([Text(plain(cell)) for cell in cells])
+    return rows
 
 
 def _longest(timeline: Timeline) -> str:
@@ -163,26 +240,7 @@ def _longest(timeline: Timeline) -> str:
     return plain(timeline.longest) if any(stage.busy or stage.wait for stage in timeline.stages) else "–"
 
 
-def _order(info: RoundInfo, found: dict[str, Rate]) -> tuple[bool, float, float]:
+def _order(info: RoundInfo, found: Mapping[str, Rate]) -> tuple[bool, float, float]:
     """Orders rounds: active ones first, then by rate, then the newest first."""
     created = info.create_time.timestamp() if info.create_time else 0.0
     return info.state not in _ACTIVE, -found.get(info.name, Rate()).bytes, -created
-
-
-def _decimal(number: float, unit: str = "") -> str:
-    """Returns a number in three digits or so, with a decimal prefix: 12.3 M."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if round(number) < 1000 or prefix == "T":
-            break
-        number /= 1000
-    digits = f"{number:.0f}" if not prefix or number >= 100 else f"{number:.1f}"
-    return f"{digits} {prefix}{unit}".rstrip()
-
-
-def _binary(number: float) -> str:
-    """Returns a size of memory, as flags write it: 1.5 GiB."""
-    for unit in ("MiB", "GiB", "TiB"):
-        number /= 1024 if unit != "MiB" else 1 << 20
-        if number < 1024:
-            break
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"

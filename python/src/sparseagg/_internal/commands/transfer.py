@@ -12,7 +12,7 @@ from sparseagg._internal.commands.at_server import client_of, time_left
 from sparseagg._internal.commands.output import put
 from sparseagg._internal.wire.formats import ENCODINGS
 from sparseagg._internal.wire.values import NARROW
-from sparseagg.errors import InvalidArgumentError
+from sparseagg.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 
 __all__ = ["add_result_arguments", "add_submit_arguments"]
 
@@ -77,9 +77,10 @@ def _submit(arguments: argparse.Namespace) -> int:
                 progress=True,
                 timeout=time_left(arguments),
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, UnavailableError, DeadlineExceededError) as error:
+            stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "not submitted"
             put(
-                "sparseagg: interrupted; to go on where it stopped, add to the same command: "
+                f"sparseagg: {stopped}; to go on where it stopped, add to the same command: "
                 f"--submission-id {shlex.quote(submission_id)}",
                 to=sys.stderr,
             )
@@ -95,7 +96,11 @@ def _result(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
         found = client.get_round(arguments.round)
         result = found.result(
-            arguments.tensor, keys=keys, value_encoding=arguments.value_encoding, timeout=time_left(arguments)
+            arguments.tensor,
+            keys=keys,
+            value_encoding=arguments.value_encoding,
+            progress=True,
+            timeout=time_left(arguments),
         )
     npz.write_result(arguments.output, result)
     npz.print_rows(arguments.output, result)

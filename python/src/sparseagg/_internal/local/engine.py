@@ -11,6 +11,7 @@ import numpy as np
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import END_OF_KEYS, checked_integer, checked_key_range, shown
+from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
@@ -248,6 +249,10 @@ class Aggregator:
                 device=on_gpu,
                 noise_key=_checked_noise_key(spec, noise_key),
             )
+
+    def __repr__(self) -> str:
+        names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
+        return f"Aggregator({names})"
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False

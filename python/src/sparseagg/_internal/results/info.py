@@ -10,7 +10,9 @@ from typing import Any
 from google.protobuf import timestamp_pb2
 
 from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.renamed import SIZES, renamed
+from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.spec.round_spec import RoundSpec, enum_name
 from sparseagg.errors import SparseaggError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -143,6 +145,9 @@ class ServerInfo:
     value_encodings: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     activity: ServerActivity | None = None
+
+    def __repr__(self) -> str:
+        return plain(f"ServerInfo(version {self.version}, {self.engine_description})")
 
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
@@ -414,6 +419,12 @@ class RoundInfo:
     results: tuple[TensorSummary, ...]
     recent_refusals: tuple[Refusal, ...] = ()
     clip: ClipSummary | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"RoundInfo({self.name!r}, {plain(self.state)}, submissions: {self.num_submissions}, "
+            f"refused: {self.num_refused}, tuples: {self.num_tuples}, {decimal(self.num_bytes, 'B')})"
+        )
 
     @property
     def ended(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparseagg._internal.base.arguments import did_you_mean
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.plain_text import html_table, plain
 from sparseagg._internal.base.renamed import SIZES, renamed
@@ -270,7 +271,8 @@ class Result(Mapping[str, TensorResult]):
             return self._tensors[name]
         except KeyError:
             known = ", ".join(map(repr, self._tensors))
-            raise KeyError(f"no tensor {name!r}; the result has {known or 'none'}") from None
+            meant = did_you_mean(name, self._tensors)
+            raise KeyError(f"no tensor {name!r}; the result has {known or 'none'}{meant}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

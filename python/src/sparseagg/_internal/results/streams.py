@@ -93,6 +93,12 @@ class StreamInfo:
     last_cut_cause: str
     last_cut_time: datetime.datetime | None
 
+    def __repr__(self) -> str:
+        return (
+            f"StreamInfo({self.name!r}, version {self.version}, buffered: {self.num_buffered} of {self.buffer}, "
+            f"commits: {self.num_commits}, refused: {self.num_refused})"
+        )
+
     @classmethod
     def from_proto(cls, proto: pb.Stream) -> StreamInfo:
         """Returns the values of a message."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.types import (
     Absent,
     DTypeLike,
@@ -73,7 +73,8 @@ def dtype_name(dtype: DTypeLike) -> str:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     name = str(name).rpartition(".")[2]  # torch.float32
     if name not in DTYPES:
-        raise InvalidArgumentError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+        meant = did_you_mean(name, DTYPES)
+        raise InvalidArgumentError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}{meant}")
     return name
 
 
@@ -105,7 +106,8 @@ def _enum_value(field: str, value: str | None) -> int:
         return 0
     number = _numbers_of(field).get(value) if isinstance(value, str) else None
     if number is None:
-        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(words_of(field))}")
+        words = words_of(field)
+        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(words)}{did_you_mean(value, words)}")
     return number
 
 
@@ -227,7 +229,8 @@ class Options:
         names = OptionArguments.__annotations__
         for name in options:
             if name not in names:
-                raise TypeError(f"{type(self).__name__} has no argument {name!r}")
+                meant = did_you_mean(name, [field.name for field in dataclasses.fields(self)])
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}{meant}")
         self._set(**{name: options.get(name) for name in names})
         if self.result_dtype is not None:
             self._set(result_dtype=dtype_name(self.result_dtype))

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
+from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.plain_text import html_table
 from sparseagg._internal.base.renamed import SIZES, renamed
-from sparseagg._internal.base.types import DTypeLike
+from sparseagg._internal.base.types import DTypeLike, Layout
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
 from sparseagg._internal.spec.of_model import Names, tensor_fields
@@ -100,7 +100,7 @@ class TensorSpec(Options):
         shape: Iterable[SupportsIndex] | None = None,
         num_rows: SupportsIndex | None = None,
         row_width: SupportsIndex | None = None,
-        layout: str = "sparse",
+        layout: Layout = "sparse",
         modular: bool = False,
         clip: ClipSpec | None = None,
         **options: Unpack[OptionArguments],
@@ -372,7 +372,8 @@ class RoundSpec(Options):
         if tensor is not None:
             return tensor
         known = ", ".join(repr(tensor.name) for tensor in self.tensors)
-        raise InvalidArgumentError(f"unknown tensor {name!r}; this round has {known or 'none'}")
+        meant = did_you_mean(name, self._by_name)
+        raise InvalidArgumentError(f"unknown tensor {name!r}; this round has {known or 'none'}{meant}")
 
     @functools.cached_property
     def _by_name(self) -> dict[str, TensorSpec]:

@@ -1,0 +1,205 @@
+"""The parts of `sparseagg top`: rates, views, keys and what they do."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from sparseagg._internal.base import sizes
+from sparseagg._internal.commands.top_keys import split_keys
+from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, look_at, rates
+from sparseagg._internal.commands.top_window import Window
+
+rich_console = pytest.importorskip("rich.console")
+top_view = pytest.importorskip("sparseagg._internal.commands.top_view")
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=1000)])
+UPDATE = {"v": (np.arange(500), np.ones(500, np.float32))}
+
+
+@pytest.fixture(scope="module")
+def seen(server) -> Look:
+    """A look at a server with a round of 500 tuples."""
+    with sa.Client(server.address) as client:
+        opened = client.create_round(SPEC)
+        opened.submit("a", UPDATE)
+        found = look_at(client, None)
+        opened.delete()
+    return dataclasses.replace(found, rounds=tuple(info for info in found.rounds if info.name == opened.name))
+
+
+def changed(info: sa.RoundInfo, received: int, tuples: int, **fields) -> sa.RoundInfo:
+    """Returns the round with other figures."""
+    stages = [
+        dataclasses.replace(stage, bytes=received) if stage.stage == "receive" else stage
+        for stage in info.timeline.stages
+    ]
+    timeline = dataclasses.replace(info.timeline, stages=tuple(stages))
+    return dataclasses.replace(info, timeline=timeline, num_tuples=tuples, **fields)
+
+
+def test_rates_are_of_the_time_between_two_looks(seen):
+    (info,) = seen.rounds
+    before = dataclasses.replace(seen, at=10.0, rounds=(changed(info, 1000, 50),))
+    now = dataclasses.replace(seen, at=14.0, rounds=(changed(info, 9000, 90),))
+    assert rates(before, now) == {info.name: Rate(2000.0, 10.0)}
+    assert rates(None, now) == {}
+    assert rates(now, now) == {}
+
+
+def test_rates_of_a_new_round_begin_at_zero(seen):
+    (info,) = seen.rounds
+    before = dataclasses.replace(seen, at=10.0, rounds=(changed(info, 1000, 50),))
+    # The same name after a restart of the server, and another one.
+    again = changed(info, 100, 20, create_time=info.create_time.replace(year=2000))
+    other = changed(info, 400, 40, name="rounds/other")
+    now = dataclasses.replace(seen, at=12.0, rounds=(again, other))
+    assert rates(before, now) == {info.name: Rate(50.0, 10.0), "rounds/other": Rate(200.0, 20.0)}
+
+
+def test_commits_a_second_of_streams(seen, server):
+    with sa.Client(server.address) as client:
+        stream = client.stream(SPEC, buffer=3)
+        info = stream.info
+        stream.delete()
+
+    def look(at: float, commits: int, **fields) -> Look:
+        return dataclasses.replace(seen, at=at, streams=(dataclasses.replace(info, num_commits=commits, **fields),))
+
+    assert commit_rates(None, look(1.0, 5)) == {}
+    assert commit_rates(look(1.0, 5), look(3.0, 25)) == {info.name: 10.0}
+    assert commit_rates(look(1.0, 5), look(3.0, 1)) == {info.name: 0.0}  # a restart
+    again = info.create_time.replace(year=2000)
+    assert commit_rates(look(1.0, 5), look(3.0, 8, create_time=again)) == {info.name: 4.0}  # another stream
+
+
+def drawn(address, now, before=None, *, width=200, window=None, height=None, **options) -> str:
+    """Returns the text of a view."""
+    console = rich_console.Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    console.print(top_view.view(console, address, now, before, window or Window(), height=height, **options))
+    return console.file.getvalue()
+
+
+def test_view_shows_active_rounds_first_then_the_busiest(seen):
+    (info,) = seen.rounds
+
+    def with_rounds(at: float, busy: int) -> Look:
+        rounds = [
+            changed(info, 9000, 0, name="rounds/ended", state="done"),
+            changed(info, 10, 0, name="rounds/calm"),
+            changed(info, busy, 0, name="rounds/busy"),
+        ]
+        return dataclasses.replace(seen, at=at, rounds=tuple(rounds))
+
+    text = drawn("address", with_rounds(2.0, 500), with_rounds(1.0, 0), height=7)
+    assert re.findall(r"^(busy|calm|ended)\b", text, re.MULTILINE) == ["busy", "calm"]
+    assert "\n1–2 of 3 rounds\n" in text
+    assert re.search(r"^busy .* 500 B +500 B +0 ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("width", "lost"), [(100, []), (80, ["LONGEST"]), (60, ["UPLOADS", "TUPLES/S", "LONGEST"])])
+def test_view_fits_a_narrow_terminal(seen, width, lost):
+    (info,) = seen.rounds
+    full = [
+        changed(
+            info, 123_456_789, 999_999, name="rounds/" + "long-" * 20 + "end", state="finalizing", num_uploads=10_000
+        ),
+        changed(info, 999_900, 1_234_567_890, state="cancelled", num_submissions=1_000_000),
+    ]
+    before = dataclasses.replace(seen, at=1.0, rounds=(changed(info, 0, 0),))
+    now = dataclasses.replace(seen, at=1.5, rounds=tuple(full))
+    lines = drawn("address", now, before, width=width, height=24, has_keys=True).splitlines()
+    assert max(map(len, lines)) <= width
+    heads = ["ROUND", "STATE", "SUBMITTED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S", "LONGEST"]
+    titles, first, second, _ = lines[-4:]
+    assert titles.split() == [head for head in heads if head not in lost]
+    cells = ["long-", "finalizing", "1", "10000", "1.0 M", "123 MB", "247 MB", "2.0 M", "[a-z]+"]
+    kept = [cell for head, cell in zip(heads, cells) if head not in lost]
+    assert re.fullmatch(r"long-lo[-long]*…[-long]*ng-end " + " +".join(kept[1:]) + " *", first)
+    assert re.search(r" cancelled +1000000 ", second)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 200])
+def test_view_has_no_more_lines_than_the_terminal(seen, server, width):
+    (info,) = seen.rounds
+    with sa.Client(server.address) as client:
+        stream = client.stream(SPEC, buffer=3)
+        streams = (stream.info,) * 30
+        stream.delete()
+    rounds = tuple(dataclasses.replace(info, name=f"rounds/r{i:02}") for i in range(50))
+    notes = {each.name: f"{each.name} on server 0: 1.0 MB, 1: 2.0 MB" for each in rounds}
+    now = dataclasses.replace(seen, rounds=rounds, notes=notes, streams=streams)
+    window = Window()
+    text = drawn("address", now, width=width, height=40, window=window, trouble="no answer " * 9, has_keys=True)
+    assert len(text.splitlines()) == 40
+    assert len(re.findall(r"^r\d\d ", text, re.MULTILINE)) == window.page > 1
+
+
+def test_view_obeys_no_escape_of_a_server(seen):
+    server = dataclasses.replace(seen.server, engine_description="cpu\x1b[2J\x07[bold]")
+    text = drawn("address", dataclasses.replace(seen, server=server), trouble="a\x1b]0;title\x07b")
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "cpu [2J [bold]" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (999.6, "1.0 k"),
+        (1000, "1.0 k"),
+        (99_940, "99.9 k"),
+        (123_456, "123 k"),
+        (5e15, "5000 T"),
+    ],
+)
+def test_view_writes_numbers_with_prefixes(number, text):
+    assert sizes.decimal(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0.0 MiB"), (1 << 20, "1.0 MiB"), (1 << 30, "1.0 GiB"), (768 << 20, "768 MiB"), (3 << 40, "3.0 TiB")],
+)
+def test_view_writes_memory_as_flags_do(number, text):
+    assert sizes.binary_size(number) == text
+
+
+def test_keys_are_told_apart():
+    assert split_keys("a/\x1b[A\x1bOB\x1b[5~\x1b[1;5C\x7f\r\x1b\x01ü") == [
+        *("a", "/", "up", "down", "page up", "backspace", "enter", "escape", "ü"),
+    ]
+
+
+def shown_rounds(window: Window, names: list[str], page: int) -> list[str]:
+    matching = [name for name in names if window.passes(name, "open")]
+    window.fit(len(matching), page)
+    return matching[window.first : window.first + page]
+
+
+def test_keys_scroll_and_filter():
+    names = [f"r{i}" for i in range(20)]
+    window = Window()
+
+    def after(*keys: str) -> list[str]:
+        assert not any([window.press(key) for key in keys])
+        return shown_rounds(window, names, 5)
+
+    assert after() == ["r0", "r1", "r2", "r3", "r4"]
+    assert after("down", "j")[0] == "r2"
+    assert after("page down")[0] == "r7"
+    assert after("end") == after("G") == ["r15", "r16", "r17", "r18", "r19"]
+    assert after("up", "k", "page up")[0] == "r8"
+    assert after("home")[0] == after("g", "up")[0] == "r0"
+    assert after("end", "/", "1", "q") == []
+    assert after("backspace") == ["r1", "r10", "r11", "r12", "r13"]
+    assert after(" ", "O", "p", "e", "n", "enter", "down")[0] == "r10"
+    assert after("escape") == names[:5]
+    assert after("/", "9", "escape") == names[:5]
+    assert window.press("q")

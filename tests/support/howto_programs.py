@@ -1,0 +1,154 @@
+"""Stands for docker, kubectl and helm where the how-tos call them: does with a server on this machine what they say.
+
+``docker compose -f FILE… up`` merges the files as Compose does, and starts the server with the service's command: at a
+free port in the place of the published one, with the host's folders in the place of the container's. kubectl keeps
+what is created, helm renders the chart and checks that all it mounts was created. Any other command line is an error.
+
+Files below HOWTO_STATE: ``address`` and ``pid`` of the server that was started, ``created.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STATE = Path(os.environ["HOWTO_STATE"])
+
+
+class _Override(list):  # type: ignore[type-arg]
+    """A list that takes the place of the earlier files', rather than being appended."""
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+_Loader.add_constructor("!override", lambda loader, node: _Override(loader.construct_sequence(node)))
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _merged(old[key], value) if key in old else value for key, value in new.items()}}
+    if isinstance(new, list) and not isinstance(new, _Override) and isinstance(old, list):
+        return old + new
+    return new
+
+
+def docker(words: list[str]) -> None:
+    """``compose -f FILE [-f FILE] up --build --detach``."""
+    assert words[0] == "compose", words
+    files = [words[i + 1] for i, word in enumerate(words) if word == "-f"]
+    assert [word for word in words[1:] if word not in files] == [*["-f"] * len(files), "up", "--build", "--detach"]
+    service: dict[str, Any] = {}
+    for file in files:
+        loaded = yaml.load((REPOSITORY / file).read_text(encoding="utf-8"), _Loader)
+        service = _merged(service, loaded["services"]["server"])
+    folders = {}
+    for mount in service.get("volumes", []):
+        source, path = re.fullmatch(r"(.+?):(/[^:]+)(?::ro)?", mount).groups()  # type: ignore[union-attr]
+        named = re.fullmatch(r"\$\{(\w+):-[^}]*\}", source)
+        folder = Path(os.environ[named[1]]) if named else STATE / source
+        folder.mkdir(exist_ok=True)
+        folders[path] = str(folder)
+    command = []
+    for word in service["command"]:
+        for path, folder in folders.items():
+            word = word.replace(path, folder)
+        command.append(re.sub(r"(?<=-address=0\.0\.0\.0:)\d+$", "0", word))
+    published = {mapping.rpartition(":")[0]: mapping.rpartition(":")[2] for mapping in service["ports"]}
+    assert set(published) == {"8001", "127.0.0.1:8002", "8003"}, "TLS and tokens are for the two that all may reach"
+    with (STATE / "log").open("w") as log:
+        server = subprocess.Popen(
+            [os.environ["SPARSEAGG_SERVER"], *command],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    found = re.search(r"grpc=\S+:(\d+)", line)
+    assert found is not None, f"{line}{(STATE / 'log').read_text()}"
+    (STATE / "pid").write_text(str(server.pid))
+    (STATE / "address").write_text(f"localhost:{found[1]}")
+
+
+def _created() -> dict[str, Any]:
+    path = STATE / "created.json"
+    return (
+        json.loads(path.read_text()) if path.exists() else {"Secret": {}, "PersistentVolumeClaim": {}, "Deployment": {}}
+    )
+
+
+def _create(kind: str, name: str, value: Any) -> None:
+    created = _created()
+    created[kind][name] = value
+    (STATE / "created.json").write_text(json.dumps(created))
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    import kubernetes_validate
+
+    for version in ("1.25", "1.34"):  # as scripts/check_deploy.py does
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def kubectl(words: list[str]) -> None:
+    """``create secret generic`` and ``tls``, ``apply -f`` and ``rollout status``."""
+    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
+    if words[:3] == ["create", "secret", "generic"]:
+        (file,) = flags.values()
+        assert set(flags) == {"from-file"}
+        assert Path(file).is_file()
+        _create("Secret", words[3], [Path(file).name])
+    elif words[:3] == ["create", "secret", "tls"]:
+        assert set(flags) == {"cert", "key"}
+        assert all(Path(file).is_file() for file in flags.values())
+        _create("Secret", words[3], ["tls.crt", "tls.key"])
+    elif words[:2] == ["apply", "-f"]:
+        manifest = yaml.safe_load(Path(words[2]).read_text())
+        _check(manifest)
+        _create(manifest["kind"], manifest["metadata"]["name"], manifest["spec"])
+    else:
+        assert words[:2] == ["rollout", "status"], words
+        kind, _, name = words[2].partition("/")
+        assert kind == "deployment"
+        assert name in _created()["Deployment"]
+
+
+def helm(words: list[str]) -> None:
+    """``upgrade --install NAME CHART -f VALUES``."""
+    import helm_python
+
+    assert [*words[:2], words[4]] == ["upgrade", "--install", "-f"], words
+    values = yaml.safe_load(Path(words[5]).read_text())
+    with helm_python.Chart.load(REPOSITORY / words[3]) as chart:
+        chart.validate_schema(values)
+        rendered = chart.render(values, name=words[2], namespace="default")
+    created = _created()
+    for name, text in rendered.items():
+        for manifest in yaml.safe_load_all(text) if name.endswith(".yaml") else []:
+            if manifest is None:
+                continue
+            _check(manifest)
+            if manifest["kind"] == "Deployment":
+                for volume in manifest["spec"]["template"]["spec"]["volumes"]:
+                    if "secret" in volume:
+                        assert volume["secret"]["secretName"] in created["Secret"], volume
+                    if "persistentVolumeClaim" in volume:
+                        assert volume["persistentVolumeClaim"]["claimName"] in created["PersistentVolumeClaim"], volume
+                _create("Deployment", manifest["metadata"]["name"], {})
+            if manifest["kind"] == "ConfigMap":
+                (STATE / "server.toml").write_text(manifest["data"]["server.toml"])
+
+
+if __name__ == "__main__":
+    {"docker": docker, "kubectl": kubectl, "helm": helm}[sys.argv[1]](sys.argv[2:])
