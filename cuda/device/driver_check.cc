@@ -4,7 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "cuda/cuda_engine.h"
 
 namespace sparseagg::cuda {
 namespace {
@@ -17,8 +16,6 @@ absl::string_view FirstRelease(int major) {
 }
 
 }  // namespace
-
-bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
 absl::Status CheckDriver(int driver, int runtime, absl::string_view release) {
   if (driver == 0) return absl::UnavailableError("no usable GPU: this machine has no NVIDIA driver");
