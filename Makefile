@@ -143,7 +143,7 @@ wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## client, engine, 
 .PHONY: wheel-check
 wheel-check: ## install such a wheel where there is no network, compiler or root, and merge a round
 	$(MAKE) wheels WHEELS_ARGS='--python $(CURDIR)/$(BIN)/python'
-	$(BIN)/python scripts/check_wheel.py build/wheels
+	$(BIN)/python scripts/check_wheel.py build/wheels $(patsubst %,--cuda %,$(wildcard build/cuda-wheels/*.whl))
 
 .PHONY: cuda-wheel
 cuda-wheel: $(VENV)/.wheels build/static-libs/.done-4 ## the CUDA engine in one file, for sparseagg[cuda13]; needs nvcc

@@ -4,13 +4,14 @@
 #   ./check.sh [--quick] [--out DIR] [--only PART[,PART]...] [--half cpu|gpu|both] [--within SECONDS]
 #
 # Parts, in the order in which they run: device contract sanitizer bench profile peers faults serve differential. What is
-# quick and says most comes first, what is exhaustive last. No step takes more than 500 seconds. Each part has steps for the CPU, which run anywhere,
-# and steps for the GPU. Without --half only the GPU's run where there is a GPU; where there is none the CPU's run and
-# the GPU's are listed as not run. --within bounds the whole: a step ends after the seconds that are left, and is not
-# started when none are.
+# quick and says most comes first, what is exhaustive last. No step takes more than 500 seconds. Each part has steps for
+# the CPU, which run anywhere, and steps for the GPU. Without --half only the GPU's run where there is a GPU; where there
+# is none the CPU's run and the GPU's are listed as not run. --within bounds the whole: a step ends after the seconds
+# that are left, and is not started when none are.
 #
 # DIR gets check.txt (the table), check.json (the same, written anew after every step), the benchmarks' JSON, and more.tar
-# with everything else, among it a log of every step: at most eight files. Exit status 0: nothing failed. 1: a step failed or took too long. 2: wrong use.
+# with everything else, among it a log of every step: at most eight files. Exit status 0: nothing failed. 1: a step
+# failed or took too long. 2: wrong use.
 #
 # Uses nvidia-smi, compute-sanitizer, ncu, and a Python with torch, CuPy or JAX ($PYTHON, else python3), where they are.
 set -uo pipefail
@@ -178,6 +179,8 @@ part_bench() {
 
 part_peers() {
   local python=${PYTHON:-python3}
+  needs=$python step peers cpu 'the script, no device' 60 env CUDA_VISIBLE_DEVICES='' \
+    "$python" "$home/peers/gpu_peers.py" --out "$more/no-peers.json" --divide-clients 400
   needs=$python step peers gpu 'torch, CuPy, JAX' "$(either 90 150)" "$python" "$home/peers/gpu_peers.py" \
     --out "$out/gpu-peers.json" --divide-clients "$(either 4 1)"
 }

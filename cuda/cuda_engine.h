@@ -34,6 +34,10 @@ struct DeviceChoice {
 // Returns: whether this build has the engine. If not, it may come from a plug-in (cuda/plugin/load.h).
 bool HasCudaEngine();
 
+// Returns: whether this machine has an NVIDIA driver, usable or not: then there is a GPU that somebody wants to be
+// used.
+bool HasNvidiaDriver();
+
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
 // Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU, or fewer than
 // were asked for.

@@ -56,7 +56,11 @@ absl::Status DeviceEngine::Probe() const {
 
 std::vector<DeviceState> DeviceEngine::devices() const {
   std::vector<DeviceState> states;
-  for (const auto& seat : seats_) states.push_back({seat->device->ordinal(), seat->description, FaultOf(*seat)});
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& seat : seats_) {
+    states.push_back({seat->device->ordinal(), seat->description, seat->fault, seat->num_done,
+                      seat->staged_bytes + seat->direct_bytes});
+  }
   return states;
 }
 
@@ -80,6 +84,7 @@ DeviceUse DeviceEngine::use() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   DeviceUse use = use_;
   for (const auto& seat : seats_) {
+    use.num_done += seat->num_done;
     use.staged_bytes += seat->staged_bytes;
     use.direct_bytes += seat->direct_bytes;
   }
@@ -235,6 +240,19 @@ absl::Status DeviceEngine::RunLocked(const Operation& operation) {
   return RunOnce(*seat.session, operation, /*shrink=*/0);
 }
 
+void DeviceEngine::ReleaseDeviceMemory() {
+  for (const auto& seat : seats_) {
+    absl::Status status;
+    {
+      const std::lock_guard<std::mutex> lock(seat->mutex);
+      if (!FaultOf(*seat).ok()) continue;
+      status = RunOnce(
+          *seat->session, [](Session& session, int) { return session.device().Trim(); }, /*shrink=*/0);
+    }
+    if (!absl::IsResourceExhausted(status)) Distrust(*seat, status);
+  }
+}
+
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation, Place place) {
   absl::Status status;
   for (size_t i = 0; i < (place.only ? 1 : seats_.size()); ++i) {
@@ -242,7 +260,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation, Place place) 
     status = RunOn(seat, operation);
     if (status.ok() || absl::IsResourceExhausted(status)) break;
   }
-  CountUse(status.ok() ? &DeviceUse::num_done : &DeviceUse::num_fallbacks);
+  if (!status.ok()) CountUse(&DeviceUse::num_fallbacks);
   if (absl::IsResourceExhausted(status)) TellFallback(status);
   return status;
 }
@@ -262,7 +280,7 @@ absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
       if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
       status = RunOnce(session, operation, shrink);
     }
-    CountBytes(seat);
+    Count(seat, status.ok() ? 1 : 0);
   }
   if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
   return status;
@@ -302,12 +320,14 @@ PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays, size_t 
 }
 
 absl::Status DeviceEngine::SendAhead(Seat& seat, absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
-  const std::lock_guard<std::mutex> lock(seat.mutex);
+  const std::lock_guard<std::mutex> turn(seat.sending);
+  const std::unique_lock<std::mutex> lock(seat.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return absl::OkStatus();
   RETURN_IF_ERROR(FaultOf(seat));
   const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
   RETURN_IF_ERROR(RunOnce(*seat.session, send, /*shrink=*/0));
   if (!preloaded.sent_.empty()) {
-    CountBytes(seat);
+    Count(seat, 0);
     CountUse(&DeviceUse::num_sent_ahead);
   }
   return absl::OkStatus();
@@ -318,8 +338,9 @@ void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
   ++(use_.*event);
 }
 
-void DeviceEngine::CountBytes(Seat& seat) {
+void DeviceEngine::Count(Seat& seat, uint64_t num_done) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  seat.num_done += num_done;
   seat.staged_bytes = seat.session->staging().staged_bytes();
   seat.direct_bytes = seat.session->staging().direct_bytes();
 }

@@ -26,13 +26,6 @@
 
 namespace sparseagg::cuda {
 
-// One device of an engine.
-struct DeviceState {
-  int device = 0;  // by its number in this process
-  std::string description;
-  absl::Status status;  // the error after which the engine uses it no more, or OK
-};
-
 struct DeviceEngineOptions {
   size_t memory_budget_bytes = 0;  // memory to use on each device; 0: Device::memory_bytes()
   Tuning tuning;
@@ -100,8 +93,8 @@ class DeviceEngine : public Engine {
   std::string description() const override;
   // Returns: OK while there is a device to use; else the error after which the first one is not used any more.
   absl::Status Probe() const override;
-  // Returns: the devices that the engine uses, or used before they failed.
-  std::vector<DeviceState> devices() const;
+  std::vector<DeviceState> devices() const override;
+  void ReleaseDeviceMemory() override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   std::optional<DeviceStream> device_stream() const override;
   absl::Status FollowStream(uintptr_t stream) override;
@@ -123,10 +116,10 @@ class DeviceEngine : public Engine {
   std::vector<size_t> WorkingDevices() const;
   size_t num_devices() const { return seats_.size(); }
   HostThreads& threads() { return threads_; }  // for work on host memory
-  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning).
-  // Thread-safe. Blocks: while another
-  // operation uses the device; not until the copies are there. So does the destructor of what it returns, which waits
-  // for them.
+  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning), and
+  // unless an operation uses the device: then the update stays in host memory, and nothing waits for a merge.
+  // Thread-safe. Blocks: while other updates are sent; not until the copies are there. The destructor of what it
+  // returns waits for them, and for an operation that uses the device.
   PreloadedArrays Preload(absl::Span<const HostPart> arrays, size_t device);
   // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
   // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
@@ -146,9 +139,12 @@ class DeviceEngine : public Engine {
   struct Seat {
     std::unique_ptr<Device> device;  // guarded by `mutex`, as is `session`
     std::string description;         // immutable
+    std::mutex sending;              // of updates that arrive; before `mutex`
     std::mutex mutex;                // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
-    absl::Status fault;  // guarded by DeviceEngine::mutex_, as are the bytes that the device was sent
+    // Guarded by DeviceEngine::mutex_.
+    absl::Status fault;
+    uint64_t num_done = 0;
     uint64_t staged_bytes = 0;
     uint64_t direct_bytes = 0;
   };
@@ -164,8 +160,8 @@ class DeviceEngine : public Engine {
   absl::Status ForgetSent(size_t device, const std::vector<const void*>& arrays);
   // Adds 1 to `event`. Requires: not mutex_.
   void CountUse(uint64_t DeviceUse::*event);
-  // Notes the bytes that a device was sent. Requires: the mutex of the seat.
-  void CountBytes(Seat& seat);
+  // Notes what a device was sent, and `num_done` operations. Requires: the mutex of the seat.
+  void Count(Seat& seat, uint64_t num_done);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
   absl::Status FaultOf(const Seat& seat) const;
   void Distrust(Seat& seat, const absl::Status& fault);
@@ -178,7 +174,7 @@ class DeviceEngine : public Engine {
   HostThreads threads_;
   std::atomic<size_t> next_home_ = 0;
   mutable std::mutex mutex_;
-  DeviceUse use_;                             // guarded by mutex_
+  DeviceUse use_;                             // what is not of one seat; guarded by mutex_
   std::vector<std::unique_ptr<Seat>> seats_;  // the vector is immutable
 };
 

@@ -168,6 +168,15 @@ struct DeviceStream {
   uintptr_t stream = 0;
 };
 
+// One device of an engine.
+struct DeviceState {
+  int device = 0;  // by its number in this process
+  std::string description;
+  absl::Status status;          // the error after which the engine uses it no more, or OK
+  uint64_t num_operations = 0;  // that ended well on it: merges, parts of merges, checks and imports of updates
+  uint64_t sent_bytes = 0;      // keys and values that it was sent from host memory
+};
+
 // A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A
 // new function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
 //
@@ -185,6 +194,11 @@ class Engine {
   // next one uses the device again. After any other error of the device, in any call, the engine does that work again
   // and all further work on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
   virtual absl::Status Probe() const = 0;
+  // Returns: the devices that the engine uses, or used before they failed; of the CPU engine none.
+  virtual std::vector<DeviceState> devices() const { return {}; }
+  // Gives device memory that is kept for later merges back to the system. Blocks: while others use the device. An error
+  // of the device is one as in any other call.
+  virtual void ReleaseDeviceMemory() {}
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.
   // Errors: the CPU and CUDA engines have none.

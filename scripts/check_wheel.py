@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs a platform wheel in a bare environment and uses it, as a machine without compiler and network would.
 
-  scripts/check_wheel.py FOLDER [--root ROOT]
+  scripts/check_wheel.py FOLDER [--root ROOT] [--cuda WHEEL]
 
 FOLDER has the wheels of `make wheels`; the one for this Python is taken, and what it needs (NumPy, gRPC, protobuf) is
 downloaded into FOLDER/house first. Then everything runs without network: pip may use that folder alone, and where the
@@ -12,6 +12,9 @@ the user nobody; needs root.
 Checks that the installation brings a server that merges a round over a real socket, the engine in process, and the
 commands; prints the seconds from the start of the installation to the first merged round. None is too many, since the
 machine may be busy.
+
+With --cuda: then the wheel of `make cuda-wheel` is installed beside it, as sparseagg[cuda13]. Where there is no usable
+GPU, all of that works as before, and both `device="cuda"` and `sparseagg doctor` say what is missing.
 """
 
 from __future__ import annotations
@@ -52,6 +55,13 @@ check(":memory:")
 check(":local:")
 assert sa.aggregate(updates, spec)["t"].values.tolist() == wanted
 """
+# Ends with what merged, or with the reason why the GPU did not.
+ON_THE_GPU = """
+try:
+    print("GPU:", sa.aggregate(updates, spec, device="cuda").info.engine)
+except sa.errors.UnavailableError as error:
+    print("no GPU:", error)
+"""
 COMMANDS = (
     ("sparseagg", "doctor"),
     ("sparseagg", "server", "--version"),
@@ -75,11 +85,28 @@ def run(command: list[str], folder: Path, prefix: list[str]) -> str:
     return done.stdout
 
 
+def check_cuda(wheel: Path, folder: Path, prefix: list[str]) -> None:
+    """Installs the CUDA engine beside the other wheel, and checks both."""
+    python = str(folder / "bare/bin/python")
+    pip = ["-m", "pip", "install", "-q", "--no-index", "--find-links", str(folder / "house"), "sparseagg[cuda13]"]
+    run([python, *pip], folder, prefix)
+    if run([python, str(folder / "rest.py")], folder, prefix) != readme("text"):
+        raise SystemExit(f"check_wheel: with {wheel.name}, the README's example printed something else")
+    said = run([python, str(folder / "gpu.py")], folder, prefix)
+    doctor = run(["/bin/sh", "-c", "sparseagg doctor; echo status $?"], folder, prefix)
+    print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB: {said}{doctor}", end="", flush=True)
+    if said.startswith("GPU: cuda ("):
+        return
+    if "device='cuda' needs `pip install 'sparseagg[cuda13]'`" not in said or not doctor.endswith("status 1\n"):
+        raise SystemExit("check_wheel: that names neither a GPU nor what it needs")
+
+
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--root", type=Path)
+    parser.add_argument("--cuda", type=Path)
     arguments = parser.parse_args()
     version = "cp{}{}".format(*sys.version_info)
     (wheel,) = arguments.folder.resolve().glob(f"sparseagg-*-{version}-{version}-*.whl")
@@ -88,9 +115,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=None if arguments.root is None else arguments.root / "tmp") as scratch:
         folder = Path(scratch)
         shutil.copytree(house, folder / "house")
-        shutil.copy(wheel, folder / "house")
+        for each in filter(None, (wheel, arguments.cuda)):
+            shutil.copy(each, folder / "house")
         (folder / "round.py").write_text(FIRST_ROUND, encoding="utf-8")
         (folder / "rest.py").write_text(FIRST_ROUND + THE_REST + readme("python"), encoding="utf-8")
+        (folder / "gpu.py").write_text(FIRST_ROUND + ON_THE_GPU, encoding="utf-8")
         python = sys.executable
         prefix = WITHOUT_NETWORK
         if arguments.root is not None:
@@ -114,6 +143,8 @@ def main() -> int:
             raise SystemExit("check_wheel: the README's example printed something else")
         for name, *rest in COMMANDS:
             run([str(folder / "bare/bin" / name), *rest], folder, prefix)
+        if arguments.cuda is not None:
+            check_cuda(arguments.cuda, folder, prefix)
     return 0
 
 

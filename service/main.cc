@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<Engine>> ChooseEngine(const Options& options) {
       return absl::Status(cuda.status().code(),
                           absl::StrCat("--backend cuda is not available: ", cuda.status().message()));
     }
-    Log(LogLevel::kInfo, "no_gpu", {{"reason", cuda.status().message()}});
+    Log(cuda::HasNvidiaDriver() ? LogLevel::kWarning : LogLevel::kInfo, "no_gpu",
+        {{"reason", cuda.status().message()}});
   }
   std::unique_ptr<Engine> cpu = CreateCpuEngine({options.num_threads});
   Log(LogLevel::kInfo, "engine", {{"name", cpu->name()}, {"description", cpu->description()}});

@@ -119,6 +119,21 @@ class NoInspection final : public grpc::ServerBuilderOption {
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override { plugins->clear(); }
 };
 
+// Appends what `devices` do, one gauge after the other. They may be none.
+void AddGpus(const std::vector<DeviceState>& devices, std::vector<GaugeValue>& gauges) {
+  const auto add = [&](const char* name, const char* help, auto value_of) {
+    for (const DeviceState& device : devices) {
+      gauges.push_back({name, help, value_of(device), absl::StrCat(device.device), "device"});
+    }
+  };
+  add("sparseagg_gpu_usable", "1 if the engine uses the GPU, 0 after an error of it.",
+      [](const DeviceState& device) { return uint64_t{device.status.ok()}; });
+  add("sparseagg_gpu_operations", "Operations that have ended well on the GPU since the start.",
+      [](const DeviceState& device) { return device.num_operations; });
+  add("sparseagg_gpu_sent_bytes", "Keys and values that the GPU was sent since the start.",
+      [](const DeviceState& device) { return device.sent_bytes; });
+}
+
 }  // namespace
 
 struct Server::Grpc {
@@ -322,6 +337,7 @@ std::vector<GaugeValue> Server::CountNow() const {
       server_.limits.memory_limit_bytes);
   add("sparseagg_log_lines_dropped", "Log lines dropped since the start because standard error was not read in time.",
       DroppedLogLines());
+  AddGpus(engine_->devices(), gauges);
   if (store_ == nullptr) return gauges;
   const DiskSpace disk = store_->MeasureDisk();
   add("sparseagg_data_bytes", "Disk space of all files in the data directory.", disk.used_bytes);

@@ -25,17 +25,11 @@ absl::Status CudaPool::Create(int device) {
 
 absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
   void* d_memory = nullptr;
-  const auto allocate = [&] { return CUDA_TO_STATUS(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream)); };
-  absl::Status status = allocate();
-  if (absl::IsResourceExhausted(status)) {
-    // What was freed is unused once the work before it is done, on whichever stream.
-    CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-    CUDA_RETURN_IF_ERROR(cudaMemPoolTrimTo(pool_, 0));
-    status = allocate();
-  }
-  RETURN_IF_ERROR(status);
+  CUDA_RETURN_IF_ERROR(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream));
   return d_memory;
 }
+
+absl::Status CudaPool::Trim() { return CUDA_TO_STATUS(cudaMemPoolTrimTo(pool_, 0)); }
 
 // Ignores errors: an error here is one of earlier work, and the call that waits for that work returns it.
 void CudaPool::Free(void* d_memory, cudaStream_t stream) { IgnoreError(cudaFreeAsync(d_memory, stream)); }

@@ -26,11 +26,11 @@ class CudaPool {
   // Never destroys the pool, because its device hangs.
   void Abandon() { pool_ = nullptr; }
 
-  // Allocates in the order of `stream`; does not synchronise. Without memory it returns what the pool keeps unused to
-  // the driver, whose pieces may have the wrong sizes, and tries once more; that synchronises. Errors:
-  // RESOURCE_EXHAUSTED when the device has no memory.
+  // Allocates in the order of `stream`; does not synchronise. Errors: RESOURCE_EXHAUSTED when the device has no memory.
   absl::StatusOr<void*> Allocate(size_t bytes, cudaStream_t stream);
   void Free(void* d_memory, cudaStream_t stream);
+  // Returns what is unused to the driver: what was freed in the order of a stream that was synchronised since.
+  absl::Status Trim();
 
   // Pinned host memory. Blocks: synchronises with the driver, and is slow.
   static absl::StatusOr<void*> AllocatePinned(size_t bytes);

@@ -136,7 +136,22 @@ absl::Status CudaDevice::Enter() {
 
 void CudaDevice::Leave() { IgnoreError(cudaSetDevice(previous_)); }
 
-absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) { return pool_.Allocate(bytes, StreamOf(lane)); }
+absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) {
+  absl::StatusOr<void*> d_memory = pool_.Allocate(bytes, StreamOf(lane));
+  if (!absl::IsResourceExhausted(d_memory.status())) return d_memory;
+  RETURN_IF_ERROR(Trim());  // what the pool keeps may be in pieces of the wrong sizes
+  return pool_.Allocate(bytes, StreamOf(lane));
+}
+
+// What was freed is unused once the work before it is done, on whichever lane. The wait has a deadline, so it polls;
+// the pool takes notice of work that is done only when a stream is synchronised, which then returns at once.
+absl::Status CudaDevice::Trim() {
+  for (const Lane lane : kLanes) {
+    RETURN_IF_ERROR(AwaitLane(lane));
+    CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamOf(lane)));
+  }
+  return pool_.Trim();
+}
 
 void CudaDevice::Free(void* d_memory, Lane lane) {
   if (hung_.ok()) pool_.Free(d_memory, StreamOf(lane));
@@ -208,6 +223,7 @@ absl::Status CudaDevice::AwaitLane(Lane lane) {
   return Await(query, StreamOf(lane), "cudaStreamQuery");
 }
 
+// Without a deadline, since it also waits for others' work, which may take any time.
 absl::Status CudaDevice::AwaitAll() {
   RETURN_IF_ERROR(hung_);
   return CUDA_TO_STATUS(cudaDeviceSynchronize());

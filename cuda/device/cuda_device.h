@@ -39,6 +39,7 @@ class CudaDevice : public Device {
 
   absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
   void Free(void* d_memory, Lane lane) override;
+  absl::Status Trim() override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* memory) override;
   bool IsPinned(const void* memory, size_t bytes) const override;

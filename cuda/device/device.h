@@ -62,6 +62,9 @@ class Device {
   // Allocation and release happen in the order of `lane`. Returned memory is uninitialised and aligned to 256 bytes.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) = 0;
   virtual void Free(void* d_memory, Lane lane) = 0;
+  // Gives memory that was freed, and that the device keeps for later allocations, back to the system. Blocks: until all
+  // lanes have done their work.
+  virtual absl::Status Trim() = 0;
   // Pinned host memory, as copies require. Blocks: slow; allocate once.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;

@@ -1,4 +1,4 @@
-// Number and total weight of the contributors of each segment.
+// Number and total weight of the contributors of each segment; our own, for weights are added in canonical order.
 #ifndef SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 #define SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 

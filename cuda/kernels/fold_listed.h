@@ -1,4 +1,4 @@
-// The segmented fold of the medium and the long segments (segments.h), by thread blocks.
+// The segmented fold of the medium and the long segments (segments.h), by thread blocks; our own, as fold_values.h is.
 #ifndef SPARSEAGG_CUDA_KERNELS_FOLD_LISTED_H_
 #define SPARSEAGG_CUDA_KERNELS_FOLD_LISTED_H_
 

@@ -1,5 +1,5 @@
-// The segmented fold: one accumulator per segment and column. The fold of short segments is here, the fold of longer
-// ones in fold_listed.h.
+// The segmented fold: one accumulator per segment and column; our own, for CUB's reductions regroup float additions.
+// The fold of short segments is here, the fold of longer ones in fold_listed.h.
 #ifndef SPARSEAGG_CUDA_KERNELS_FOLD_VALUES_H_
 #define SPARSEAGG_CUDA_KERNELS_FOLD_VALUES_H_
 

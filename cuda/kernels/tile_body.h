@@ -1,5 +1,5 @@
-// The fold of the tile path, which merges without a sort. It serves values of one column whose keys ascend in every
-// source.
+// The fold of the tile path, which merges without a sort; our own, for terms are added in canonical order. It serves
+// values of one column whose keys ascend in every source.
 #ifndef SPARSEAGG_CUDA_KERNELS_TILE_BODY_H_
 #define SPARSEAGG_CUDA_KERNELS_TILE_BODY_H_
 

@@ -71,6 +71,17 @@ class GuardedEngine final : public Engine {
   absl::Status Probe() const override {
     return sparseagg::ToStatus([&] { return inner_->Probe(); });
   }
+  std::vector<DeviceState> devices() const override {
+    auto states = sparseagg::ToStatus([&] { return absl::StatusOr<std::vector<DeviceState>>(inner_->devices()); });
+    return states.ok() ? *std::move(states) : std::vector<DeviceState>();
+  }
+  void ReleaseDeviceMemory() override {
+    const auto release = [&] {
+      inner_->ReleaseDeviceMemory();
+      return absl::OkStatus();
+    };
+    sparseagg::ToStatus(release).IgnoreError();  // without host memory for that, the device keeps its own
+  }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     return sparseagg::ToStatus([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {
       absl::StatusOr<std::unique_ptr<Accumulator>> inner = inner_->CreateAccumulator(spec);

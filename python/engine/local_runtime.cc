@@ -49,6 +49,13 @@ class LocalRuntimes {
     return Describe(*runtimes.cuda_);
   }
 
+  // Returns: the engine of LoadCuda, or null.
+  static Engine* Cuda() {
+    LocalRuntimes& runtimes = All();
+    std::lock_guard lock(runtimes.mu_);
+    return runtimes.cuda_is_lost_ ? nullptr : runtimes.cuda_;
+  }
+
  private:
   LocalRuntimes() {
     // The lock is held during the fork, so that no other thread changes the map or holds the lock in the child.
@@ -90,5 +97,9 @@ absl::Status CudaLostInFork() {
 }
 
 absl::StatusOr<std::string> LoadCuda(const std::string& path) { return LocalRuntimes::LoadCuda(path); }
+
+void ReleaseDeviceMemory() {
+  if (Engine* const engine = LocalRuntimes::Cuda(); engine != nullptr) engine->ReleaseDeviceMemory();
+}
 
 }  // namespace sparseagg::python

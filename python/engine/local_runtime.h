@@ -47,6 +47,9 @@ absl::Status CudaLostInFork();
 // Thread-safe.
 absl::StatusOr<std::string> LoadCuda(const std::string& path);
 
+// Gives back what the CUDA engine of LoadCuda keeps (Engine::ReleaseDeviceMemory), if there is one in this process.
+void ReleaseDeviceMemory();
+
 }  // namespace sparseagg::python
 
 #endif  // SPARSEAGG_PYTHON_ENGINE_LOCAL_RUNTIME_H_

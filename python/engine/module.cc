@@ -197,7 +197,7 @@ void Define(py::module_& module) {
   });
   // Loads NumPy's functions now: pybind11 releases the GIL for that, in the way of which gil.h warns.
   py::dtype::of<float>();
-  // force_simd, describe, release_memory, encode_keys and decode_keys hold the GIL throughout.
+  // force_simd, describe, encode_keys and decode_keys hold the GIL throughout.
   // force_simd must not run while another thread merges; the package calls it once, when it loads this module.
   module.def(
       "force_simd", [](const std::string& target) { ThrowIfError(cpu::ForceSimdTarget(target)); }, py::arg("target"));
@@ -209,7 +209,13 @@ void Define(py::module_& module) {
   module.def(
       "load_cuda", [](const std::string& path) { return ValueOrThrow(WithoutGil([&] { return LoadCuda(path); })); },
       py::arg("path"));
-  module.def("release_memory", &ReleaseFreedColumns);
+  module.def("release_memory", [] {
+    ReleaseFreedColumns();
+    WithoutGil([] {
+      ReleaseDeviceMemory();
+      return 0;
+    });
+  });
   DefineDeviceArray(module);
   DefineDeviceColumn(module);
   py::class_<Aggregator>(module, "Aggregator")

@@ -218,7 +218,7 @@ std::string Metrics::Text(const std::function<std::vector<GaugeValue>()>& gauges
       families.push_back({gauge.name, gauge.help, prometheus::MetricType::Gauge, {}});
     }
     prometheus::ClientMetric& metric = families.back().metric.emplace_back();
-    if (!gauge.state.empty()) metric.label.push_back({"state", gauge.state});
+    if (!gauge.of.empty()) metric.label.push_back({gauge.label, gauge.of});
     metric.gauge.value = static_cast<double>(gauge.value);
   }
   for (const auto& [old_name, name] : kOldNames) {

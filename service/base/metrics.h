@@ -21,7 +21,8 @@ struct GaugeValue {
   const char* name;
   const char* help;
   uint64_t value = 0;
-  std::string state;  // the label `state`; empty: none
+  std::string of;               // the value of `label`; empty: there is no label
+  const char* label = "state";  // its name
 };
 
 // A request over HTTP that is over.

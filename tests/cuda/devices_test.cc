@@ -92,6 +92,10 @@ TEST(Devices, EachMergesARangeOfKeys_AndNoOtherWorkIsDone) {
         EXPECT_EQ(devices.Disagrees(round), "");
         for (const auto& record : devices.records) EXPECT_GT(record.num_launches, 0u);
         EXPECT_EQ(devices.engine->use().num_done, num_devices);
+        for (const DeviceState& state : devices.engine->devices()) {
+          EXPECT_EQ(state.num_operations, 1u);
+          EXPECT_GT(state.sent_bytes, 0u);
+        }
         EXPECT_EQ(devices.engine->use().num_fallbacks, 0u);
       }
     }
@@ -161,7 +165,7 @@ TEST_P(DeviceFaults, OneOfThreeFailsAtAnyCall_OthersTakeItsRange) {
     ASSERT_EQ(devices.Disagrees(round), "");
     faulted = devices.records[failing].faulted;
     EXPECT_TRUE(devices.engine->Probe().ok());
-    const std::vector<cuda::DeviceState> states = devices.engine->devices();
+    const std::vector<DeviceState> states = devices.engine->devices();
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(states[i].device, static_cast<int>(i));
       EXPECT_EQ(states[i].status.ok(), !(faulted && is_fatal && i == failing)) << states[i].status;
@@ -188,6 +192,23 @@ INSTANTIATE_TEST_SUITE_P(Faults, DeviceFaults,
                                                ::testing::PrintToString(std::get<1>(fault_case.param)));
                          });
 
+TEST(Devices, KeptMemory_IsReleasedOnThoseThatWork) {
+  const Round round = MakeRound(Op::kSum, ResultLayout::kAuto);
+  const ManyDevices devices{{{}, {Fault::kSticky, 3}, {}}};
+  EXPECT_EQ(devices.Disagrees(round), "");
+  devices.engine->ReleaseDeviceMemory();
+  const std::vector<uint64_t> wanted = {1, 0, 1};
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(devices.records[i].num_trims, wanted[i]) << "device " << i;
+  EXPECT_EQ(devices.Disagrees(round), "");
+}
+
+TEST(Devices, FailedRelease_EndsTheUseOfTheDevice) {
+  const ManyDevices devices{{{Fault::kSticky, 1}}};
+  devices.engine->ReleaseDeviceMemory();
+  EXPECT_FALSE(devices.engine->Probe().ok());
+  EXPECT_EQ(devices.Disagrees(MakeRound(Op::kSum, ResultLayout::kAuto)), "");
+}
+
 TEST(Devices, AllFail_TheCpuMerges) {
   const Round round = MakeRound(Op::kSum, ResultLayout::kAuto);
   const ManyDevices devices{{{Fault::kSticky, 3}, {Fault::kSticky, 40}}};
@@ -195,7 +216,7 @@ TEST(Devices, AllFail_TheCpuMerges) {
   EXPECT_EQ(devices.Disagrees(round), "");
   EXPECT_FALSE(devices.engine->Probe().ok());
   EXPECT_THAT(devices.engine->description(), ::testing::HasSubstr(", after a fault of a device made to fail; "));
-  for (const cuda::DeviceState& state : devices.engine->devices()) EXPECT_FALSE(state.status.ok());
+  for (const DeviceState& state : devices.engine->devices()) EXPECT_FALSE(state.status.ok());
 }
 
 }  // namespace

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.base import types
+from sparseagg._internal.spec import clip_spec, privacy_spec
+from sparseagg._internal.wire import formats, values
 
 SPEC = sa.RoundSpec(
     [
@@ -68,3 +72,17 @@ def test_representations_are_short_lines(address, server):
     for text, pattern in shown.items():
         assert re.fullmatch(pattern, text)
         assert len(text) < 150
+
+
+@pytest.mark.parametrize(
+    ("literal", "words"),
+    [
+        (types.KeyEncoding, formats.ENCODINGS),
+        (types.NarrowEncoding, values.NARROW),
+        (types.OnClip, clip_spec._WORDS),
+        (types.KeySelection, privacy_spec._WORDS),
+        (types.Layout, ("sparse", "dense")),
+    ],
+)
+def test_types_of_arguments_have_the_words_that_are_taken(literal, words):
+    assert set(get_args(literal)) == set(words)

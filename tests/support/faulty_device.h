@@ -39,7 +39,8 @@ class FaultyDevice : public cuda::Device {
     uint64_t num_sorts = 0;
     uint64_t num_launches = 0;
     uint64_t num_results = 0;  // results written, the last step of a round on the device
-    uint64_t num_pinned = 0;   // allocations of pinned host memory
+    uint64_t num_trims = 0;
+    uint64_t num_pinned = 0;  // allocations of pinned host memory
     bool faulted = false;
     size_t num_leaked = 0;  // allocations that the destructor found
   };
@@ -65,6 +66,10 @@ class FaultyDevice : public cuda::Device {
   void Free(void* d_memory, cuda::Lane lane) override {
     --num_allocations_;
     device_->Free(d_memory, lane);
+  }
+  absl::Status Trim() override {
+    ++record_.num_trims;
+    return Tell([&] { return device_->Trim(); });
   }
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
     ++record_.num_pinned;

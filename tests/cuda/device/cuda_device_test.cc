@@ -105,7 +105,7 @@ TEST_F(CudaDeviceTest, OutOfMemory_ResourceExhaustedOnce_DeviceStaysInUse) {
       return pinned ? (*device)->AllocatePinned(100) : (*device)->Allocate(100, Lane::kCompute);
     };
     Runtime().fail_at_call = Runtime().num_calls + 1;
-    Runtime().fail_at_call_too = Runtime().num_calls + 4;  // after the wait and the trim of the pool
+    Runtime().fail_at_call_too = Runtime().num_calls + 9;  // after the waits and the trim of the pool
     Runtime().error = cudaErrorMemoryAllocation;
     const absl::Status status = allocate().status();
     Runtime().fail_at_call_too = 0;
@@ -172,6 +172,21 @@ TEST_F(HungDeviceTest, AnyWaitNeverEnds_ResultIsThatOfTheReference_DeviceIsNotUs
     EXPECT_EQ(Runtime().num_calls, num_calls) << "a device that hangs was asked for more";
   }
   EXPECT_GE(num_hangs, 10u);
+}
+
+TEST_F(HungDeviceTest, NoMemory_TheWaitForWhatWasFreedHasAnEnd) {
+  const auto device = CudaDevice::Create(std::chrono::milliseconds(1));
+  ASSERT_TRUE(device.ok()) << device.status();
+  const absl::StatusOr<void*> before = (*device)->Allocate(100, Lane::kCompute);
+  ASSERT_TRUE(before.ok()) << before.status();
+  (*device)->Free(*before, Lane::kCompute);
+  Runtime().fail_at_call = Runtime().num_calls + 1;
+  Runtime().error = cudaErrorMemoryAllocation;
+  Runtime().hangs_at_call = Runtime().num_calls + 2;
+  const absl::Status status = (*device)->Allocate(100, Lane::kCompute).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("the device hangs: no answer within 1 ms"));
+  EXPECT_EQ(Runtime().num_trims, 0u);
 }
 
 TEST_F(CudaDeviceTest, Engine_RandomCases_EqualTheReference) {

@@ -53,6 +53,14 @@ class ThrowingEngine : public Engine {
   absl::string_view name() const override { return "throwing"; }
   std::string description() const override { throw std::bad_alloc(); }
   absl::Status Probe() const override { return Fail(); }
+  std::vector<DeviceState> devices() const override {
+    fail_();
+    return {{5, "a device", absl::OkStatus()}};
+  }
+  void ReleaseDeviceMemory() override {
+    num_releases += 1;
+    fail_();
+  }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     if (spec.name.empty()) return Fail();
     return std::make_unique<ThrowingAccumulator>(fail_);
@@ -63,6 +71,8 @@ class ThrowingEngine : public Engine {
                                          std::shared_ptr<const void>, double) override {
     return Fail();
   }
+
+  int num_releases = 0;
 
  private:
   absl::Status Fail() const {
@@ -99,13 +109,21 @@ TEST(GuardedEngineTest, Exceptions_BecomeStatuses) {
   const auto no_memory = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::bad_alloc(); }));
   EXPECT_EQ(StatusesOf(*no_memory), std::vector(12, absl::ResourceExhaustedError("out of memory")));
   EXPECT_EQ(no_memory->description(), "");
+  EXPECT_TRUE(no_memory->devices().empty());
+  no_memory->ReleaseDeviceMemory();
   const auto wrong = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::logic_error("bad"); }));
   EXPECT_EQ(StatusesOf(*wrong), std::vector(12, absl::InternalError("unexpected exception: bad")));
 }
 
 TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {
-  const auto engine = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] {}));
+  auto throwing = std::make_unique<ThrowingEngine>([] {});
+  const ThrowingEngine& inner = *throwing;
+  const auto engine = cuda::GuardEngine(std::move(throwing));
   EXPECT_EQ(engine->name(), "throwing");
+  ASSERT_EQ(engine->devices().size(), 1u);
+  EXPECT_EQ(engine->devices()[0].device, 5);
+  engine->ReleaseDeviceMemory();
+  EXPECT_EQ(inner.num_releases, 1);
   ASSERT_TRUE(engine->device_stream().has_value());
   EXPECT_EQ(engine->device_stream()->stream, 7u);
   TensorSpec spec;

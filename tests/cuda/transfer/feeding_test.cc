@@ -6,11 +6,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
@@ -110,6 +113,39 @@ TEST(Feeding, LargeUpdates_AreSentWhenTheyArrive) {
   const uint64_t small_bytes = submissions[1].tensors[0].keys.size() * 8;
   EXPECT_EQ(use.direct_bytes + use.staged_bytes - before.direct_bytes - before.staged_bytes, small_bytes);
   EXPECT_EQ(use.num_fallbacks, 0u);
+}
+
+// Whoever sends an update does not wait for a merge of others, which may take long, or hang.
+TEST(Feeding, UpdatesThatArriveDuringAMerge_StayInHostMemory) {
+  const TensorSpec spec = Sum(100'000);
+  const auto submissions = Submissions(spec, 3, 20'000, KeyOrder::kSortedUnique);
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const auto aggregation = *Aggregation::Create(engine, {spec});
+  const auto add = [&](const RawSubmission& submission) {
+    ASSERT_TRUE(aggregation->Add(submission.client_id, *aggregation->Prepare(*BuildUpdates({spec}, submission))).ok());
+  };
+  add(submissions[0]);
+  EXPECT_EQ(engine.use().num_sent_ahead, 1u);
+  absl::Notification begun, added;
+  bool was_added = false;
+  std::thread merge([&] {
+    const absl::Status status = engine.RunOnDevice([&](cuda::Session&, int) {
+      begun.Notify();
+      was_added = added.WaitForNotificationWithTimeout(absl::Seconds(60));
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  begun.WaitForNotification();
+  add(submissions[1]);
+  added.Notify();
+  merge.join();
+  EXPECT_TRUE(was_added) << "the update has waited for the merge";
+  EXPECT_EQ(engine.use().num_sent_ahead, 1u);
+  add(submissions[2]);
+  EXPECT_EQ(engine.use().num_sent_ahead, 2u);
+  const Driven driven = {std::vector<absl::Status>(3), std::move(*aggregation).Finish()};
+  EXPECT_EQ(Disagreement({spec}, driven, Judge({spec}, submissions)), "");
 }
 
 // An update that is dropped may still be on its way; the memory of its arrays then serves the next one.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import urllib.request
 
 import numpy as np
 import pytest
@@ -38,6 +40,26 @@ def test_server_merges_with_the_plugin_and_has_the_bits_of_the_cpu_engine(start_
                 one, other = here[tensor.name], there[tensor.name]
                 assert one.keys.tobytes() == other.keys.tobytes()
                 assert one.values is other.values is None or one.values.tobytes() == other.values.tobytes()
+    assert server.stop() == 0
+
+
+def test_metrics_are_by_device(start_server):
+    flags = ("--backend", "cuda", "--cuda-plugin", plugin("test_plugin"), "--gpu-devices", "2")
+    server = start_server(*flags, "--metrics-address", "127.0.0.1:0")
+
+    def of_devices(name: str) -> list[int]:
+        with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        return [int(n) for n in re.findall(rf'^sparseagg_gpu_{name}{{device="[01]"}} (\d+)$', text, re.MULTILINE)]
+
+    spec = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=1000)])
+    keys, rows = np.arange(1000)[::-1].copy(), np.ones(1000, np.float32)
+    with sa.Client(server.address) as client:
+        assert (of_devices("usable"), of_devices("operations")) == ([1, 1], [0, 0])
+        client.aggregate([(keys, rows)] * 2, spec)
+        assert (of_devices("operations"), of_devices("sent_bytes")) == ([1, 0], [16000, 0])
+        client.aggregate([(keys, rows)] * 3, spec)
+        assert (of_devices("operations"), of_devices("sent_bytes")) == ([1, 1], [16000, 24000])
     assert server.stop() == 0
 
 

@@ -14,9 +14,10 @@ using Code = absl::StatusCode;
 std::string TextOf(const Metrics& metrics) {
   return metrics.Text([] {
     return std::vector<GaugeValue>{
-        {"sparseagg_rounds", "", 3, "open"},        {"sparseagg_rounds", "", 0, "done"},
-        {"sparseagg_connections", "", 4, ""},       {"sparseagg_in_flight_bytes", "", 13, ""},
-        {"sparseagg_in_flight_waiting", "", 5, ""}, {"sparseagg_kept_bytes", "", 12, ""}};
+        {"sparseagg_rounds", "", 3, "open"},           {"sparseagg_rounds", "", 0, "done"},
+        {"sparseagg_connections", "", 4, ""},          {"sparseagg_in_flight_bytes", "", 13, ""},
+        {"sparseagg_in_flight_waiting", "", 5, ""},    {"sparseagg_kept_bytes", "", 12, ""},
+        {"sparseagg_gpu_usable", "", 1, "0", "device"}};
   });
 }
 
@@ -54,7 +55,7 @@ TEST(MetricsTest, Text_WhatWasCounted_IsThereAndNothingElse) {
                     HasSubstr("sparseagg_in_flight_refused_total 1\n"), HasSubstr("sparseagg_transit_bytes 13\n"),
                     HasSubstr("# TYPE sparseagg_transit_refused_total counter\nsparseagg_transit_refused_total 1\n"),
                     HasSubstr("sparseagg_inflight_bytes 12\n"), HasSubstr("sparseagg_rounds{state=\"open\"} 3\n"),
-                    HasSubstr("sparseagg_kept_bytes 12\n"),
+                    HasSubstr("sparseagg_kept_bytes 12\n"), HasSubstr("sparseagg_gpu_usable{device=\"0\"} 1\n"),
                     HasSubstr("sparseagg_engine_info{device=\"a device\",engine=\"cpu\"} 1\n")));
 }
 

@@ -98,6 +98,8 @@ class HookedEngine final : public Engine {
   absl::string_view name() const override { return "cpu"; }
   std::string description() const override { return inner_->description(); }
   absl::Status Probe() const override { return inner_->Probe(); }
+  std::vector<DeviceState> devices() const override { return inner_->devices(); }
+  void ReleaseDeviceMemory() override { inner_->ReleaseDeviceMemory(); }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> inner, inner_->CreateAccumulator(spec));
     return std::make_unique<HookedAccumulator>(std::move(inner), hooks_);

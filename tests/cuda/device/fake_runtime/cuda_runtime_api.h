@@ -71,6 +71,7 @@ cudaError_t cudaFreeHost(  // allow(raw-allocation): the fake
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

@@ -164,6 +164,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return fake::Make(stream); }
 cudaError_t cudaDeviceSynchronize() { return fake::Count(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return fake::Count(); }
 cudaError_t cudaStreamQuery(cudaStream_t) { return fake::Query(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return fake::Count(); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return fake::Destroy(stream); }

@@ -10,10 +10,14 @@ import numpy as np
 __all__ = [
     "Absent",
     "DTypeLike",
+    "KeyEncoding",
+    "KeySelection",
     "Layout",
     "MeanDivisor",
+    "NarrowEncoding",
     "Numerics",
     "OnBound",
+    "OnClip",
     "OnEmpty",
     "OnNonfinite",
     "Op",
@@ -83,6 +87,10 @@ ResultLayout = Literal["sparse", "dense", "auto"]
 Numerics = Literal["canonical", "fixed_point"]
 OnNonfinite = Literal["reject", "propagate"]
 OnBound = Literal["reject", "clip"]
+OnClip = Literal["clip", "reject"]
 OnEmpty = Literal["fail", "keep"]
 MeanDivisor = Literal["weights", "submissions", "fixed"]
 Absent = Literal["skip", "zero"]
+KeySelection = Literal["public", "weighted_gaussian", "count_gaussian", "truncated_geometric"]
+KeyEncoding = Literal["auto", "plain"]
+NarrowEncoding = Literal["float32", "float16", "bfloat16", "int8_scaled"]

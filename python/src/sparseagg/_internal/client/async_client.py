@@ -13,7 +13,7 @@ from sparseagg._internal.base.arguments import Timeout, checked_seconds
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.durations import Seconds
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
-from sparseagg._internal.base.types import Updates
+from sparseagg._internal.base.types import KeyEncoding, Updates
 from sparseagg._internal.client.async_model import PublishedModel
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.async_stream import StreamCalls
@@ -196,7 +196,7 @@ class Client(TaskCalls, StreamCalls):
         updates: Updates,
         spec: RoundSpec,
         *,
-        key_encoding: str = "auto",
+        key_encoding: KeyEncoding = "auto",
         value_encoding: ValueEncoding = None,
         timeout: Timeout = None,
     ) -> Result:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, checked_text
 from sparseagg._internal.base.renamed import ENCODINGS, renamed
-from sparseagg._internal.base.types import Update
+from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
 from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.certified_round import CertifiedRound
 from sparseagg._internal.client.connection import Connection
@@ -73,7 +73,7 @@ class Round(SealedRound, CertifiedRound):
         update: Update,
         weight: SupportsFloat | None = None,
         *,
-        key_encoding: str = "auto",
+        key_encoding: KeyEncoding = "auto",
         value_encoding: ValueEncoding = None,
         submission_id: str | None = None,
         resumable: bool = False,
@@ -344,8 +344,8 @@ class Round(SealedRound, CertifiedRound):
         tensors: Sequence[str] | None = None,
         *,
         keys: tuple[int, int | None] | None = None,
-        key_encoding: str = "auto",
-        value_encoding: str | None = None,
+        key_encoding: KeyEncoding = "auto",
+        value_encoding: NarrowEncoding | None = None,
         progress: bool = False,
         timeout: Timeout = None,
     ) -> Result:
@@ -381,8 +381,8 @@ class Round(SealedRound, CertifiedRound):
         *,
         only: Iterable[ClientId] | None = None,
         client_weights: Mapping[ClientId, SupportsFloat] | None = None,
-        key_encoding: str = "auto",
-        value_encoding: str | None = None,
+        key_encoding: KeyEncoding = "auto",
+        value_encoding: NarrowEncoding | None = None,
     ) -> Result:
         """Closes the round and reads all tensors: ``close`` and ``result``, with their arguments and errors.
 

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 from sparseagg import staleness as tables
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
 from sparseagg._internal.base.durations import Seconds, duration
-from sparseagg._internal.base.types import Update
+from sparseagg._internal.base.types import KeyEncoding, Update
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.connection import Connection
@@ -157,7 +157,7 @@ class Stream:
         weight: SupportsFloat | None = None,
         *,
         base_version: SupportsIndex,
-        key_encoding: str = "auto",
+        key_encoding: KeyEncoding = "auto",
         value_encoding: ValueEncoding = None,
         submission_id: str | None = None,
         resumable: bool = False,

@@ -9,6 +9,7 @@ from typing import Any, SupportsFloat
 from google.protobuf import duration_pb2
 
 from sparseagg._internal.base.arguments import END_OF_KEYS, checked_key_range, checked_number, checked_text, shown
+from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
@@ -162,7 +163,7 @@ def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
     return pb.WaitRoundRequest(name=name, timeout=timeout)
 
 
-def result_format(key_encoding: str, value_encoding: str | None) -> pb.ResultFormat:
+def result_format(key_encoding: KeyEncoding, value_encoding: NarrowEncoding | None) -> pb.ResultFormat:
     """Returns the encodings that the server may use in a result; the arguments are those of ``Round.result``.
 
     Raises:

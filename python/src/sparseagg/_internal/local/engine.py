@@ -183,8 +183,9 @@ def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
 def release_memory() -> None:
     """Gives memory that results and aggregators no longer use back to the system.
 
-    The engine keeps up to 256 MiB of it for its next merges, which are faster for that. What is in use stays, arrays
-    of results among it. Thread-safe, also while others merge.
+    The engine keeps up to 256 MiB of it for its next merges, which are faster for that, and on a GPU all that a merge
+    has used there. What is in use stays, arrays of results among it. Thread-safe, also while others merge; it waits for
+    a merge on the GPU.
 
     Raises:
         EngineMissingError: this installation has no engine; the message says what to install.

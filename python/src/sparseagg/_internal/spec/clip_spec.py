@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.types import OnClip
 from sparseagg._internal.spec.options import set_fields
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -43,7 +44,7 @@ class ClipSpec:
     l2: float | None = None
     linf: float | None = None
     max_keys: int | None = None
-    on_clip: str | None = None
+    on_clip: OnClip | None = None
 
     def __post_init__(self) -> None:
         if self.on_clip is not None and self.on_clip not in _WORDS:
@@ -59,7 +60,7 @@ class ClipSpec:
     @classmethod
     def from_proto(cls, proto: pb.ClipSpec) -> ClipSpec:
         """Returns the bounds of a message."""
-        words = {number: word for word, number in _WORDS.items()}
+        words: dict[int, Any] = {number: word for word, number in _WORDS.items()}
         given: dict[str, Any] = {field: getattr(proto, field) for field in _BOUNDS if proto.HasField(field)}
         return cls(**given, on_clip=words.get(proto.on_clip))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.types import KeySelection
 from sparseagg._internal.spec.options import set_fields
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -52,7 +53,7 @@ class DP:
     """
 
     noise_multiplier: float
-    keys: str = "weighted_gaussian"
+    keys: KeySelection = "weighted_gaussian"
     key_noise_multiplier: float | None = None
     key_epsilon: float | None = None
     delta: float | None = None
@@ -84,7 +85,7 @@ class DP:
     @classmethod
     def from_proto(cls, proto: pb.PrivacySpec) -> DP:
         """Returns the options of a message."""
-        words = {number: word for word, number in _WORDS.items()}
+        words: dict[int, Any] = {number: word for word, number in _WORDS.items()}
         given: dict[str, Any] = {field: getattr(proto, field) for field in _OPTIONAL if proto.HasField(field)}
         return cls(
             proto.noise_multiplier,

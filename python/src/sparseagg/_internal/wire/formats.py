@@ -9,6 +9,7 @@ from typing import Any, Union
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.results.info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array, TensorData
@@ -41,7 +42,7 @@ _PACKED_KEYS = ("delta_bitpacked", "bitmap")
 _ALL_KEYS = ("implicit", *_PACKED_KEYS)
 
 # A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
-ValueEncoding = Union[None, str, Mapping[str, str]]
+ValueEncoding = Union[None, NarrowEncoding, Mapping[str, NarrowEncoding]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ class ServerWire:
         chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
         return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
 
-    def format(self, spec: RoundSpec, key_encoding: str, value_encoding: ValueEncoding) -> WireFormat:
+    def format(self, spec: RoundSpec, key_encoding: KeyEncoding, value_encoding: ValueEncoding) -> WireFormat:
         """Returns the encodings of an upload.
 
         Args:
