@@ -41,15 +41,18 @@ function replaceChanged(parent, children) {
 
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
-function bytesText(bytes) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
+function inUnits(bytes, step, units) {
   let unit = 0;
-  while (bytes >= 1000 && unit < units.length - 1) {
-    bytes /= 1000;
+  while (bytes >= step && unit < units.length - 1) {
+    bytes /= step;
     ++unit;
   }
   return `${bytes >= 100 || unit === 0 ? Math.round(bytes) : bytes.toPrecision(3)} ${units[unit]}`;
 }
+
+// Data in powers of 1000, memory in powers of 1024, as in `sparseagg top`.
+const bytesText = (bytes) => inUnits(bytes, 1000, ["B", "kB", "MB", "GB", "TB"]);
+const memoryText = (bytes) => inUnits(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 
 function timeText(seconds) {
   if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
@@ -274,9 +277,9 @@ function showActivity(activity, limit) {
   at("memory-card").hidden = used === 0; // of administrators
   const memory = [...(activity.residentBytesHistory ?? []).map(Number), used];
   draw(at("memory-chart"), memory, most, limit || Math.max(...memory));
-  at("memory").textContent = bytesText(used);
-  at("memory-limit").textContent = limit ? `of memory in use, of at most ${bytesText(limit)}` : "of memory in use";
-  at("memory-peak").textContent = `highest ${bytesText(Math.max(...memory))}`;
+  at("memory").textContent = memoryText(used);
+  at("memory-limit").textContent = limit ? `of memory in use, of at most ${memoryText(limit)}` : "of memory in use";
+  at("memory-peak").textContent = `highest ${memoryText(Math.max(...memory))}`;
 }
 
 function stalenessText(counts) {
@@ -341,8 +344,8 @@ function showServer(info) {
   const facts = [
     ["Version", info.version],
     ["Engine", `${info.engine}: ${info.engineDescription}`],
-    ["Memory limit", bytesText(Number(limits.memoryLimitBytes))],
-    ["Largest message", bytesText(Number(limits.maxMessageBytes))],
+    ["Memory limit", memoryText(Number(limits.memoryLimitBytes))],
+    ["Largest message", memoryText(Number(limits.maxMessageBytes))],
     ["Open rounds, at most", Number(limits.maxOpenRounds).toLocaleString("en")],
     ["Submissions of a round, at most", Number(limits.maxSubmissions).toLocaleString("en")],
     ["An ended round is kept", timeText(secondsOf(limits.maxResultTtl))],

@@ -170,7 +170,7 @@ def test_status_page_keeps_what_deleted_rounds_did(driver, start_server):
     page.wait("document.getElementById('ended-rounds').textContent === '1'")
     tiles = page.evaluate("return [...document.querySelectorAll('.tiles .value')].map((tile) => tile.textContent)")
     assert tiles[:4] == ["0", "1", "1", "1"]  # rounds open, ended; submissions, refused
-    assert re.fullmatch(r"[\d.]+ MB", page.evaluate("return document.getElementById('memory').textContent"))
+    assert re.fullmatch(r"[\d.]+ MiB", page.evaluate("return document.getElementById('memory').textContent"))
     assert page.errors() == []
 
 
