@@ -21,8 +21,9 @@ namespace {
 constexpr uint64_t kJsonFactor = 12;
 // A page is parsed and taken apart.
 constexpr uint64_t kBulkFactor = 3;
-// JSON, the same with full names of enum values ("U32" becomes "KEY_ENCODING_U32"), and the message made of it.
-constexpr uint64_t kParsedJsonFactor = 5;
+// JSON, the same with full names of enum values, and the message made of it. Where names grow, the message is a small
+// part: {"op":"sum"} becomes {"op":"OP_SUM"} and four bytes.
+constexpr uint64_t kParsedJsonFactor = 3;
 
 absl::string_view ViewOf(const grpc::Slice& slice) {
   return {reinterpret_cast<const char*>(slice.begin()), slice.size()};

@@ -149,6 +149,10 @@ class JsonChecker {
     const size_t path_size = path_.size();
     size_t index = 0;
     do {
+      // Of full names, a long list of short ones would take three times its memory.
+      if (kind == Kind::kEnum && index == static_cast<size_t>(field.enum_type()->value_count())) {
+        return InField(absl::StrCat("has more than ", index, " elements, and there are no more values"));
+      }
       absl::StrAppend(&path_, "[", index++, "]");
       RETURN_IF_ERROR(Value(field, kind));
       path_.resize(path_size);

@@ -121,6 +121,15 @@ TEST(Json, ShortNamesOfEnumValues_AreThoseOfTheProto) {
   EXPECT_EQ(round.spec().tensors(1).name(), "é");
   EXPECT_EQ(round.spec().tensors(2).dtype(), v1::DTYPE_UINT64);
   EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"dtype": "float31"}]}})"), HasSubstr("float31"));
+
+  const auto format = [](int count) {
+    std::string json = R"({"format": {"keyEncodings": ["u32")";
+    for (int i = 1; i < count; ++i) absl::StrAppend(&json, R"(,"Bitmap")");
+    return JsonToMessage(v1::GetResultRequest::descriptor(), json + "]}}");
+  };
+  const int most = v1::KeyEncoding_descriptor()->value_count();
+  EXPECT_EQ(Parsed<v1::GetResultRequest>(format(most)).format().key_encodings(1), v1::KEY_ENCODING_BITMAP);
+  EXPECT_THAT(format(most + 1).status().message(), HasSubstr("format.key_encodings has more than"));
 }
 
 TEST(Json, FieldThatNobodyKnows_IsRefusedByItsName) {
