@@ -48,15 +48,13 @@ from sparseagg._internal.results.info import (
     ClipSummary,
     Refusal,
     RoundInfo,
-    ServerActivity,
-    ServerInfo,
-    ServerLimits,
     StageTime,
     Submission,
     Timeline,
 )
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
 from sparseagg._internal.results.streams import StreamInfo, StreamPlace, StreamVersion
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
 from sparseagg._internal.spec.clip_spec import ClipSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.results.info import ServerInfo
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.cluster.cluster_round import ClusterRound

@@ -29,8 +29,9 @@ from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.local.server_directory import ServerDirectory
-from sparseagg._internal.results.info import RoundInfo, ServerInfo
+from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import checked_updates, named_updates

@@ -31,7 +31,8 @@ from sparseagg._internal.client.resumption import Resumption
 from sparseagg._internal.client.retry import Retries, RetryPolicy, error_from_call
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
-from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
+from sparseagg._internal.results.info import RoundInfo, Submission
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.batch import Batch

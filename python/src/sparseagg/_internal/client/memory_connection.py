@@ -26,8 +26,9 @@ from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.engine_results import tensor_result
 from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.local.memory_columns import part_of
-from sparseagg._internal.results.info import RoundInfo, ServerInfo, Submission
+from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData
 from sparseagg._internal.updates.batch import Batch

@@ -27,7 +27,7 @@ from sparseagg._internal.commands.demo import run as demo_run
 from sparseagg._internal.commands.output import put, put_json
 from sparseagg._internal.commands.parser import Parser, add_command
 from sparseagg._internal.local import programs
-from sparseagg._internal.results.info import ServerActivity
+from sparseagg._internal.results.server_info import ServerActivity
 from sparseagg.errors import SparseaggError
 
 __all__ = ["main"]

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Optional
 
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.results.info import RoundInfo, ServerInfo
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.results.streams import StreamInfo
 from sparseagg.errors import InvalidArgumentError, UnimplementedError
 

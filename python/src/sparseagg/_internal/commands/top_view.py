@@ -16,7 +16,8 @@ from sparseagg._internal.base.sizes import binary_size, decimal
 from sparseagg._internal.commands.top_look import Look, Rate, commit_rates, rates, received_bytes
 from sparseagg._internal.commands.top_table import Column, fitted_table
 from sparseagg._internal.commands.top_window import Window
-from sparseagg._internal.results.info import RoundInfo, ServerInfo, Timeline
+from sparseagg._internal.results.info import RoundInfo, Timeline
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.results.streams import StreamInfo
 
 __all__ = ["console", "is_screen", "live", "message", "view"]

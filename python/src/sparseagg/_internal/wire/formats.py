@@ -10,7 +10,7 @@ from typing import Any, Union
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, shown
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
-from sparseagg._internal.results.info import ServerInfo
+from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array, TensorData
 from sparseagg._internal.updates.wire_values import misfit
