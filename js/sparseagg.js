@@ -122,9 +122,12 @@ export class Client {
 
   // ---- the server and its rounds ----
 
-  /** @param {CallOptions} [options] @returns {Promise<object>} ServerInfo */
-  info(options) {
-    return this._json("GET", "/v1/info", options);
+  /**
+   * @param {CallOptions & {withActivity?: boolean}} [options] withActivity: with what the server has done and its memory
+   * @returns {Promise<object>} ServerInfo
+   */
+  info({ withActivity = false, ...options } = {}) {
+    return this._json("GET", withActivity ? "/v1/info?with_activity=true" : "/v1/info", options);
   }
 
   /**

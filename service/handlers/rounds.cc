@@ -99,7 +99,7 @@ void AggregationMethods::GetServerInfo(const Call& call) {
     EncodeKnownEncodings(&info);
     for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
     for (std::string& warning : server_.warnings.List()) info.add_warnings(std::move(warning));
-    if (self.caller().identity().role != Role::kClient) {
+    if (request.with_activity() && self.caller().identity().role != Role::kClient) {
       EncodeActivity(self.caller().identity(), server_, info.mutable_activity());
     }
     return Serialize(info, self.response());

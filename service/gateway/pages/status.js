@@ -371,7 +371,7 @@ async function collect(generator, most) {
 async function update() {
   try {
     const [info, streams, listed, tasks] = await Promise.all([
-      client.info(),
+      client.info({ withActivity: true }),
       collect(client.listStreams(), SHOWN_STREAMS),
       collect(client.listRounds(), 5000),
       collect(client.listTasks(), 5000).catch(() => []), // not every role may see tasks

@@ -40,6 +40,7 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                           "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound", "InspectRound",
                           "CloseRoundRequest.client_weights", "RoundSpec.privacy", "RoundSpec.certificate",
                           "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial"));
+  EXPECT_FALSE(info.has_activity());
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
   v1::RoundSpec spec = SumSpec();
@@ -51,8 +52,10 @@ TEST_F(RoundsApiTest, GetServerInfo_History_HasTenMinutesOfTheTotals) {
   manual_time_ = true;
   const auto activity = [&] {
     grpc::ClientContext context;
+    v1::GetServerInfoRequest request;
+    request.set_with_activity(true);
     v1::ServerInfo info;
-    EXPECT_THAT(FromGrpc(client().stub().GetServerInfo(&context, {}, &info)), IsOk());
+    EXPECT_THAT(FromGrpc(client().stub().GetServerInfo(&context, request, &info)), IsOk());
     return info.activity();
   };
   const std::string name = Create(SumSpec());

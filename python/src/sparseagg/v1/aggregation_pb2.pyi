@@ -435,8 +435,10 @@ class GetRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["with_activity"]
+    WITH_ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    with_activity: bool
+    def __init__(self, with_activity: bool = ...) -> None: ...
 
 class GetStreamRequest(_message.Message):
     __slots__ = ["name"]

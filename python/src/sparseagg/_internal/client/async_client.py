@@ -155,7 +155,9 @@ class Client(TaskCalls, StreamCalls):
 
     async def server_info(self) -> ServerInfo:
         """Returns the server's version, engine and limits."""
-        return ServerInfo.from_proto(await self._connection.call("GetServerInfo", pb.GetServerInfoRequest()))
+        return ServerInfo.from_proto(
+            await self._connection.call("GetServerInfo", pb.GetServerInfoRequest(with_activity=True))
+        )
 
     async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
         """Opens a round.
