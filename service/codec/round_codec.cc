@@ -157,7 +157,7 @@ void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire) {
   wire->set_next_page_token(std::move(page.next_page_token));
 }
 
-void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire) {
+void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire) {
   wire->set_num_clients(page.num_clients);
   wire->set_first_row(page.first_row);
   for (const std::string& client_id : page.client_ids) wire->add_client_ids(client_id);

@@ -10,6 +10,7 @@
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/call_log.h"
 #include "service/handlers/list_size.h"
+#include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {
 void AggregationMethods::ListSubmissions(const Call& call) {
@@ -68,9 +69,10 @@ void AggregationMethods::InspectRound(const Call& call) {
     tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
     // Before the reservation of the response, which may be granted on another thread. The page has one of its own.
     LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.name());
-    ASSIGN_OR_RETURN(Round::InspectionPage computed,
-                     round->Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
-    const auto page = std::make_shared<Round::InspectionPage>(std::move(computed));
+    ASSIGN_OR_RETURN(
+        InspectionPage computed,
+        SealedReader(*round).Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
+    const auto page = std::make_shared<InspectionPage>(std::move(computed));
     return PlannedAnswer{2 * page->MemoryBytes(), [&self, page]() -> absl::Status {
                            v1::InspectRoundResponse response;
                            EncodeInspection(*page, &response);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -19,7 +20,6 @@
 #include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
-#include "host/inspect/inner_products.h"
 #include "service/admission/count_limit.h"
 #include "service/base/round_stage.h"
 #include "service/base/timer.h"
@@ -33,7 +33,6 @@
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/round_sum.h"
 #include "service/rounds/round_waits.h"
-#include "service/rounds/row_export.h"
 #include "service/rounds/stream_commits.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
@@ -46,7 +45,7 @@ namespace sparseagg::service {
 //
 //   state        entered by                                           then
 //   OPEN         Open                                                 uploads are taken and committed
-//   SEALED       Seal                                                 Inspect and Export read the submissions
+//   SEALED       Seal                                                 a SealedReader reads the submissions
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
@@ -111,6 +110,7 @@ class Round : public std::enable_shared_from_this<Round> {
   RoundState state() const;
   size_t num_recent_refusals() const;
   absl::Time create_time() const { return create_time_; }
+  MemoryBudget& budget() const { return tenant_.budget; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
 
@@ -243,10 +243,8 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> AddStreamCommit(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
   // A version: closes it, now or, if the store does not take that, as soon as it does.
   void CloseVersion();
-  // A version: calls `take` for each committed submission, by key.
-  // Returns: the submission with this key, or nothing.
+  // A version. Returns: the submission with this key, or nothing.
   std::optional<CommittedSubmission> FindCommitted(const std::string& key) const;
-  void ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const;
   // The intake: as a refused upload. Counts it.
   void CountStreamRefusal(absl::string_view client_id, const absl::Status& status);
 
@@ -272,6 +270,11 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already.
   // Blocks: while a commit adds its submission.
   absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+  // Calls `read` with the committed submissions. It must be short, and must not call the round.
+  void ReadCommitted(absl::FunctionRef<void(const SubmissionTable::Map&)> read) const;
+  // Returns: the result of `read`, which gets the sum; the sum of a closed round may have no aggregation any more. Used
+  // by SealedReader. Blocks: while a commit adds its submission. Commits and the close wait for `read`.
+  absl::Status ReadSum(absl::FunctionRef<absl::Status(RoundSum&)> read);
 
   // ---- certificate ----
 
@@ -337,65 +340,6 @@ class Round : public std::enable_shared_from_this<Round> {
   // already.
   using ClientWeight = std::pair<std::string, double>;
   absl::Status CloseWithWeights(absl::Span<const ClientWeight> weights);
-
-  // Rows of the lower triangles of two symmetric matrices over the submissions, in ascending order of client ids: see
-  // InnerProducts. Row j has the columns 0 to j.
-  struct InspectionPage {
-    uint64_t num_clients = 0;
-    uint64_t first_row = 0;
-    std::vector<std::string> client_ids;  // of the rows of the page
-    std::vector<double> gram;             // row after row
-    std::vector<uint64_t> overlap;
-    std::string next_page_token;               // empty on the last page
-    std::shared_ptr<Reservation> reservation;  // of MemoryBytes()
-
-    uint64_t MemoryBytes() const;
-  };
-  static constexpr uint64_t kMaxInspected = 4096;  // submissions
-  // Returns: the first rows from the token on; from the first one on if the token is empty. As many as fit `max_bytes`
-  // and a second or so; at least one, unless the round has no submissions.
-  // `tensors`: of the spec, in ascending order; empty: all of floats with values.
-  // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, more than kMaxInspected submissions, or
-  // not a token of this round. FAILED_PRECONDITION: the round is not sealed, or not any more; or submissions of a
-  // tensor are merged already. RESOURCE_EXHAUSTED: no memory. Blocks: while it computes. Other calls to the round wait
-  // for it only while it sorts submissions, the first time.
-  absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token);
-
-  // Which submissions to export.
-  struct ExportQuery {
-    size_t tensor = 0;
-    KeyInterval keys;
-    uint64_t max_bytes = 0;     // of ids, keys and values in a page
-    uint64_t sample_every = 0;  // n > 0: only every n-th key, and no ids and values
-  };
-  // Returns: a page of the submissions in ascending order of client ids, from the token on; from the first one on if
-  // the token is empty. A page has the rows or the end of one submission at least, unless the round has none. Errors:
-  // INVALID_ARGUMENT: not a token of this round, or a range that ends before it begins. FAILED_PRECONDITION: the round
-  // is not sealed, or not any more; submissions of the tensor are merged already; clip.l2 or privacy applies; or as of
-  // AppendRows. RESOURCE_EXHAUSTED: no memory. Blocks: the first time, while it sorts the submissions of the tensor;
-  // other calls to the round wait, too. Cost: besides the page, O(n log n) in the number n of submissions.
-  absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
-  // Which rows to export of a partial.
-  struct PartialQuery {
-    size_t tensor = 0;
-    KeyInterval keys;
-    uint64_t max_bytes = 0;  // of a page
-  };
-  struct PartialPage {
-    std::string blocks;           // one block of host/partial.h
-    std::string next_page_token;  // empty on the last page
-  };
-  // Returns: a page of what the submissions add up to, in ascending order of keys, from the token on. A page has one
-  // row at least, or the end of the range. Errors: INVALID_ARGUMENT: not a token of this round, or a range that ends
-  // before it begins. FAILED_PRECONDITION: the round is not sealed, or not any more; or as of
-  // Aggregation::CheckExportsPartial; or the round keeps its submissions. OUT_OF_RANGE: as of
-  // Aggregation::ExportPartial. Blocks: the first time, while it merges what is pending; other calls wait, too.
-  absl::StatusOr<PartialPage> ExportPartial(const PartialQuery& query, absl::string_view page_token);
-  // Returns: an upper bound of the bytes of a page.
-  uint64_t PartialPageBytes(const PartialQuery& query) const;
-
-  // Returns: an upper bound of the bytes of a page.
-  uint64_t ExportPageBytes(const ExportQuery& query) const;
 
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
@@ -547,16 +491,6 @@ class Round : public std::enable_shared_from_this<Round> {
   // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.
   void MultiplyStoredWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
 
-  // round_inspect.cc: inner products of the submissions of a sealed round
-  // Errors: INVALID_ARGUMENT. Returns: the tensors to inspect.
-  absl::StatusOr<std::vector<size_t>> CheckInspected(std::vector<size_t> tensors) const;
-  // Errors: FAILED_PRECONDITION: the round is not sealed, so that it cannot be `verb` ("inspected").
-  absl::Status CheckSealed(absl::string_view verb) const;
-  // Returns: the rows of the tensors, and the clients. `working`: gets the memory of InnerProducts.
-  absl::StatusOr<std::vector<InspectedTensor>> ReadSubmissions(absl::Span<const size_t> tensors,
-                                                               std::vector<std::string>& client_ids,
-                                                               Reservation& working);
-
   // round_certificate.cc
   // Errors: FAILED_PRECONDITION: the server cannot certify or export such a round. INVALID_ARGUMENT: it is private.
   static absl::Status CheckCertifies(const RoundConfig& config, const RoundServices& services);
@@ -571,29 +505,6 @@ class Round : public std::enable_shared_from_this<Round> {
     std::shared_ptr<const CertificateTree> tree;
   };
   std::shared_ptr<const ProofIndex> FindProofIndex() const;
-  // round_export.cc: the submissions of a sealed round, for another merge
-  struct ExportPosition {
-    uint64_t submission = 0;  // in ascending order of client ids
-    uint64_t row = 0;         // of its update
-  };
-  struct ExportedClient {
-    std::string id;
-    double weight;
-  };
-  // Errors: of Export, but for the token and for what only the submissions tell.
-  absl::Status CheckExported(const ExportQuery& query) const;
-  // Whether submissions of a tensor are merged as they arrive, and so exported as a partial.
-  bool IsMergedOnArrival(size_t tensor) const {
-    return !config_->keep_submissions && !OrderMatters(config_->tensors[tensor]);
-  }
-  // Returns: a page of every n-th key of the unfinished rows of a tensor.
-  absl::StatusOr<ExportPage> SampleMerged(const ExportQuery& query, absl::string_view page_token);
-  // Errors: INVALID_ARGUMENT: not a token of this round.
-  absl::StatusOr<ExportPosition> ResumeExport(absl::string_view page_token) const;
-  // Reads the rows of all submissions, and up to `max_clients` clients from the `first` one on. `working`: gets the
-  // memory of both.
-  absl::Status ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
-                             std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients, Reservation& working);
 
   // round.cc: life cycle
   absl::Status Start(Permit permit);

@@ -131,9 +131,4 @@ std::optional<CommittedSubmission> Round::FindCommitted(const std::string& key) 
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
-void Round::ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const {
-  MutexLock lock(&mu_);
-  for (const auto& [key, submission] : committed_.all()) take(key, submission);
-}
-
 }  // namespace sparseagg::service

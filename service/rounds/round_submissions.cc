@@ -90,6 +90,16 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
   return true;
 }
 
+void Round::ReadCommitted(absl::FunctionRef<void(const SubmissionTable::Map&)> read) const {
+  MutexLock lock(&mu_);
+  read(committed_.all());
+}
+
+absl::Status Round::ReadSum(absl::FunctionRef<absl::Status(RoundSum&)> read) {
+  MutexLock merge(&merge_mu_);
+  return read(sum_);
+}
+
 absl::Status Round::CheckCountedLocked(absl::Span<const absl::string_view> clients) const {
   if (life_.state() == RoundState::kCancelled) return NotOpenErrorLocked();
   for (const absl::string_view client : clients) {
