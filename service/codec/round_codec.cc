@@ -132,7 +132,7 @@ uint64_t MostLeafBytes(const RoundConfig& config) {
 
 uint64_t MostReceiptBytes(const RoundConfig& config) { return 16384 + MostLeafBytes(config); }
 
-void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
+void EncodeReceipt(absl::string_view round_name, const std::string& client_id, SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire) {
   wire->set_round(std::string(round_name));
   wire->set_client_id(client_id);
@@ -144,8 +144,8 @@ void EncodeReceipt(absl::string_view round_name, const std::string& client_id, R
   for (const Sha256Digest& digest : receipt.path) wire->add_path(digest.data(), digest.size());
 }
 
-void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire) {
-  for (Round::BundleChunk& chunk : page.chunks) {
+void EncodeBundle(BundlePage page, v1::ExportRoundResponse* wire) {
+  for (BundleChunk& chunk : page.chunks) {
     v1::ExportedChunk* const each = wire->add_chunks();
     each->set_client_id(std::move(chunk.client_id));
     each->set_submission_id(std::move(chunk.submission_id));

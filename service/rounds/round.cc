@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
     return OpenLimitError(tenant.open_rounds, "open_rounds", "rounds", services.metrics);
   }
   Permit permit(&tenant.open_rounds);
-  RETURN_IF_ERROR(CheckCertifies(config, services));
+  RETURN_IF_ERROR(RoundCertificate::Check(config, services));
   if (config.has_certificate && config.leaf_salt_key.empty()) {
     ASSIGN_OR_RETURN(config.leaf_salt_key, services.certifier->MakeSaltKey(config.tenant, config.id));
   }
@@ -251,8 +251,8 @@ void Round::FinishIfReady() {
 StateRecord Round::RecordState() const {
   MutexLock lock(&mu_);
   StateRecord record = life_.Record();
-  record.certificate = certificate_.envelope;
-  record.certificate_content = certificate_.content;
+  record.certificate = certificate_.issued().envelope;
+  record.certificate_content = certificate_.issued().content;
   return record;
 }
 

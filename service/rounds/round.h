@@ -23,9 +23,9 @@
 #include "service/admission/count_limit.h"
 #include "service/base/round_stage.h"
 #include "service/base/timer.h"
-#include "service/rounds/certifier.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
+#include "service/rounds/round_certificate.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
 #include "service/rounds/round_life.h"
@@ -71,8 +71,8 @@ namespace sparseagg::service {
 // Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
 // posted tasks keep it while they use it.
 //
-// Parts of their own: RoundLife, UploadTable and SubmissionTable (guarded by mu_), RoundSum (by merge_mu_), RoundWaits
-// (with its own lock). This class does what concerns several of them.
+// Parts of their own: RoundLife, UploadTable, SubmissionTable and RoundCertificate (guarded by mu_), RoundSum (by
+// merge_mu_), RoundWaits (with its own lock). This class does what concerns several of them.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort, merge and wait for each other: call them on the
 // worker pool unless their input is small. The round makes chunks and commit of one upload run one after another. Other
@@ -125,6 +125,11 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status DeleteStored() { return journal_->Delete(); }
   // True if answers have to wait for WhenDurable.
   bool IsStored() const { return journal_->IsActive(); }
+  // Returns: a chunk of a committed submission, as its client has sent it. Requires: IsStored(). Errors: NOT_FOUND: the
+  // round was deleted. Blocks: for a read of the disk.
+  absl::StatusOr<std::string> ReadChunk(uint64_t upload, uint64_t sequence) const {
+    return journal_->ReadChunk(upload, sequence);
+  }
   // Calls `done` once, when all changes to the round until now are as safe as the server's --durability promises. A
   // change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
   void WhenDurable(Store::OnDurable done) const { journal_->WhenDurable(std::move(done)); }
@@ -282,36 +287,11 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: the round has not ended, or has no certificate. Of Store: the certificate could not be
   // stored, so that a restart would make another one.
   absl::StatusOr<std::string> GetCertificate() const;
-  struct SubmissionReceipt {
-    std::string leaf;
-    std::string promise;                 // an envelope
-    std::optional<uint64_t> leaf_index;  // nullopt: there is no certificate yet
-    uint64_t tree_size = 0;
-    std::vector<Sha256Digest> path;  // siblings, from the leaf up
-  };
   // `submission_id`: of the commit or of its latest retry; empty: the only one of the client.
   // Errors: FAILED_PRECONDITION: the spec asks for no certificate; or the client has several commits in a version of a
   // stream, and `submission_id` is empty. NOT_FOUND: no such submission of the client counts.
   // Cost: of the first call after the end, the hashes of the whole tree; of every call, a signature.
   absl::StatusOr<SubmissionReceipt> GetReceipt(absl::string_view client_id, absl::string_view submission_id) const;
-
-  struct BundleChunk {
-    std::string client_id;
-    std::string submission_id;
-    std::string bytes;  // a v1.UpdateChunk as its client has sent it
-    bool last = false;
-    std::optional<double> client_weight;
-    std::string leaf;  // in the last chunk
-  };
-  struct BundlePage {
-    std::vector<BundleChunk> chunks;
-    std::string next_page_token;  // empty on the last page
-  };
-  // Returns: chunks of the submissions from the token on; from the first one on if the token is empty. At least one,
-  // unless the round has no submissions, and then as many as fit `max_bytes`.
-  // Errors: FAILED_PRECONDITION: the spec does not allow it, or the round is not DONE. INVALID_ARGUMENT: not a token of
-  // this round. NOT_FOUND: the round was deleted meanwhile. Blocks: for reads of the disk.
-  absl::StatusOr<BundlePage> ReadBundle(uint64_t max_bytes, absl::string_view page_token) const;
 
   // ---- life cycle ----
 
@@ -491,20 +471,14 @@ class Round : public std::enable_shared_from_this<Round> {
   // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.
   void MultiplyStoredWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
 
-  // round_certificate.cc
-  // Errors: FAILED_PRECONDITION: the server cannot certify or export such a round. INVALID_ARGUMENT: it is private.
-  static absl::Status CheckCertifies(const RoundConfig& config, const RoundServices& services);
+  // round_certify.cc
   // Returns: the leaf of the submission in a complete upload; empty if the round has no certificate.
   std::string MakeLeaf(const UploadHandle& handle, const Upload& upload) const;
   // Issues and stores the certificate, before anybody can read the results. Returns: `results`.
   // Errors: DATA_LOSS: an earlier run has certified other submissions or results.
   absl::StatusOr<Results> Certify(absl::StatusOr<Results> results) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // The clients of the leaves, in the order of the tree, and the tree.
-  struct ProofIndex {
-    std::vector<std::string> client_ids;
-    std::shared_ptr<const CertificateTree> tree;
-  };
-  std::shared_ptr<const ProofIndex> FindProofIndex() const;
+  // Returns: the proofs of the certificate; null if there is none yet.
+  std::shared_ptr<const ProofIndex> FindProofs() const;
 
   // round.cc: life cycle
   absl::Status Start(Permit permit);
@@ -569,11 +543,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t next_upload_ ABSL_GUARDED_BY(mu_) = 1;       // UploadHandle::id_
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
   RoundLife life_ ABSL_GUARDED_BY(mu_);
-  // Of a round with a certificate: of submissions that were withdrawn. WithdrawLocked needs room for one more.
-  std::vector<std::string> withdrawn_leaves_ ABSL_GUARDED_BY(mu_);
-  IssuedCertificate certificate_ ABSL_GUARDED_BY(mu_);                     // empty: there is none
-  absl::Status certificate_error_ ABSL_GUARDED_BY(mu_);                    // why the certificate was not stored
-  mutable std::shared_ptr<const ProofIndex> proofs_ ABSL_GUARDED_BY(mu_);  // null until a receipt needs it
+  RoundCertificate certificate_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -62,7 +62,7 @@ StreamPlace Round::StreamPlaceOf(const SubmissionRecord& record) const {
 
 void Round::RestoreWithdrawn(std::vector<std::string> leaves) {
   MutexLock lock(&mu_);
-  withdrawn_leaves_ = std::move(leaves);
+  certificate_.RestoreWithdrawn(std::move(leaves));
 }
 
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
@@ -116,7 +116,7 @@ void Round::RestoreState(const StateRecord& record) {
     MutexLock merge(&merge_mu_);
     MutexLock lock(&mu_);
     if (is_undone && !config_->IsVersion()) MultiplyStoredWeightsLocked();
-    certificate_ = {record.certificate, record.certificate_content};
+    certificate_.Restore({record.certificate, record.certificate_content});
     if (record.name == StateRecord::Name::kSealed) {
       life_.Seal();
       frozen_waits_.End();  // there are none yet; later ones end at once
