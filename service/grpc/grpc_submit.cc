@@ -184,7 +184,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     }
     RETURN_IF_ERROR(service_.methods().CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->RecordMessage(received.size, received.read_time, received.queued, received.parsing);
+    round_->meter().RecordMessage(received.size, received.read_time, received.queued, received.parsing);
     return round_->Append(*upload_, decoded);
   }
 

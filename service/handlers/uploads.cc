@@ -61,7 +61,7 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
     round->RefuseNamed(client_id, head.submission_id(), head.upload_tag(), decoded.status());
     return decoded.status();
   }
-  round->RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
+  round->meter().RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
   ASSIGN_OR_RETURN(const UploadProgress progress,
                    round->PutChunk(client_id, head.submission_id(), *decoded, head.upload_tag()));
   if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());

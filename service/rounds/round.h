@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,7 +20,6 @@
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
-#include "service/base/round_stage.h"
 #include "service/base/timer.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
@@ -29,6 +27,7 @@
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
 #include "service/rounds/round_life.h"
+#include "service/rounds/round_meter.h"
 #include "service/rounds/round_services.h"
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/round_sum.h"
@@ -111,6 +110,8 @@ class Round : public std::enable_shared_from_this<Round> {
   size_t num_recent_refusals() const;
   absl::Time create_time() const { return create_time_; }
   MemoryBudget& budget() const { return tenant_.budget; }
+  // For those who bring messages to the round, or take pages of its result.
+  RoundMeter& meter() const { return meter_; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
 
@@ -345,20 +346,6 @@ class Round : public std::enable_shared_from_this<Round> {
     frozen_waits_.Release();
   }
 
-  // ---- timeline ----
-
-  // Records a message before its Append: its size, the time that the server waited for the client to send it, the time
-  // until a thread took it, and the time of parsing.
-  void RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
-  // Records a page of the result that was encoded.
-  void RecordPage(uint64_t bytes, absl::Duration encoding) const {
-    RecordStage(RoundStage::kEncode, encoding, absl::ZeroDuration(), bytes);
-  }
-  // Records how long a written page waited for its reader.
-  void RecordPageTaken(absl::Duration waited) const {
-    stages_.Add(RoundStage::kEncode, absl::ZeroDuration(), waited, 0);
-  }
-
  private:
   Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
         std::optional<absl::Time> create_time);
@@ -385,10 +372,8 @@ class Round : public std::enable_shared_from_this<Round> {
   static absl::Status NoUploadError(UploadName name);
   // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
   absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts a refusal in num_refused_ and the metrics, and calls RecordRefusalLocked.
+  // Counts a refusal, and lists it in recent_refusals_.
   void CountRefusedLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lists the refusal in recent_refusals_ and logs it, as far as the tenant's LineLimit allows.
-  void RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // CountRefusedLocked. Returns: `refusal`.
   absl::Status RefuseLocked(absl::string_view client_id, absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -424,8 +409,6 @@ class Round : public std::enable_shared_from_this<Round> {
   // Records a submission that is in the sum, and closes the round at max_submissions.
   absl::StatusOr<Receipt> RecordLocked(SubmissionTable::Map::node_type record, Receipt receipt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds one operation of a stage to the round's timeline and to the metrics.
-  void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
 
   // round_stream.cc
   // Returns: who takes the commits of an intake; null of any other round. Errors: NOT_FOUND: the stream is gone.
@@ -523,11 +506,8 @@ class Round : public std::enable_shared_from_this<Round> {
   const std::shared_ptr<RoundJournal> journal_;
   Tenant& tenant_;
   const bool is_restored_;
-  Activity* const activity_;  // of the tenant; null: nobody may see what this round's clients do
 
-  mutable StageTotals stages_;
-  std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
-
+  mutable RoundMeter meter_;
   RoundWaits waits_;
   RoundWaits frozen_waits_;  // of WhenFrozen
 

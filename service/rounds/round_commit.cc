@@ -80,7 +80,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
 absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& upload) {
   const absl::Duration begin = services_.clock.Monotonic();
   const ContentHash hash = upload.Hash();
-  stages_.Add(RoundStage::kPrepare, services_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
+  meter_.RecordHash(services_.clock.Monotonic() - begin);
   if (config_->IsIntake()) return CommitToStream(handle, upload, hash);
   {
     MutexLock lock(&mu_);
@@ -104,7 +104,7 @@ absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
 Receipt Round::CountDuplicate(const CommittedSubmission& submission) const {
   Receipt receipt = submission.receipt;
   receipt.duplicate = true;
-  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  meter_.CountDuplicate(receipt);
   return receipt;
 }
 
@@ -151,11 +151,6 @@ std::optional<double> Round::FactorOf(const UploadHandle& handle) const {
   return handle.stream_->weight;
 }
 
-void Round::RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
-  stages_.Add(stage, busy, wait, bytes);
-  services_.metrics.ObserveStage(stage, busy);
-}
-
 absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
   const absl::Duration begin = services_.clock.Monotonic();
   Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
@@ -169,15 +164,13 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   upload.reservation().SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = services_.clock.Monotonic();
   const uint64_t bytes = receipt.num_bytes;
-  RecordStage(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
+  meter_.RecordStage(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
 
   MutexLock merge(&merge_mu_);
   const absl::Duration merge_begin = services_.clock.Monotonic();
   absl::StatusOr<Receipt> added =
       Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), leaf);
-  const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
-  add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
-  RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
+  meter_.RecordAdd(services_.clock.Monotonic() - merge_begin, merge_begin - prepared_at, bytes);
   return added;
 }
 
@@ -259,10 +252,8 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
   // Finish waits for its commit.
   if (life_.has_ended()) return NotOpenErrorLocked();
-  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   const bool is_restoring = is_restored_ && !journal_->IsActive();
-  if (activity_ != nullptr && !is_restoring) ++activity_->submissions;
-  if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
+  if (!is_restoring) meter_.CountSubmission(receipt, record.mapped().clip);
   committed_.Insert(std::move(record));
   const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;
   if (most != 0 && life_.is_open() && committed_.num_submissions() >= most) {

@@ -84,7 +84,7 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     WithdrawLocked(client_id, withdrawn);
   }
   sum_.Remove(index);
-  services_.metrics.CountWithdrawn(1);
+  meter_.CountWithdrawn(1);
   return true;
 }
 
@@ -153,7 +153,7 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
     RETURN_IF_ERROR(FinalizeWithoutLocked(left_out, /*kept=*/{}, withdrawn));
   }
   sum_.Remove(left_out);
-  services_.metrics.CountWithdrawn(left_out.size());
+  meter_.CountWithdrawn(left_out.size());
   return absl::OkStatus();
 }
 

@@ -120,7 +120,7 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
   }
   sum_.Remove(left_out);
   if (!factors.empty()) sum_.MultiplyWeights(factors);
-  services_.metrics.CountWithdrawn(left_out.size());
+  meter_.CountWithdrawn(left_out.size());
   return absl::OkStatus();
 }
 
