@@ -251,8 +251,6 @@ class Round : public std::enable_shared_from_this<Round> {
   void CloseVersion();
   // A version. Returns: the submission with this key, or nothing.
   std::optional<CommittedSubmission> FindCommitted(const std::string& key) const;
-  // The intake: as a refused upload. Counts it.
-  void CountStreamRefusal(absl::string_view client_id, const absl::Status& status);
 
   // ---- committed submissions ----
 
@@ -420,15 +418,8 @@ class Round : public std::enable_shared_from_this<Round> {
   }
   // Returns: the submission of this name that counts, or nothing. Of a round: that of the client.
   std::optional<CommittedSubmission> FindCommittedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Errors: of GetReceipt.
-  absl::StatusOr<SubmissionTable::Map::const_iterator> FindOfClientLocked(absl::string_view client_id,
-                                                                          absl::string_view submission_id) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // SubmissionTable::HasUpload.
   bool HasUploadLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  // Requires: the round is a version.
-  StreamPlace StreamPlaceOf(const SubmissionRecord& record) const;
 
   // round_submissions.cc: the committed submissions, listed and taken out
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
@@ -446,10 +437,6 @@ class Round : public std::enable_shared_from_this<Round> {
   // round_weights.cc: a close with factors
   // Errors: of CloseWithWeights for a round that is closed. `sorted`: by client id.
   absl::Status CheckClosedWithLocked(absl::Span<const ClientWeight* const> sorted) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Errors: INVALID_ARGUMENT: the clients are not those with submissions, or a weight is out of range.
-  // FAILED_PRECONDITION: the round has privacy.
-  absl::Status CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.
   void MultiplyStoredWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);

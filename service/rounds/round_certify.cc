@@ -115,7 +115,7 @@ absl::StatusOr<SubmissionReceipt> Round::GetReceipt(absl::string_view client_id,
   std::string key;
   {
     MutexLock lock(&mu_);
-    ASSIGN_OR_RETURN(const SubmissionTable::Map::const_iterator found, FindOfClientLocked(client_id, submission_id));
+    ASSIGN_OR_RETURN(const auto found, committed_.FindOfClient(client_id, submission_id, config_->IsVersion()));
     key = found->first;
     receipt.leaf = found->second.leaf;
   }
