@@ -212,10 +212,10 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
 
   // Ends the call of a committed submission as soon as the submission survives what it is to survive.
   void AcknowledgeWhenDurable() {
-    if (!round_->IsStored()) return EndSubmission(absl::OkStatus());
+    if (!round_->journal().IsActive()) return EndSubmission(absl::OkStatus());
     // An abort has come, but the commit was quicker: its outcome counts, and this step must not end before.
-    if (!arbiter_.BeginSteps()) return EndSubmission(round_->AwaitDurable());
-    round_->WhenDurable([self = self_](const absl::Status& durable) {
+    if (!arbiter_.BeginSteps()) return EndSubmission(round_->journal().AwaitDurable());
+    round_->journal().WhenDurable([self = self_](const absl::Status& durable) {
       FailPoint("before_acknowledgement");
       self->EndSubmission(durable);
       self->EndStep();

@@ -40,7 +40,7 @@ void AggregationMethods::GetReceipt(const Call& call) {
                            ASSIGN_OR_RETURN(SubmissionReceipt receipt,
                                             round->GetReceipt(request.client_id(), request.submission_id()));
                            // A promise is worth something only if a restart keeps the submission.
-                           RETURN_IF_ERROR(round->AwaitDurable());
+                           RETURN_IF_ERROR(round->journal().AwaitDurable());
                            v1::SubmissionReceipt answer;
                            EncodeReceipt(RoundName(round->config()), request.client_id(), std::move(receipt), &answer);
                            return Serialize(answer, self.response());

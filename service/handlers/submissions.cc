@@ -39,8 +39,7 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     const uint64_t withdrawn = with_leaves ? snapshot.num_withdrawn : 0;
     return PlannedAnswer{(most + withdrawn) * bytes_each,
                          [&self, round, most, with_leaves, token = request.page_token()]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionPage page,
-                                            round->ListSubmissions(most, token, with_leaves));
+                           ASSIGN_OR_RETURN(SubmissionPage page, round->ListSubmissions(most, token, with_leaves));
                            v1::ListSubmissionsResponse list;
                            for (const ListedSubmission& submission : page.submissions) {
                              EncodeSubmission(submission, with_leaves, list.add_submissions());
@@ -99,7 +98,7 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     } else {
       ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
     }
-    RETURN_IF_ERROR(round->AwaitDurable());
+    RETURN_IF_ERROR(round->journal().AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());
     return Serialize(answer, self.response());

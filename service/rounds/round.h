@@ -71,7 +71,8 @@ namespace sparseagg::service {
 // posted tasks keep it while they use it.
 //
 // Parts of their own: RoundLife, UploadTable, SubmissionTable and RoundCertificate (guarded by mu_), RoundSum (by
-// merge_mu_), RoundWaits (with its own lock). This class does what concerns several of them.
+// merge_mu_), RoundJournal, RoundMeter and RoundWaits (thread-safe). This class does what concerns several of them.
+// SealedReader and ReadBundle read a round without being part of it.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort, merge and wait for each other: call them on the
 // worker pool unless their input is small. The round makes chunks and commit of one upload run one after another. Other
@@ -118,24 +119,16 @@ class Round : public std::enable_shared_from_this<Round> {
   // ---- the store ----
 
   // Writes a new round to the store, and from now on what happens to it. `number`: in the store. Without a call of it
-  // or of ResumeJournal nothing is stored, and WhenDurable and AwaitDurable answer at once.
+  // or of ResumeJournal nothing is stored, and the journal's WhenDurable and AwaitDurable answer at once.
   absl::Status StartJournal(uint64_t number);
   // Errors: FAILED_PRECONDITION: the round is private, and was created with another noise key.
   absl::Status CheckNoiseKey(absl::string_view noise_key_id) const;
   // Removes the round from the store.
   absl::Status DeleteStored() { return journal_->Delete(); }
-  // True if answers have to wait for WhenDurable.
-  bool IsStored() const { return journal_->IsActive(); }
-  // Returns: a chunk of a committed submission, as its client has sent it. Requires: IsStored(). Errors: NOT_FOUND: the
-  // round was deleted. Blocks: for a read of the disk.
-  absl::StatusOr<std::string> ReadChunk(uint64_t upload, uint64_t sequence) const {
-    return journal_->ReadChunk(upload, sequence);
-  }
-  // Calls `done` once, when all changes to the round until now are as safe as the server's --durability promises. A
-  // change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
-  void WhenDurable(Store::OnDurable done) const { journal_->WhenDurable(std::move(done)); }
-  // The same, but waits. Blocks: for about two syncs of the disk.
-  absl::Status AwaitDurable() const { return journal_->AwaitDurable(); }
+  // A change to the round is acknowledged only when the journal is as safe as the server's --durability promises, which
+  // WhenDurable and AwaitDurable tell. `done` of WhenDurable runs before the return, or on the store's thread: it must
+  // be short. AwaitDurable blocks for about two syncs of the disk.
+  const RoundJournal& journal() const { return *journal_; }
 
   // A restart opens a stored round in this order, on one thread, before the server listens:
   // Open, RestoreSubmission or RestoreReceipt for each submission, RestoreUpload for each upload of an open round,
@@ -234,7 +227,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status RecordCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
     return journal_->PutCut(version, record, oldest);
   }
-  // Makes WhenDurable and AwaitDurable wait for what `other` has written until now, too.
+  // Makes the journal wait for what `other` has written until now, too.
   void FollowWrites(const Round& other) { journal_->Follow(other.journal_->latest()); }
   // Returns: the latest version of the intake's stream that is DONE; nullopt of any other round.
   std::optional<uint64_t> LatestVersion() const {
@@ -254,11 +247,6 @@ class Round : public std::enable_shared_from_this<Round> {
 
   // ---- committed submissions ----
 
-  struct SubmissionPage {
-    std::vector<ListedSubmission> submissions;  // in ascending order of client ids
-    std::string next_page_token;                // empty on the last page
-    std::vector<std::string> withdrawn_leaves;  // on the last page: of the submissions that were withdrawn
-  };
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
@@ -366,8 +354,6 @@ class Round : public std::enable_shared_from_this<Round> {
   void NotifyDiscarded();
   void StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
-  static absl::Status ReplacedError(UploadName name);
-  static absl::Status NoUploadError(UploadName name);
   // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
   absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts a refusal, and lists it in recent_refusals_.
@@ -383,13 +369,9 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
   // Makes of a complete upload what Add takes. Errors: of Commit.
   absl::StatusOr<PreparedSubmission> Prepare(const UploadHandle& handle, Upload& upload) const;
-  // RESOURCE_EXHAUSTED: with so many submissions more there would be more than max_submissions.
-  absl::Status CheckRoomLocked(uint64_t num_submissions) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
   // Hands a complete upload of the intake of a stream on.
   absl::StatusOr<Receipt> CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash);
-  // Returns: the factor of the weight of a commit to a stream; nullopt: there is none.
-  std::optional<double> FactorOf(const UploadHandle& handle) const;
   // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

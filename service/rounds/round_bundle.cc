@@ -43,7 +43,7 @@ absl::StatusOr<BundlePage> ReadBundle(const Round& round, uint64_t max_bytes, ab
         page.next_page_token = MakePageToken(round.create_time(), absl::StrCat(sequence, ".", client_id));
         return page;
       }
-      ASSIGN_OR_RETURN(std::string chunk, round.ReadChunk(submission.upload, sequence));
+      ASSIGN_OR_RETURN(std::string chunk, round.journal().ReadChunk(submission.upload, sequence));
       bytes += chunk.size();
       const bool last = sequence + 1 == submission.num_chunks;
       page.chunks.push_back({client_id, submission.receipt.submission_id, std::move(chunk), last,

@@ -10,6 +10,25 @@
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
+namespace {
+
+// Returns: the factor of the weight of a commit to a stream; nullopt: there is none. `place`: nullopt: not to a stream.
+std::optional<double> FactorOf(const RoundConfig& config, const std::optional<StreamPlace>& place) {
+  if (!place.has_value() || !config.stream->has_factors) return std::nullopt;
+  return place->weight;
+}
+
+// RESOURCE_EXHAUSTED: with `num_more` submissions more there would be more than max_submissions.
+absl::Status CheckRoom(const RoundConfig& config, const SubmissionTable& committed, uint64_t num_more) {
+  const uint64_t most = config.max_submissions;
+  if (most == 0 || committed.num_submissions() + num_more <= most) return absl::OkStatus();
+  const std::string already =
+      absl::StrCat("there are ", committed.num_submissions(), " of max_submissions ", most, " submissions already");
+  if (num_more == 1) return absl::ResourceExhaustedError(already);
+  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_more));
+}
+
+}  // namespace
 
 void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const UploadHandle::OnCommit& done) {
@@ -43,8 +62,8 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
 absl::StatusOr<Receipt> Round::AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag) {
   if (HasUploadLocked(name, tag)) return CountDuplicate(*FindCommittedLocked(name));
   if (!life_.is_open()) return NotOpenErrorLocked();
-  if (uploads_.FindNamed(name) != nullptr) return ReplacedError(name);
-  return NoUploadError(name);
+  if (uploads_.FindNamed(name) != nullptr) return UploadTable::ReplacedError(name);
+  return UploadTable::NoUploadError(name);
 }
 
 absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
@@ -98,7 +117,7 @@ absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
   const std::optional<CommittedSubmission> found = FindCommittedLocked({handle.client_id, handle.submission_id});
   if (found.has_value() && found->hash == handle.hash_) return CountDuplicate(*found);
   if (!life_.is_open()) return NotOpenErrorLocked();
-  return NoUploadError({handle.client_id, handle.submission_id});
+  return UploadTable::NoUploadError({handle.client_id, handle.submission_id});
 }
 
 Receipt Round::CountDuplicate(const CommittedSubmission& submission) const {
@@ -146,11 +165,6 @@ absl::StatusOr<Receipt> Round::CommitToStream(UploadHandle& handle, Upload& uplo
   return commits->Commit(complete);
 }
 
-std::optional<double> Round::FactorOf(const UploadHandle& handle) const {
-  if (!handle.stream_.has_value() || !config_->stream->has_factors) return std::nullopt;
-  return handle.stream_->weight;
-}
-
 absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
   const absl::Duration begin = services_.clock.Monotonic();
   Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
@@ -180,18 +194,9 @@ absl::StatusOr<PreparedSubmission> Round::Prepare(const UploadHandle& handle, Up
     ASSIGN_OR_RETURN(std::vector<PartialBlock> blocks, upload.TakePartial());
     return aggregation.PreparePartial(std::move(blocks));
   }
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(handle)));
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(*config_, handle.stream_)));
   RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
   return aggregation.Prepare(std::move(updates));
-}
-
-absl::Status Round::CheckRoomLocked(uint64_t num_submissions) const {
-  const uint64_t most = config_->max_submissions;
-  if (most == 0 || committed_.num_submissions() + num_submissions <= most) return absl::OkStatus();
-  const std::string already =
-      absl::StrCat("there are ", committed_.num_submissions(), " of max_submissions ", most, " submissions already");
-  if (num_submissions == 1) return absl::ResourceExhaustedError(already);
-  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_submissions));
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
@@ -201,14 +206,14 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   const bool is_sum = prepared.updates.front()->is_partial();
   const uint64_t num_submissions = prepared.num_submissions;
   const std::optional<double> weight = is_sum ? std::nullopt : std::optional(upload.weight());
-  records.emplace(handle.client_id,
-                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "",
-                                      prepared.clip, weight, FactorOf(handle), num_submissions, leaf});
+  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
+                                                        "", "", prepared.clip, weight,
+                                                        FactorOf(*config_, handle.stream_), num_submissions, leaf});
   const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
-    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoomLocked(num_submissions));
+    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoom(*config_, committed_, num_submissions));
   }
   const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));

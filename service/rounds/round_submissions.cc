@@ -20,8 +20,8 @@ std::vector<absl::string_view> SortedUnique(absl::Span<const std::string> ids) {
 
 }  // namespace
 
-absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
-                                                             bool with_withdrawn) const {
+absl::StatusOr<SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                      bool with_withdrawn) const {
   absl::string_view last_client;
   if (!page_token.empty()) {
     ASSIGN_OR_RETURN(last_client, PlaceOf(page_token, create_time_));

@@ -11,17 +11,6 @@
 
 namespace sparseagg::service {
 
-absl::Status Round::ReplacedError(UploadName name) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("another upload, with other content or other chunks, has replaced this upload of submission '",
-                   name.second, "' of client '", name.first, "'"));
-}
-
-absl::Status Round::NoUploadError(UploadName name) {
-  return absl::NotFoundError(
-      absl::StrCat("the round has no upload of submission '", name.second, "' of client '", name.first, "'"));
-}
-
 absl::Status Round::CheckSubmissionLimitLocked() const {
   if (config_->submission_limit == 0 || committed_.size() < config_->submission_limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -204,7 +193,7 @@ UploadTable::Map::node_type Round::RemoveOtherTagLocked(UploadName name, const s
     uploads_.RemoveName(*upload);
     return {};
   }
-  const absl::Status status = ReplacedError(name);
+  const absl::Status status = UploadTable::ReplacedError(name);
   UploadTable::Map::node_type removed = uploads_.Remove(*upload, status);
   CountRefusedLocked(name.first, status);
   upload->permit_.Release();  // now: a thread that appends a chunk may keep the handle for a while
@@ -226,7 +215,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
       const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
       if (may_be_late && HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
     }
-    if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
+    if (upload != nullptr && upload->tag != tag) return UploadTable::ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
       // Not counted as refused: if there was an upload, it was counted when the round discarded it.
       if (!life_.is_open()) return NotOpenErrorLocked();
@@ -266,7 +255,7 @@ absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, 
   MutexLock lock(&mu_);
   if (HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
   const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
-  if (upload == nullptr) return NoUploadError(name);
+  if (upload == nullptr) return UploadTable::NoUploadError(name);
   return upload->tag == tag ? upload->progress_ : UploadProgress{};
 }
 
