@@ -12,7 +12,7 @@ namespace sparseagg::service {
 void RoundMeter::CountSubmission(const Receipt& receipt, const ClipOutcome& clip) {
   metrics_.CountSubmission(/*duplicate=*/false, receipt.num_tuples, receipt.num_bytes);
   if (clip.is_clipped()) metrics_.CountClipped(clip);
-  Show(&Activity::submissions, 1);
+  AddToActivity(&Activity::submissions, 1);
 }
 
 void RoundMeter::CountDuplicate(const Receipt& receipt) {
@@ -21,7 +21,7 @@ void RoundMeter::CountDuplicate(const Receipt& receipt) {
 
 void RoundMeter::CountRefused(absl::string_view client_id, const absl::Status& reason) {
   metrics_.CountRefused(reason);
-  Show(&Activity::refused, 1);
+  AddToActivity(&Activity::refused, 1);
   const std::optional<uint64_t> omitted = tenant_.refusal_lines.TryTake();
   if (!omitted.has_value()) return;
   // No memory for the line is no reason to fail what the caller does.
@@ -44,7 +44,7 @@ void RoundMeter::CountEnd(absl::Duration finish) {
 void RoundMeter::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
   stages_.Add(RoundStage::kReceive, absl::ZeroDuration(), waited, bytes);
   metrics_.ObserveStage(RoundStage::kReceive, waited);
-  Show(&Activity::received_bytes, bytes);
+  AddToActivity(&Activity::received_bytes, bytes);
   stages_.Add(RoundStage::kDecode, parsing, queued, 0);
 }
 

@@ -63,7 +63,7 @@ class RoundMeter {
 
  private:
   // Adds to a total of the tenant's activity.
-  void Show(std::atomic<uint64_t> Activity::*total, uint64_t number) {
+  void AddToActivity(std::atomic<uint64_t> Activity::*total, uint64_t number) {
     if (!config_.HasPrivacy()) tenant_.activity.*total += number;
   }
 
