@@ -21,7 +21,7 @@ from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.requests import checked_keys
-from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
