@@ -16,12 +16,13 @@
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/shrink.h"
 
 namespace sparseagg::testing {
 namespace {
 
-constexpr uint64_t kDefaultCases = 2500;
+constexpr uint64_t kDefaultCases = kSanitized ? 800 : 2500;
 
 // The ways in which every case is driven.
 std::vector<DriveOptions> Ways(uint64_t seed, Engine& engine, Engine& other) {
