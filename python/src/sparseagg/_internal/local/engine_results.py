@@ -34,7 +34,7 @@ def device_result(spec: RoundSpec, tensor: TensorSpec, raw: RawDeviceResult) -> 
 def round_info(
     spec: RoundSpec, engine: Aggregator, results: Mapping[str, TensorResult], raw: Sequence[RawResult]
 ) -> RoundInfo:
-    """Returns the description of a round that the extension has merged: its results, and the same as ``raw``."""
+    """Returns the description of a round that the extension has merged; ``results`` are made of ``raw``."""
     prepare, add, finish = engine.times
     return RoundInfo(
         name="",
