@@ -206,7 +206,7 @@ TEST_F(OptionsTest, UnknownFlag_IsAnErrorThatNamesTheNearestFlag) {
       {{"--metric-address", "127.0.0.1:0"}, "--metric-address; did you mean --metrics-address?"},  // one left out
       {{"--insecure", "--max-upload-s=3"}, "--max-upload-s; did you mean --max-uploads?"},         // one added
       {{"--data_dir", "/d", "--tls-kye", "k"}, "--data_dir; did you mean --data-dir?"},            // one replaced
-      {{"--max-uplaods", "3"}, "--max-uplaods; did you mean --max-uploads?"},                      // two exchanged
+      {{"--smid", "AVX2"}, "--smid; did you mean --simd?"},                                        // two exchanged
       {{"-threads", "3"}, "-threads; did you mean --threads?"},
       {{"stray", "--verison"}, "--verison; did you mean --version?"},
       {{"--simdsimd"}, "--simdsimd"},  // four of eight
