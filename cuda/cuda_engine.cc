@@ -5,15 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/device/cuda_device.h"
-#include "cuda/device/driver_check.h"
 #include "cuda/device_engine.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 
 bool HasCudaEngine() { return true; }
-
-bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback,
                                                          DeviceWork work, const DeviceChoice& choice) {

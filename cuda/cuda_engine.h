@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/device/device.h"
+#include "cuda/device/driver_check.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 
@@ -36,7 +37,7 @@ bool HasCudaEngine();
 
 // Returns: whether this machine has an NVIDIA driver, usable or not: then there is a GPU that somebody wants to be
 // used.
-bool HasNvidiaDriver();
+inline bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
 // Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
 // Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU, or fewer than

@@ -1,13 +1,10 @@
 // The functions of cuda_engine.h in builds without CUDA.
 #include "absl/status/status.h"
 #include "cuda/cuda_engine.h"
-#include "cuda/device/driver_check.h"
 
 namespace sparseagg::cuda {
 
 bool HasCudaEngine() { return false; }
-
-bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork,
                                                          const DeviceChoice&) {

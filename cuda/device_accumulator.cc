@@ -1,7 +1,6 @@
 #include "cuda/device_accumulator.h"
 
 #include <algorithm>
-#include <future>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -10,20 +9,14 @@
 #include <utility>
 #include <variant>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/checker.h"
-#include "cuda/merge/finisher.h"
-#include "cuda/merge/key_parts.h"
 #include "cuda/merge/merger.h"
-#include "cuda/merge/slab_merge.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/cpu/finish/assemble.h"
-#include "host/result.h"
 
 namespace sparseagg::cuda {
 namespace {
@@ -36,10 +29,6 @@ absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
     RETURN_IF_ERROR(session.CopyOut(copy[column].data(), rows[column].get(), rows[column].bytes()));
   }
   return copy;
-}
-
-const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
-  return prepared == nullptr ? nullptr : &static_cast<const DevicePrepared*>(prepared)->update();
 }
 
 }  // namespace
@@ -137,11 +126,6 @@ absl::Status DeviceAccumulator::MergeBasesIfDue() {
   } catch (const std::bad_alloc&) {
     return absl::OkStatus();  // what was added counts; the next call merges it
   }
-}
-
-void DeviceAccumulator::CountHandOver(const DevicePrepared& pending) {
-  growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&pending));
-  prepare_bytes_ = std::max(prepare_bytes_, checks_->PrepareBytes(pending.update()));
 }
 
 absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
@@ -284,138 +268,9 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
   return on_cpu_ ? cpu_->FoldPending(order) : absl::OkStatus();
 }
 
-bool DeviceAccumulator::IsSmall() const {
-  return bases_.empty() &&
-         SaturatingMultiply(pending_size_.num_keys(), spec_.row_width) < engine_.tuning().min_merge_values &&
-         !HasPendingOnDevice();
-}
-
-bool DeviceAccumulator::IsForCpu() const {
-  if (!shape_.order.has_value()) return false;
-  return !IsForDevice(spec_) || pending_.size() > kMaxOrderSources ||
-         std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& prepared) { return !prepared->update().unique(); });
-}
-
 bool DeviceAccumulator::HasPendingOnDevice() const {
   return std::any_of(pending_.begin(), pending_.end(),
                      [](const auto& prepared) { return prepared->update().on_device(); });
-}
-
-absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
-  RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
-  if (on_cpu_ || IsSmall() || IsForCpu()) {
-    RETURN_IF_ERROR(GoToCpu());
-    return std::move(*cpu_).Finish(order);
-  }
-  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
-  const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
-  Finished finished;
-  const DeviceEngine::Operation finish = [&](Session& session, int shrink) -> absl::Status {
-    ASSIGN_OR_RETURN(finished, MergeAndFinish(session, shrink, spec_, total_weight, Bases(), updates));
-    return absl::OkStatus();
-  };
-  absl::StatusOr<std::optional<Finished>> in_parts = FinishInParts(total_weight, updates);
-  if (in_parts.ok() && in_parts->has_value()) {
-    finished = **std::move(in_parts);
-  } else if (!in_parts.ok() || !engine_.RunOnDevice(finish, PlaceOfAll()).ok()) {
-    RETURN_IF_ERROR(GoToCpu());
-    return std::move(*cpu_).Finish(order);
-  }
-  pending_.clear();
-  bases_.clear();
-  RETURN_IF_ERROR(finished.failure);
-  return std::move(finished.result);
-}
-
-absl::StatusOr<Finished> DeviceAccumulator::MergeAndFinish(Session& session, int shrink, const TensorSpec& spec,
-                                                           double total_weight,
-                                                           const std::vector<const HostRows*>& bases,
-                                                           const std::vector<const ValidatedUpdate*>& updates) const {
-  ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
-                   MergeInSlabs(session, spec, shape_, shrink, total_weight, bases, updates));
-  if (in_slabs.has_value()) return *std::move(in_slabs);
-  ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(bases, updates));
-  return FinishRows(session, spec, shape_, total_weight, rows);
-}
-
-absl::StatusOr<std::optional<Finished>> DeviceAccumulator::FinishInParts(
-    double total_weight, const std::vector<const ValidatedUpdate*>& updates) {
-  const std::vector<size_t> devices = engine_.WorkingDevices();
-  if (devices.size() < 2 || !bases_.empty()) return std::nullopt;
-  const std::optional<SlabPlan> plan = PlanParts(engine_.threads(), shape_, updates, devices.size(), engine_.tuning());
-  if (!plan.has_value()) return std::nullopt;
-  TensorSpec spec = spec_;  // of one part
-  spec.aggregation.result_layout = ResultLayout::kSparse;
-  std::vector<Finished> parts(plan->num_slabs());
-  const auto merge = [&](size_t part) {
-    const std::vector<ValidatedUpdate> slices = SlicesOf(shape_, plan->RangesOf(part));
-    std::vector<const ValidatedUpdate*> sources;
-    sources.reserve(slices.size());
-    for (const ValidatedUpdate& slice : slices) sources.push_back(&slice);
-    const auto finish = [&](Session& session, int shrink) -> absl::Status {
-      ASSIGN_OR_RETURN(parts[part], MergeAndFinish(session, shrink, spec, total_weight, {}, sources));
-      return absl::OkStatus();
-    };
-    return engine_.RunOnDevice(finish, {devices[part], /*only=*/false});
-  };
-  std::vector<std::future<absl::Status>> others;
-  others.reserve(parts.size());
-  // A thread that cannot be had is this one. Whatever happens, the destructors of the futures wait for their threads.
-  for (size_t part = 1; part < parts.size(); ++part) {
-    others.push_back(std::async(std::launch::async | std::launch::deferred, merge, part));
-  }
-  absl::Status status = merge(0);
-  for (std::future<absl::Status>& other : others) status.Update(other.get());
-  RETURN_IF_ERROR(status);
-  return JoinParts(spec_, std::move(parts));
-}
-
-absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder order) && {
-  RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
-  const auto failed = [this](const absl::Status& why) {
-    return absl::UnavailableError(
-        absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
-  };
-  if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
-  if (on_cpu_ || IsForCpu()) {
-    const absl::string_view reason = IsOrderStatistic(spec_.aggregation.op)
-                                         ? "the device has order statistics of floats, with equal votes and unique keys"
-                                         : "the CPU holds the sums";
-    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
-  }
-  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
-  FinishedOnDevice finished;
-  const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
-  const double total_weight = TotalWeight(spec_, weights_, partials_, order);
-  const absl::Status status = engine_.RunOnDevice(
-      [&](Session& session, int shrink) -> absl::Status {
-        const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-        ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-        ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, rows));
-        *columns = std::move(finished.columns);
-        for (const DeviceBuffer* column :
-             {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
-          session.Keep(column->bytes());
-        }
-        return absl::OkStatus();
-      },
-      {0, /*only=*/true});
-  if (absl::IsResourceExhausted(status)) return status;
-  if (!status.ok()) return failed(status);
-  pending_.clear();
-  bases_.clear();
-  RETURN_IF_ERROR(finished.failure);
-  DeviceResult result = FormOf(cpu::MakeSparse(spec_, 0));
-  result.layout = finished.layout;
-  result.num_keys = finished.num_keys;
-  result.d_keys = columns->d_keys.get();
-  result.d_values = columns->d_values.get();
-  result.d_counts = columns->d_counts.as<uint32_t>();
-  result.d_weights = columns->d_weights.as<double>();
-  result.owner = columns;
-  return result;
 }
 
 uint64_t DeviceAccumulator::num_submissions() const {
@@ -429,64 +284,6 @@ size_t DeviceAccumulator::memory_bytes() const {
   return bytes;
 }
 
-// When the device cannot check the update, the CPU engine does, by preparing it.
-uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
-  return NeedsRangeCheck(spec_, update) ? checks_->PrepareBytes(update) : 0;
-}
-
-uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const {
-  if (prepared == nullptr || prepared->is_partial()) return 0;
-  const ValidatedUpdate& update = *UpdateOf(prepared);
-  if (update.unique()) return 0;
-  const uint64_t folded =
-      SaturatingMultiply(update.num_keys(), shape_.key_bytes + uint64_t{shape_.columns} * sizeof(double));
-  return folded - std::min<uint64_t>(folded, prepared->memory_bytes());
-}
-
-uint64_t DeviceAccumulator::MaxRowsWith(const PreparedUpdate* next) const {
-  uint64_t rows = pending_size_.num_keys();
-  for (const HostRows& base : bases_) rows = SaturatingAdd(rows, base.num_rows);
-  if (next != nullptr) {
-    rows = SaturatingAdd(rows, next->is_partial() ? static_cast<const PartialUpdate*>(next)->rows().num_rows
-                                                  : UpdateOf(next)->num_keys());
-  }
-  return spec_.num_rows == 0 ? rows : std::min(rows, spec_.num_rows);
-}
-
-// The CPU engine takes the updates one after another. Their growth adds up; the memory to prepare an update is needed
-// for one update at a time.
-uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
-  const uint64_t prepare_bytes = next == nullptr || next->is_partial()
-                                     ? prepare_bytes_
-                                     : std::max(prepare_bytes_, checks_->PrepareBytes(*UpdateOf(next)));
-  const uint64_t bytes = SaturatingAdd(prepare_bytes, SaturatingAdd(growth_bytes_, GrowthBytesOf(next)));
-  if (OrderMatters(spec_)) return bytes;
-  // The rows merged so far, and the rows that the next merge makes of them.
-  return SaturatingAdd(bytes, SaturatingMultiply(MaxRowsWith(next), 2 * shape_.RowBytes()));
-}
-
-// FoldBytes and FinishBytes return enough for the device's work, and for the same work after it failed.
-uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
-  const uint64_t row_bytes = SaturatingMultiply(MaxRowsWith(next), shape_.RowBytes());
-  const uint64_t bytes = SaturatingAdd(row_bytes, HandOverBytes(next));
-  return on_cpu_ ? SaturatingAdd(bytes, cpu_->FoldBytes(nullptr)) : bytes;
-}
-
-uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
-  // Parts of several devices are joined.
-  const uint64_t result_bytes =
-      SaturatingMultiply(ResultBytes(spec_, MaxRowsWith(next)), engine_.num_devices() > 1 ? 2 : 1);
-  const uint64_t bytes = SaturatingAdd(result_bytes, HandOverBytes(next));
-  return on_cpu_ ? SaturatingAdd(bytes, cpu_->FinishBytes(nullptr)) : bytes;
-}
-
-std::vector<const ValidatedUpdate*> DeviceAccumulator::UpdatesIn(SubmissionOrder order) const {
-  std::vector<const ValidatedUpdate*> updates;
-  updates.reserve(order.size());
-  for (const uint32_t index : order) updates.push_back(&pending_[index]->update());
-  return updates;
-}
-
 std::vector<const ValidatedUpdate*> DeviceAccumulator::PendingUpdates() const {
   std::vector<const ValidatedUpdate*> updates;
   updates.reserve(pending_.size());
@@ -498,69 +295,6 @@ std::vector<const HostRows*> DeviceAccumulator::Bases() const {
   std::vector<const HostRows*> bases;
   for (const HostRows& base : bases_) bases.push_back(&base);
   return bases;
-}
-
-absl::Status DeviceAccumulator::ComeBack(const std::vector<double>& weights, const PartialTotals& partials) {
-  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-  std::unique_ptr<Accumulator> fresh = engine_.CreateOnCpu(spec_);
-  ASSIGN_OR_RETURN(UnfinishedRows rows, cpu_->ExportRows(0, kAll, kAll));
-  if (rows.num_rows > std::numeric_limits<uint32_t>::max()) return absl::ResourceExhaustedError("too many rows");
-  std::vector<double> kept = weights;
-  bases_.reserve(1);
-  bases_.push_back(FromUnfinished(std::move(rows)));
-  weights_.swap(kept);
-  partials_ = partials;
-  cpu_ = std::move(fresh);
-  on_cpu_ = false;
-  return absl::OkStatus();
-}
-
-absl::Status DeviceAccumulator::HandOverBase() {
-  auto rows = std::make_shared<UnfinishedRows>();
-  if (!bases_.empty()) *rows = ToUnfinished(std::move(bases_.back()));
-  absl::Cleanup put_back = [&] {
-    if (!bases_.empty()) bases_.back() = FromUnfinished(std::move(*rows));
-  };
-  RETURN_IF_ERROR(cpu_->Add(std::make_unique<PartialUpdate>(rows, weights_, partials_)));
-  std::move(put_back).Cancel();
-  if (!bases_.empty()) bases_.pop_back();
-  weights_ = {};
-  partials_ = {};
-  return absl::OkStatus();
-}
-
-absl::Status DeviceAccumulator::GoToCpu() {
-  if (!on_cpu_) {
-    weights_.resize(weights_.size() - pending_.size());  // the others go with their updates
-    on_cpu_ = true;
-  }
-  while (!bases_.empty() || !weights_.empty()) RETURN_IF_ERROR(HandOverBase());
-  while (!pending_.empty()) {
-    const uint64_t num_before = cpu_->num_submissions();
-    const absl::Status status = AddToCpu(pending_.front()->update());
-    // An Add that fails may have counted the update. If so, the update must not be added again; if not, it must stay.
-    if (cpu_->num_submissions() > num_before) DropFirstPending();
-    RETURN_IF_ERROR(status);
-  }
-  return absl::OkStatus();
-}
-
-void DeviceAccumulator::DropFirstPending() {
-  pending_size_.Remove(pending_.front()->memory_bytes(), pending_.front()->update().num_keys());
-  pending_.pop_front();
-  if (pending_.empty()) growth_bytes_ = prepare_bytes_ = 0;
-}
-
-absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {
-  ASSIGN_OR_RETURN(std::unique_ptr<PreparedUpdate> prepared, PrepareOnCpu(*cpu_, update));
-  return cpu_->Add(std::move(prepared));
-}
-
-absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::PrepareOnCpu(const Accumulator& cpu,
-                                                                                const ValidatedUpdate& update) const {
-  if (!update.on_device()) return cpu.Prepare(update);
-  ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, update));
-  return cpu.Prepare(std::move(copy));
 }
 
 }  // namespace sparseagg::cuda

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "service/nearest_flag.h"
 
 namespace sparseagg::service {
 namespace {
@@ -73,9 +74,9 @@ uint32_t FindLineWithoutName(absl::string_view text) {
 }  // namespace
 
 std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
-  const auto fail = [this](const std::string& problem, const toml::source_region& where) {
+  const auto fail = [this](const std::string& problem, const toml::source_region& where, const std::string& cure = "") {
     throw CLI::ConfigError(
-        absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", where.begin.line));
+        absl::StrCat(problem, " in ", app_.get_config_ptr()->as<std::string>(), ", line ", where.begin.line, cure));
   };
   const std::string text(std::istreambuf_iterator<char>(input), {});
   if (const uint32_t line = FindLineWithoutName(text); line != 0) {
@@ -91,7 +92,11 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
   for (const auto& [key, value] : table) {
     const std::string name(key.str());
     const CLI::Option* option = app_.get_option_no_throw("--" + name);
-    if (option == nullptr || !option->get_configurable()) fail(absl::StrCat("unknown flag '", name, "'"), key.source());
+    if (option == nullptr || !option->get_configurable()) {
+      const std::string nearest = NearestFlag(app_, name, /*in_file=*/true);
+      fail(absl::StrCat("unknown flag '", name, "'"), key.source(),
+           nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
+    }
     const Form form = FormOf(*option);
     const std::optional<std::string> argument = ArgumentOf(value, form);
     if (!argument.has_value()) fail(absl::StrCat("'", name, "' must be ", Name(form)), value.source());

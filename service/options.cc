@@ -20,6 +20,7 @@
 #include "service/admission/memory_shares.h"
 #include "service/admission/process_memory.h"
 #include "service/config_file.h"
+#include "service/nearest_flag.h"
 #include "service/version.h"
 
 namespace sparseagg::service {
@@ -151,6 +152,19 @@ class Adder {
 
   CLI::App& app_;
 };
+
+// Returns: what is wrong with the first argument that looks like a flag and is none; empty if there is none.
+std::string UnknownFlag(const CLI::App& app) {
+  for (const std::string& argument : app.remaining()) {
+    const absl::string_view flag = absl::string_view(argument).substr(0, argument.find('='));
+    const absl::string_view name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+    if (name.empty() || name.size() == flag.size()) continue;
+    const std::string nearest = NearestFlag(app, name, /*in_file=*/false);
+    return absl::StrCat("unknown flag ", flag, nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?"),
+                        "\nRun with --help for more information.\n");
+  }
+  return "";
+}
 
 void AddLimits(Adder& add, Limits& limits) {
   add.AddMemoryLimit(
@@ -304,6 +318,10 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const bool has_extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    if (std::string text = has_extras ? UnknownFlag(app) : ""; !text.empty()) {
+      return ExitWith{error.get_exit_code(), std::move(text)};
+    }
     std::ostringstream out;
     std::ostringstream err;
     const int code = app.exit(error, out, err);

@@ -4,6 +4,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "host/base/to_status.h"
+#include "python/engine/errors.h"
+
 namespace sparseagg::python {
 
 // Calls `function`, which uses no Python, without the GIL. Returns: what it returns.
@@ -23,6 +29,18 @@ auto WithoutGil(const Function& function) {
   }();
   PyEval_RestoreThread(thread);
   return answer;
+}
+
+// WithoutGil for a function that returns a Status or StatusOr, and may throw. Returns: the value, if there is one.
+// Throws: StatusException: an error, as of ToStatus.
+template <typename Function>
+auto CallWithoutGil(const Function& function) {
+  const auto answer = WithoutGil([&] { return ToStatus(function); });
+  if constexpr (std::is_same_v<decltype(function()), absl::Status>) {
+    ThrowIfError(answer);
+  } else {
+    return ValueOrThrow(answer);
+  }
 }
 
 }  // namespace sparseagg::python

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -195,7 +196,27 @@ TEST_F(OptionsTest, File_UnknownFlag_IsAnErrorThatNamesIt) {
     const std::string path = WriteConfig(is_table ? "[server]\nmax-row-width = 1\n" : std::string(flag) + " = 1\n");
     const ExitWith leave = ParseFails({"--config", path});
     EXPECT_NE(leave.code, 0);
-    EXPECT_THAT(leave.text, HasSubstr("unknown flag '" + std::string(flag) + "' in " + path + ", line 1"));
+    const std::string nearest = absl::string_view(flag) == "max-uplaods" ? "; did you mean 'max-uploads'?\n" : "\n";
+    EXPECT_THAT(leave.text, HasSubstr("unknown flag '" + std::string(flag) + "' in " + path + ", line 1" + nearest));
+  }
+}
+
+TEST_F(OptionsTest, UnknownFlag_IsAnErrorThatNamesTheNearestFlag) {
+  const std::tuple<std::vector<std::string>, std::string> cases[] = {
+      {{"--metric-address", "127.0.0.1:0"}, "--metric-address; did you mean --metrics-address?"},  // one left out
+      {{"--insecure", "--max-upload-s=3"}, "--max-upload-s; did you mean --max-uploads?"},         // one added
+      {{"--data_dir", "/d", "--tls-kye", "k"}, "--data_dir; did you mean --data-dir?"},            // one replaced
+      {{"--smid", "AVX2"}, "--smid; did you mean --simd?"},                                        // two exchanged
+      {{"-threads", "3"}, "-threads; did you mean --threads?"},
+      {{"stray", "--verison"}, "--verison; did you mean --version?"},
+      {{"--simdsimd"}, "--simdsimd"},  // four of eight
+      {{"--no-such-flag=--threads"}, "--no-such-flag"},
+      {{"--" + std::string(100'000, 'x')}, "--" + std::string(100'000, 'x')},
+  };
+  for (const auto& [args, text] : cases) {
+    const ExitWith leave = ParseFails(args);
+    EXPECT_EQ(leave.code, static_cast<int>(CLI::ExitCodes::ExtrasError)) << args[0];
+    EXPECT_EQ(leave.text, "unknown flag " + text + "\nRun with --help for more information.\n");
   }
 }
 

@@ -32,6 +32,7 @@ server has signed about a round. ``sparseagg._internal`` is private.
 
 from sparseagg import aio, certificates, errors, robust, staleness
 from sparseagg._internal.base.credentials import TLS
+from sparseagg._internal.base.extension import release_memory
 from sparseagg._internal.base.types import DTypeLike, Update
 from sparseagg._internal.client.blocking_client import Client, open_round
 from sparseagg._internal.client.blocking_round import Round
@@ -39,7 +40,8 @@ from sparseagg._internal.client.blocking_stream import Stream
 from sparseagg._internal.client.blocking_worker import worker
 from sparseagg._internal.client.published_model import PublishedModel
 from sparseagg._internal.client.retry import RetryPolicy
-from sparseagg._internal.local.engine import Aggregator, aggregate, release_memory
+from sparseagg._internal.local.aggregate import aggregate
+from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.device_result import DeviceTensorResult

@@ -75,7 +75,7 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
         ranges = list(opened.ranges("sparse"))
         assert len(ranges) > 1
         assert np.array_equal(np.concatenate([each.keys for each in ranges]), expected["sparse"].keys)
-        assert len({part.server for part in opened._list(None)[0]}) == 3
+        assert len({part.server for part in opened._published.wait(None)[0]}) == 3
         another = cluster.client().get_round(opened.name)
         assert another.wait(5).state == "done"
         assert digest(another.result()) == digest(expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sparseagg._internal.certificates import tree
@@ -14,6 +14,7 @@ from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.cluster.on_all import on_all
 from sparseagg.errors import FailedPreconditionError
 
 __all__ = ["RoundCertificate", "certify"]
@@ -39,7 +40,6 @@ def certify(
     spec: RoundSpec,
     result: Result,
     rounds: Sequence[Round],
-    on_all: Callable[[Callable[[Round], Leaves]], list[Leaves]],
     key_file: pathlib.Path,
     close_time: str | None = None,
 ) -> RoundCertificate:
@@ -49,7 +49,6 @@ def certify(
         name, spec: of the cluster's round.
         result: of all submissions.
         rounds: the sealed round of each server.
-        on_all: calls all servers at once.
         key_file: an Ed25519 private key in PEM.
         close_time: from ``time_now``; None: now.
 
@@ -58,7 +57,7 @@ def certify(
         InvalidArgumentError, OSError: the file has no such key, or cannot be read.
     """
     key = read_private_key(key_file.read_bytes(), str(key_file))
-    parts = on_all(Round.leaves)
+    parts = on_all(rounds, Round.leaves)
     promises: list[dict[str, Any]] = []
     for opened, part in zip(rounds, parts):
         for client in part.counted:

@@ -15,12 +15,14 @@ from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.spec.cluster_spec import HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg.cluster.cluster_client import ClusterClient
-from sparseagg.cluster.cluster_round import ClusterRound, Plan, server_spec
+from sparseagg.cluster.cluster_round import ClusterRound
 from sparseagg.cluster.executor import Executor, LocalExecutor
+from sparseagg.cluster.plan import Plan
 from sparseagg.cluster.ray_executor import RayExecutor
 from sparseagg.cluster.ray_servers import RayServers
 from sparseagg.cluster.ray_session import ray_session
 from sparseagg.cluster.server_keeper import LocalServers
+from sparseagg.cluster.server_spec import server_spec
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 __all__ = ["Cluster"]

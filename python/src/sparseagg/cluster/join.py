@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base import bfloat16
-from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import DTYPES, key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
 from typing import Optional
 
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
 
-__all__ = ["KeyRange", "cuts_of_rows", "cuts_of_sample"]
+__all__ = ["KeyRange", "Plan", "cuts_of_rows", "cuts_of_sample"]
+
+_LEAST_BYTES = 1 << 20  # of a range, unless the caller wants smaller ones: below, a range costs more than it saves
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a round is merged: in how many ranges of keys, and where.
+
+    Attributes:
+        certificate_key: file of the key that signs certificates; None: there is none.
+        ranges: of each tensor, whatever its size; None: as many as the next two ask for.
+        reducers: that work at once.
+        range_bytes: the most bytes of submissions that a range should have.
+        threads: of the engine, for each range.
+        device: of the engine; None: as ``sparseagg.aggregate`` chooses.
+        memory_limit: of each reducer, as of ``RangeTask``.
+    """
+
+    ranges: int | None
+    reducers: int
+    range_bytes: int
+    threads: int
+    device: str | None = None
+    certificate_key: pathlib.Path | None = None
+    memory_limit: int | None = None
+
+    def number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
+        """Returns how many ranges a tensor has whose submissions take so many bytes.
+
+        Args:
+            num_bytes: of all submissions.
+            most_bytes: that a range should have, where ``range_bytes`` is larger; None: ``range_bytes``.
+        """
+        largest = self.range_bytes if most_bytes is None else max(1, min(self.range_bytes, most_bytes))
+        if self.ranges is not None:
+            return self.ranges
+        return max(1, -(-num_bytes // largest), min(self.reducers, num_bytes // _LEAST_BYTES))
 
 
 def cuts_of_sample(sample: Array, num_ranges: int) -> list[KeyRange]:

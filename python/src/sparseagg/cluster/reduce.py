@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from sparseagg._internal.base.extension import release_memory
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.local.engine import Aggregator, release_memory
+from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS

@@ -1,4 +1,4 @@
-"""Lengths of time as numbers, timedeltas and protobuf messages."""
+"""Lengths of time as numbers, timedeltas and protobuf messages; and points of time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import datetime
 from typing import Union
 
 from google.protobuf import duration_pb2
+from google.protobuf.message import Message
 
 from sparseagg._internal.base.arguments import checked_number, shown
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["Seconds", "duration", "seconds_of"]
+__all__ = ["Seconds", "duration", "seconds_of", "time_of"]
 
 Seconds = Union[float, datetime.timedelta]
 
@@ -36,3 +37,11 @@ def duration(field: str, value: Seconds | None) -> duration_pb2.Duration | None:
 def seconds_of(duration: duration_pb2.Duration) -> float:
     """Returns a duration as the nearest float of seconds, so that 0.3 comes back as 0.3."""
     return float((duration.seconds * 10**9 + duration.nanos) / 10**9)
+
+
+def time_of(message: Message, field: str) -> datetime.datetime | None:
+    """Returns the timestamp in a field of a message, in UTC; None if the field is not set."""
+    if not message.HasField(field):
+        return None
+    time: datetime.datetime = getattr(message, field).ToDatetime(datetime.timezone.utc)
+    return time

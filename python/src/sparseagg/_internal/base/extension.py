@@ -14,7 +14,7 @@ import grpc
 
 from sparseagg.errors import EngineMissingError, SparseaggError, error_of
 
-__all__ = ["describe", "errors", "find", "load"]
+__all__ = ["describe", "errors", "find", "load", "release_memory"]
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -67,6 +67,19 @@ def _import() -> ModuleType:
 def describe() -> str:
     """Returns in a few words what engine this installation has; ``EngineMissingError`` if it has none."""
     return str(load().describe())
+
+
+def release_memory() -> None:
+    """Gives memory that results and aggregators no longer use back to the system.
+
+    The engine keeps up to 256 MiB of it for its next merges, which are faster for that, and on a GPU all that a merge
+    has used there. What is in use stays, arrays of results among it. Thread-safe, also while others merge; it waits for
+    a merge on the GPU.
+
+    Raises:
+        EngineMissingError: this installation has no engine; the message says what to install.
+    """
+    load().release_memory()
 
 
 @contextlib.contextmanager

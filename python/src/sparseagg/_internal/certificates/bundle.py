@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from sparseagg._internal.certificates import cbor
 from sparseagg._internal.certificates.content import content_digest, wire_values
 from sparseagg._internal.certificates.envelope import VerificationError, payload_of
-from sparseagg._internal.local.engine import aggregate
+from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from sparseagg._internal.commands import npz
 from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
-from sparseagg._internal.local.engine import Aggregator
+from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, dtype_name, words_of
 from sparseagg.errors import InvalidArgumentError, SparseaggError, error_of
 

@@ -11,9 +11,9 @@ from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands.top_look import Look, look_at
 from sparseagg._internal.results.info import RoundInfo
-from sparseagg.cluster.cluster_round import cluster_spec
 from sparseagg.cluster.published import Part, read_list
 from sparseagg.cluster.round_info import cluster_info
+from sparseagg.cluster.server_spec import cluster_spec
 
 __all__ = ["TopCluster"]
 

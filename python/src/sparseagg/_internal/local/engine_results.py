@@ -1,18 +1,20 @@
-"""Results as the extension gives them, as the package's."""
+"""Results and descriptions as the extension gives them, as the package's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparseagg._internal.base import bfloat16
 from sparseagg._internal.results.device_result import DeviceTensorResult
+from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 
 if TYPE_CHECKING:
-    from sparseagg._engine import RawDeviceResult, RawResult
+    from sparseagg._engine import Aggregator, RawDeviceResult, RawResult
 
-__all__ = ["device_result", "tensor_result"]
+__all__ = ["device_result", "round_info", "tensor_result"]
 
 
 def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
@@ -27,6 +29,52 @@ def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tensor
 def device_result(spec: RoundSpec, tensor: TensorSpec, raw: RawDeviceResult) -> DeviceTensorResult:
     """The same for a result in the memory of a GPU."""
     return DeviceTensorResult(**_columns(spec, tensor, raw))
+
+
+def round_info(
+    spec: RoundSpec, engine: Aggregator, results: Mapping[str, TensorResult], raw: Sequence[RawResult]
+) -> RoundInfo:
+    """Returns the description of a round that the extension has merged; ``results`` are made of ``raw``."""
+    prepare, add, finish = engine.times
+    return RoundInfo(
+        name="",
+        spec=spec,
+        state="done",
+        state_reason="",
+        num_submissions=engine.num_submissions,
+        num_tuples=engine.num_tuples,
+        num_bytes=engine.num_bytes,
+        num_refused=0,
+        num_uploads=0,
+        create_time=None,
+        close_time=None,
+        end_time=None,
+        expire_time=None,
+        timeline=Timeline(
+            finish=finish,
+            open=0.0,
+            stages=(
+                StageTime("prepare", prepare, 0.0, engine.num_bytes),
+                StageTime("merge", add, 0.0, engine.num_bytes),
+            ),
+            longest="prepare" if prepare > add else "merge",
+        ),
+        engine=engine.engine,
+        results=tuple(
+            TensorSummary(
+                r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, part["plan"], part["num_cut_keys"]
+            )
+            for r, part in zip(results.values(), raw)
+        ),
+        clip=_clip_summary(spec, engine),
+    )
+
+
+def _clip_summary(spec: RoundSpec, engine: Aggregator) -> ClipSummary | None:
+    if not any(spec.clips(tensor) for tensor in spec.tensors):
+        return None
+    counts = engine.clip
+    return ClipSummary(**{**counts, "factors": tuple(counts["factors"])})
 
 
 def _columns(spec: RoundSpec, tensor: TensorSpec, raw: RawResult | RawDeviceResult) -> dict[str, Any]:

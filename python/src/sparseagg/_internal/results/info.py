@@ -7,9 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from google.protobuf import timestamp_pb2
-
-from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.base.durations import seconds_of, time_of
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.sizes import decimal
@@ -27,13 +25,6 @@ __all__ = [
     "TensorSummary",
     "Timeline",
 ]
-
-
-def _time(message: pb.Round | pb.Refusal | pb.ServerActivity, field: str) -> datetime.datetime | None:
-    if not message.HasField(field):
-        return None
-    stamp: timestamp_pb2.Timestamp = getattr(message, field)
-    return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,10 +301,10 @@ class RoundInfo:
             num_bytes=proto.num_bytes,
             num_refused=proto.num_refused,
             num_uploads=proto.num_uploads,
-            create_time=_time(proto, "create_time"),
-            close_time=_time(proto, "close_time"),
-            end_time=_time(proto, "end_time"),
-            expire_time=_time(proto, "expire_time"),
+            create_time=time_of(proto, "create_time"),
+            close_time=time_of(proto, "close_time"),
+            end_time=time_of(proto, "end_time"),
+            expire_time=time_of(proto, "expire_time"),
             timeline=Timeline.from_proto(proto.timeline),
             engine=proto.engine,
             results=tuple(
@@ -330,7 +321,7 @@ class RoundInfo:
                 for summary in proto.results
             ),
             recent_refusals=tuple(
-                Refusal(each.client_id, each.code, each.reason, _time(each, "time")) for each in proto.recent_refusals
+                Refusal(each.client_id, each.code, each.reason, time_of(each, "time")) for each in proto.recent_refusals
             ),
             clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
         )

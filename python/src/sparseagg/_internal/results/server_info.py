@@ -7,10 +7,9 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.base.durations import seconds_of, time_of
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.renamed import renamed
-from sparseagg._internal.results.info import _time
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["ServerActivity", "ServerInfo", "ServerLimits"]
@@ -85,7 +84,7 @@ class ServerActivity:
     def from_proto(cls, proto: pb.ServerActivity) -> ServerActivity:
         """Returns the values of a message."""
         return cls(
-            start_time=_time(proto, "start_time"),
+            start_time=time_of(proto, "start_time"),
             num_rounds=proto.num_rounds,
             num_ended_rounds=proto.num_ended_rounds,
             num_submissions=proto.num_submissions,

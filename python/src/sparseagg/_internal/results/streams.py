@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from sparseagg._internal.base.durations import seconds_of
+from sparseagg._internal.base.durations import seconds_of, time_of
 from sparseagg._internal.results.info import Refusal, RoundInfo, StreamPlace
 from sparseagg._internal.spec.options import enum_name
 from sparseagg._internal.spec.round_spec import RoundSpec
@@ -46,7 +46,7 @@ class StreamVersion:
             state_reason=proto.state_reason,
             num_submissions=proto.num_submissions,
             cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.cause),
-            cut_time=_time(proto, "cut_time"),
+            cut_time=time_of(proto, "cut_time"),
         )
 
 
@@ -118,12 +118,8 @@ class StreamInfo:
             num_uploads=proto.num_uploads,
             oldest_version=proto.oldest_version,
             staleness_counts=tuple(proto.staleness_counts),
-            create_time=_time(proto, "create_time"),
+            create_time=time_of(proto, "create_time"),
             recent_refusals=tuple(refusals.recent_refusals),
             last_cut_cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.last_cut_cause),
-            last_cut_time=_time(proto, "last_cut_time"),
+            last_cut_time=time_of(proto, "last_cut_time"),
         )
-
-
-def _time(proto: pb.Stream | pb.StreamVersion, field: str) -> datetime.datetime | None:
-    return getattr(proto, field).ToDatetime(datetime.timezone.utc) if proto.HasField(field) else None

@@ -7,10 +7,8 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from google.protobuf import timestamp_pb2
-
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
-from sparseagg._internal.base.durations import Seconds, duration, seconds_of
+from sparseagg._internal.base.durations import Seconds, duration, seconds_of, time_of
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.spec.round_spec import enum_name
 from sparseagg.errors import InvalidArgumentError
@@ -134,9 +132,9 @@ class Task:
             lease_remaining=seconds_of(proto.lease.remaining),
             submission_id=proto.submission_id,
             result=proto.result,
-            create_time=_time(proto, "create_time"),
-            end_time=_time(proto, "end_time"),
-            expire_time=_time(proto, "expire_time"),
+            create_time=time_of(proto, "create_time"),
+            end_time=time_of(proto, "end_time"),
+            expire_time=time_of(proto, "expire_time"),
             base_version=proto.base_version if proto.HasField("base_version") else None,
         )
 
@@ -184,10 +182,3 @@ def _round_name(chosen: Any) -> str:
         return ""
     name = checked_text("the round of a task", getattr(chosen, "name", chosen))
     return name if name.startswith("rounds/") else f"rounds/{name.removeprefix('streams/')}"
-
-
-def _time(message: pb.Task, field: str) -> datetime.datetime | None:
-    if not message.HasField(field):
-        return None
-    stamp: timestamp_pb2.Timestamp = getattr(message, field)
-    return stamp.ToDatetime().replace(tzinfo=datetime.timezone.utc)

@@ -1,11 +1,11 @@
-"""The engine in this process: the same merge as on a server, and the same bits, without one."""
+"""A round in this process: the same merge as on a server, and the same bits, without one."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, cast
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
-from sparseagg._internal.local.engine_results import device_result, tensor_result
-from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, left_to_sums, what_matters
-from sparseagg._internal.local.placement import placed
+from sparseagg._internal.local.engine_results import device_result, round_info, tensor_result
+from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, what_matters
 from sparseagg._internal.results.device_result import DeviceTensorResult
-from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
-from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
@@ -35,9 +33,9 @@ from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:
-    from sparseagg._engine import Piece, RawResult
+    from sparseagg._engine import Piece
 
-__all__ = ["Aggregator", "aggregate", "release_memory"]
+__all__ = ["Aggregator"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -57,118 +55,6 @@ def _interval(keys: tuple[int, int | None] | None) -> tuple[int, int]:
     return begin, end - 1
 
 
-@overload
-def aggregate(
-    updates: Updates,
-    spec: RoundSpec,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    result_device: Literal["cpu"] | None = None,
-) -> Result: ...
-
-
-@overload
-def aggregate(
-    updates: Updates,
-    spec: RoundSpec,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    result_device: Literal["cuda"],
-) -> dict[str, DeviceTensorResult]: ...
-
-
-@overload
-def aggregate(
-    updates: Updates,
-    spec: RoundSpec,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    result_device: str,
-) -> Result | dict[str, DeviceTensorResult]: ...
-
-
-def aggregate(
-    updates: Updates,
-    spec: RoundSpec,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    result_device: str | None = None,
-) -> Result | dict[str, DeviceTensorResult]:
-    """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
-
-    Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
-    are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
-    Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
-
-    Args:
-        updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
-            update is what ``Round.submit`` takes, or a pair (update, weight), for a spec with "by_weight". An iterator
-            has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
-            again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
-            if a sum of floats is not finite, and have to be the same both times.
-        spec: what to compute. Its deadline and result_ttl have no meaning here.
-        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
-        memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
-            for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
-            that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
-        device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
-            a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
-            the result.
-        noise_key: as of ``Aggregator``.
-        result_device: "cuda": the results stay in the memory of the GPU that merges them, as of
-            ``Aggregator.finish_on_device``, by name. "updates": so they do if the merge is on a GPU because updates
-            have arrays there. "cpu" and None: a ``Result``, in host memory.
-
-    Raises:
-        EngineMissingError, UnavailableError: as of ``Aggregator``. UnimplementedError, UnavailableError,
-            ResourceExhaustedError: for results on a GPU, also as of ``Aggregator.finish_on_device``.
-        InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
-        FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
-        ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
-    """
-    if result_device not in (None, "cpu", "cuda", "updates"):
-        raise InvalidArgumentError(f"result_device must be 'cpu', 'cuda', 'updates' or None, got {result_device!r}")
-    stays = result_device == "cuda"
-    if stays and device is None:
-        device = "cuda"
-    if stays and device == "cpu":
-        raise InvalidArgumentError("result_device is 'cuda', but device is 'cpu': the CPU's results are in host memory")
-    if device is None and cuda_plugin.find() is not None:
-        updates, device = placed(checked_updates(updates))
-        stays = result_device == "updates" and device == "cuda"
-    elif result_device == "updates" and device == "cuda":
-        updates, place = placed(checked_updates(updates))
-        stays = place == "cuda"
-    if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
-        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
-        # a second merge checks every value beforehand, and names the first bad one.
-        summed, unscanned = left_to_sums(spec)
-        if summed:
-            aggregator = Aggregator(
-                unscanned, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key
-            )
-            aggregator._add_all(updates, are_all=True)
-            aggregator.spec = spec
-            result = aggregator._finish(summed)
-            if result is not None:
-                return result
-    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key)
-    aggregator._add_all(updates, are_all=True)
-    return aggregator.finish_on_device() if stays else aggregator.finish()
-
-
 def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
     """Returns the key as the extension takes it; the extension looks at its length."""
     if noise_key is None:
@@ -178,19 +64,6 @@ def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
     if spec.privacy is None:
         raise InvalidArgumentError("noise_key has no effect: the spec has no privacy")
     return bytes(noise_key)
-
-
-def release_memory() -> None:
-    """Gives memory that results and aggregators no longer use back to the system.
-
-    The engine keeps up to 256 MiB of it for its next merges, which are faster for that, and on a GPU all that a merge
-    has used there. What is in use stays, arrays of results among it. Thread-safe, also while others merge; it waits for
-    a merge on the GPU.
-
-    Raises:
-        EngineMissingError: this installation has no engine; the message says what to install.
-    """
-    extension.load().release_memory()
 
 
 class Aggregator:
@@ -456,7 +329,7 @@ class Aggregator:
         if raw is None:
             return None
         results = {tensor.name: tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
-        return Result(results, self._info(results, raw))
+        return Result(results, round_info(self.spec, self._engine, results, raw))
 
     @property
     def num_submissions(self) -> int:
@@ -494,47 +367,6 @@ class Aggregator:
             None if array is None else np.require(array, requirements=["C", "A"]) for array in (data.keys, data.values)
         )
         return self._index[data.spec.name], keys, values, data.num_keys
-
-    def _clip_summary(self) -> ClipSummary | None:
-        if not any(self.spec.clips(tensor) for tensor in self.spec.tensors):
-            return None
-        counts = self._engine.clip
-        return ClipSummary(**{**counts, "factors": tuple(counts["factors"])})
-
-    def _info(self, results: Mapping[str, TensorResult], raw: Sequence[RawResult]) -> RoundInfo:
-        prepare, add, finish = self._engine.times
-        return RoundInfo(
-            name="",
-            spec=self.spec,
-            state="done",
-            state_reason="",
-            num_submissions=self._engine.num_submissions,
-            num_tuples=self._engine.num_tuples,
-            num_bytes=self._engine.num_bytes,
-            num_refused=0,
-            num_uploads=0,
-            create_time=None,
-            close_time=None,
-            end_time=None,
-            expire_time=None,
-            timeline=Timeline(
-                finish=finish,
-                open=0.0,
-                stages=(
-                    StageTime("prepare", prepare, 0.0, self._engine.num_bytes),
-                    StageTime("merge", add, 0.0, self._engine.num_bytes),
-                ),
-                longest="prepare" if prepare > add else "merge",
-            ),
-            engine=self._engine.engine,
-            results=tuple(
-                TensorSummary(
-                    r.name, len(r), r.layout, r.dtype, r.row_width, r.num_rows, part["plan"], part["num_cut_keys"]
-                )
-                for r, part in zip(results.values(), raw)
-            ),
-            clip=self._clip_summary(),
-        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,251 @@
+#include "python/engine/memory_round.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
+#include "python/engine/device_arrays.h"
+#include "python/engine/errors.h"
+#include "python/engine/gil.h"
+#include "python/engine/inputs.h"
+#include "python/engine/outputs.h"
+#include "python/engine/specs.h"
+#include "service/rounds/round_name.h"
+#include "service/rounds/sealed_reader.h"
+#include "service/rounds/submission_batch.h"
+
+namespace sparseagg::python {
+namespace {
+
+namespace py = pybind11;
+using namespace py::literals;  // NOLINT(google-build-using-namespace): for "name"_a
+using service::kDefaultTenant;
+
+constexpr size_t kAllSubmissions = std::numeric_limits<int>::max();  // of a list
+constexpr uint64_t kInspectedBytes = uint64_t{1} << 24;              // of a page of Inspect
+
+// What Python lends; its arrays stay as they are meanwhile.
+using Borrowed = std::vector<py::buffer_info>;
+
+absl::string_view Borrow(const py::buffer& buffer, Borrowed& borrowed) {
+  const py::buffer_info& info = borrowed.emplace_back(buffer.request());
+  return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
+}
+
+service::BatchSlice ToSlice(const MemoryRound::Part& part, Borrowed& borrowed) {
+  const auto& [tensor, keys, key_bytes, num_keys, values, encoding] = part;
+  service::BatchSlice out;
+  out.slice.tensor = tensor;
+  SliceView& view = out.slice.view;
+  view.key_type = !keys.has_value() ? SliceView::Keys::kImplicit
+                  : key_bytes == 4  ? SliceView::Keys::kU32
+                                    : SliceView::Keys::kU64;
+  if (keys.has_value()) out.keys = Borrow(*keys, borrowed);
+  view.has_values = values.has_value();
+  if (!values.has_value()) return out;
+  out.values = Borrow(*values, borrowed);
+  if (encoding == "int8_scaled") {
+    view.value_packing = wire::ValuePacking::kInt8Scaled;
+  } else {
+    out.slice.dtype = ParseDType(encoding);
+  }
+  return out;
+}
+
+}  // namespace
+
+py::dict MemoryRound::Submit(const std::string& client_id, const std::string& submission_id,
+                             std::optional<double> weight, const std::vector<Part>& parts,
+                             std::optional<uint64_t> base_version, const std::vector<DevicePart>& device_parts) {
+  service::Chunk chunk;
+  chunk.last = true;
+  chunk.weight = weight;
+  chunk.base_version = base_version;
+  Borrowed borrowed;
+  for (const Part& part : parts) {
+    const service::BatchSlice bytes = ToSlice(part, borrowed);
+    service::ChunkSlice& slice = chunk.slices.emplace_back(bytes.slice);
+    slice.view.num_keys = std::get<3>(part);
+    slice.view.keys = bytes.keys;
+    slice.view.values = bytes.values;
+  }
+  std::vector<Lent> lent;
+  lent.reserve(device_parts.size());
+  for (const DevicePart& part : device_parts) lent.push_back(Lend(part));
+  const service::Receipt receipt = CallWithoutGil([&]() -> absl::StatusOr<service::Receipt> {
+    RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+    RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+    for (Lent& tensor : lent) {
+      service::ChunkSlice& slice = chunk.slices.emplace_back();
+      const TensorSpec& spec = round_->config().tensors[tensor.input.tensor];
+      slice.tensor = spec.name;
+      ASSIGN_OR_RETURN(ValidatedUpdate imported,
+                       host_->runtime().engine.Import(spec, tensor.input.keys, tensor.input.values,
+                                                      std::move(tensor.value_owner), weight.value_or(1.0)));
+      slice.imported = std::make_shared<const ValidatedUpdate>(std::move(imported));
+    }
+    return service::SubmitWhole(*round_, client_id, submission_id, chunk);
+  });
+  Released::OfProcess().Drop();
+  py::dict answer = Fields(receipt);
+  answer["duplicate"] = receipt.duplicate;
+  return answer;
+}
+
+py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::string& submission_id,
+                                  const py::bytes& weights, const py::bytes& num_keys, const std::vector<Part>& parts,
+                                  std::optional<uint64_t> base_version) {
+  std::vector<service::BatchSlice> slices;
+  Borrowed borrowed;
+  slices.reserve(parts.size());
+  for (const Part& part : parts) slices.push_back(ToSlice(part, borrowed));
+  const auto weight_bytes = static_cast<std::string_view>(weights);
+  const auto num_keys_bytes = static_cast<std::string_view>(num_keys);
+  const auto outcome = CallWithoutGil([&]() -> absl::StatusOr<service::BatchOutcome> {
+    RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
+    service::SubmissionBatch batch;
+    RETURN_IF_ERROR(batch.Split(client_ids, {weight_bytes.data(), weight_bytes.size()},
+                                {num_keys_bytes.data(), num_keys_bytes.size()}, slices));
+    const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
+    for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+    return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& {
+      service::Chunk& chunk = batch.Next();
+      chunk.base_version = base_version;
+      return chunk;
+    });
+  });
+  py::list refusals;
+  for (const auto& refused : outcome.refused) {
+    refusals.append(
+        py::dict("index"_a = refused.index, "client_id"_a = refused.client_id, "reason"_a = refused.reason));
+  }
+  return py::dict("codes"_a = py::bytes(outcome.codes), "num_duplicates"_a = outcome.num_duplicates,
+                  "num_tuples"_a = outcome.num_tuples, "num_bytes"_a = outcome.num_bytes, "refusals"_a = refusals);
+}
+
+py::list MemoryRound::ListSubmissions() const {
+  py::list out;
+  const auto page = ValueOrThrow(round_->ListSubmissions(kAllSubmissions, ""));
+  for (const service::ListedSubmission& submission : page.submissions) out.append(Fields(submission));
+  return out;
+}
+
+bool MemoryRound::Withdraw(const std::string& client_id, const std::string& submission_id) {
+  return CallWithoutGil([&]() -> absl::StatusOr<bool> {
+    RETURN_IF_ERROR(CheckId(client_id, "client_id"));
+    if (!round_->config().IsIntake()) return round_->Withdraw(client_id, submission_id);
+    ASSIGN_OR_RETURN(const auto stream, host_->streams().Find(kDefaultTenant, round_->config().id));
+    return stream->Withdraw(client_id, submission_id);
+  });
+}
+
+void MemoryRound::Seal() {
+  CheckNotOfStream();
+  CallWithoutGil([&] { return round_->Seal(); });
+}
+
+void MemoryRound::Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights) {
+  CheckNotOfStream();
+  CallWithoutGil([&]() -> absl::Status {
+    for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
+    for (const auto& [client_id, weight] : weights) RETURN_IF_ERROR(CheckId(client_id, "client_weights"));
+    if (!weights.empty()) return round_->CloseWithWeights(weights);
+    return only.empty() ? round_->Close() : round_->CloseWithOnly(only);
+  });
+}
+
+py::tuple MemoryRound::Inspect(const std::vector<std::string>& names) const {
+  std::vector<size_t> tensors;
+  tensors.reserve(names.size());
+  for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
+  std::sort(tensors.begin(), tensors.end());
+  service::InspectionPage all;
+  do {
+    const auto page = CallWithoutGil(
+        [&] { return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token); });
+    all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
+    all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
+    all.overlap.insert(all.overlap.end(), page.overlap.begin(), page.overlap.end());
+    all.next_page_token = page.next_page_token;
+  } while (!all.next_page_token.empty());
+  const auto bytes_of = [](const auto& column) {
+    return py::bytes(reinterpret_cast<const char*>(column.data()), column.size() * sizeof(column[0]));
+  };
+  return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.overlap));
+}
+
+void MemoryRound::Cancel(const std::string& reason) {
+  CheckNotOfStream();
+  CallWithoutGil([&]() -> absl::Status {
+    RETURN_IF_ERROR(service::CheckReason(reason));
+    return round_->Cancel(reason.empty() ? "no reason given" : reason);
+  });
+}
+
+void MemoryRound::CheckTakesSubmissions() const {
+  if (!round_->config().IsVersion()) return;
+  ThrowIfError(absl::FailedPreconditionError(absl::StrCat(service::RoundName(round_->config().id),
+                                                          " is a version of a stream; submissions go to ",
+                                                          service::StreamName(round_->config().stream->id))));
+}
+
+void MemoryRound::AwaitEnd(std::optional<double> seconds, uint64_t wait) {
+  host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), wait);
+}
+
+py::list MemoryRound::Read(const std::vector<std::string>& names) const {
+  std::vector<size_t> tensors;
+  tensors.reserve(names.size());
+  for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
+  for (size_t t = 0; names.empty() && t < round_->config().tensors.size(); ++t) tensors.push_back(t);
+  const service::Results results = ValueOrThrow(round_->GetResults());
+  py::list out;
+  for (const size_t t : tensors) out.append(ToPython({results, &(*results)[t]}));
+  Released::OfProcess().Drop();
+  return out;
+}
+
+void MemoryRound::RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
+
+void MemoryRound::CheckNotOfStream() const {
+  if (!round_->config().IsVersion()) return;
+  ThrowIfError(absl::FailedPreconditionError(absl::StrCat("a version of the stream '", round_->config().stream->id,
+                                                          "' ends when the stream cuts it, and not by itself")));
+}
+
+MemoryRound::Lent MemoryRound::Lend(const DevicePart& part) const {
+  const auto& [name, keys, num_keys, values] = part;
+  const size_t tensor = ValueOrThrow(round_->config().FindTensor(name));
+  Lent lent{ReadDeviceTensor(round_->config().tensors[tensor], tensor, keys, values, num_keys), nullptr};
+  if (values.is_none()) return lent;
+  values.inc_ref();
+  lent.value_owner = OwnReferences({values.ptr()});
+  return lent;
+}
+
+void DefineMemoryRound(py::module_& module) {
+  py::class_<MemoryRound>(module, "MemoryRound")
+      .def("describe", &MemoryRound::Describe)
+      .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
+           py::arg("parts"), py::arg("base_version") = py::none(),
+           py::arg("device_parts") = std::vector<MemoryRound::DevicePart>())
+      .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
+           py::arg("weights"), py::arg("num_keys"), py::arg("parts"), py::arg("base_version") = py::none())
+      .def("submissions", &MemoryRound::ListSubmissions)
+      .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
+      .def("seal", &MemoryRound::Seal)
+      .def("inspect", &MemoryRound::Inspect, py::arg("tensors"))
+      .def("close", &MemoryRound::Close, py::arg("only"), py::arg("weights"))
+      .def("cancel", &MemoryRound::Cancel, py::arg("reason"))
+      .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("wait"))
+      .def("read", &MemoryRound::Read, py::arg("tensors"))
+      .def("raise_failure", &MemoryRound::RaiseFailure);
+}
+
+}  // namespace sparseagg::python

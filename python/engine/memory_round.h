@@ -1,0 +1,91 @@
+// MemoryRound: one round of ":memory:".
+#ifndef SPARSEAGG_PYTHON_ENGINE_MEMORY_ROUND_H_
+#define SPARSEAGG_PYTHON_ENGINE_MEMORY_ROUND_H_
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "python/engine/local_round.h"
+#include "python/engine/round_fields.h"
+#include "python/engine/round_host.h"
+#include "service/rounds/round.h"
+
+namespace sparseagg::python {
+
+// The Python class _engine.MemoryRound: a round of a RoundHost. All members are called with the GIL held, and throw
+// StatusException for the errors of service::Round.
+class MemoryRound {
+ public:
+  // One tensor's part of a submission: its name, keys (none: 0, 1, …), bytes of a key, number of keys, values (none:
+  // for a union), and the encoding of the values.
+  using Part = std::tuple<std::string, std::optional<pybind11::buffer>, size_t, uint64_t,
+                          std::optional<pybind11::buffer>, std::string>;
+  // The same of a tensor in the memory of the engine's device: its name, keys, number of keys and values, of which the
+  // arrays are DeviceArrays or None.
+  using DevicePart = std::tuple<std::string, pybind11::object, uint64_t, pybind11::object>;
+
+  MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
+      : host_(std::move(host)), round_(std::move(round)) {}
+  MemoryRound(const MemoryRound&) = delete;
+  MemoryRound& operator=(const MemoryRound&) = delete;
+  ~MemoryRound() {
+    if (host_->IsOfParent()) {
+      (void)new (std::nothrow) std::shared_ptr<Round>(std::move(round_));  // for ever
+    }
+  }
+
+  pybind11::dict Describe() const { return Fields(*round_, host_->engine_name()); }
+  // Adds one client's update. `device_parts`: the round borrows their values until it has merged them. GIL: released
+  // while the round copies, sorts and merges it.
+  pybind11::dict Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
+                        const std::vector<Part>& parts, std::optional<uint64_t> base_version,
+                        const std::vector<DevicePart>& device_parts);
+  // Adds the updates of many clients. GIL: as Submit.
+  pybind11::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id,
+                             const pybind11::bytes& weights, const pybind11::bytes& num_keys,
+                             const std::vector<Part>& parts, std::optional<uint64_t> base_version);
+  pybind11::list ListSubmissions() const;
+  // Withdraw, Seal and Close release the GIL while commits add their submissions.
+  bool Withdraw(const std::string& client_id, const std::string& submission_id);
+  void Seal();
+  void Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights);
+  // Returns: the clients, and the lower triangles of the two matrices as bytes of float64 and uint64. GIL: released
+  // while the rows are computed.
+  pybind11::tuple Inspect(const std::vector<std::string>& names) const;
+  void Cancel(const std::string& reason);
+  // Throws: StatusException: FAILED_PRECONDITION: this is a version of a stream.
+  void CheckTakesSubmissions() const;
+  void AwaitEnd(std::optional<double> seconds, uint64_t wait);
+  // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
+  pybind11::list Read(const std::vector<std::string>& names) const;
+  void RaiseFailure() const;
+
+ private:
+  // Arrays of a device, as an engine imports them.
+  struct Lent {
+    InputTensor input;
+    std::shared_ptr<const void> value_owner;
+  };
+
+  void CheckNotOfStream() const;
+  Lent Lend(const DevicePart& part) const;
+
+  const std::shared_ptr<RoundHost> host_;  // outlives the round
+  std::shared_ptr<Round> round_;
+};
+
+// Adds the class to the module. _engine.pyi has its methods. Requires: the GIL.
+void DefineMemoryRound(pybind11::module_& module);
+
+}  // namespace sparseagg::python
+
+#endif  // SPARSEAGG_PYTHON_ENGINE_MEMORY_ROUND_H_

@@ -1,0 +1,131 @@
+"""All updates at once: the same merge as on a server, and the same bits, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, SupportsIndex, overload
+
+from sparseagg._internal.base.types import Updates
+from sparseagg._internal.local import cuda_plugin
+from sparseagg._internal.local.aggregator import Aggregator
+from sparseagg._internal.local.engine_spec import left_to_sums
+from sparseagg._internal.local.placement import placed
+from sparseagg._internal.results.device_result import DeviceTensorResult
+from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.updates.contributors import checked_updates
+from sparseagg.errors import InvalidArgumentError
+
+__all__ = ["aggregate"]
+
+
+@overload
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: Literal["cpu"] | None = None,
+) -> Result: ...
+
+
+@overload
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: Literal["cuda"],
+) -> dict[str, DeviceTensorResult]: ...
+
+
+@overload
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: str,
+) -> Result | dict[str, DeviceTensorResult]: ...
+
+
+def aggregate(
+    updates: Updates,
+    spec: RoundSpec,
+    *,
+    threads: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None,
+    device: str | None = None,
+    noise_key: bytes | None = None,
+    result_device: str | None = None,
+) -> Result | dict[str, DeviceTensorResult]:
+    """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
+
+    Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
+    are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
+    Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
+
+    Args:
+        updates: a mapping from client ids to updates, or an iterable of updates, whose positions become the ids; an
+            update is what ``Round.submit`` takes, or a pair (update, weight), for a spec with "by_weight". An iterator
+            has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
+            again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
+            if a sum of floats is not finite, and have to be the same both times.
+        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
+        memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
+            for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
+            that have to be converted, up to a sixteenth of it is at a time. No trace in the result.
+        device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
+            a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
+            the result.
+        noise_key: as of ``Aggregator``.
+        result_device: "cuda": the results stay in the memory of the GPU that merges them, as of
+            ``Aggregator.finish_on_device``, by name. "updates": so they do if the merge is on a GPU because updates
+            have arrays there. "cpu" and None: a ``Result``, in host memory.
+
+    Raises:
+        EngineMissingError, UnavailableError: as of ``Aggregator``. UnimplementedError, UnavailableError,
+            ResourceExhaustedError: for results on a GPU, also as of ``Aggregator.finish_on_device``.
+        InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
+        FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
+        ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
+    """
+    if result_device not in (None, "cpu", "cuda", "updates"):
+        raise InvalidArgumentError(f"result_device must be 'cpu', 'cuda', 'updates' or None, got {result_device!r}")
+    stays = result_device == "cuda"
+    if stays and device is None:
+        device = "cuda"
+    if stays and device == "cpu":
+        raise InvalidArgumentError("result_device is 'cuda', but device is 'cpu': the CPU's results are in host memory")
+    if device is None and cuda_plugin.find() is not None:
+        updates, device = placed(checked_updates(updates))
+        stays = result_device == "updates" and device == "cuda"
+    elif result_device == "updates" and device == "cuda":
+        updates, place = placed(checked_updates(updates))
+        stays = place == "cuda"
+    if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
+        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
+        # a second merge checks every value beforehand, and names the first bad one.
+        summed, unscanned = left_to_sums(spec)
+        if summed:
+            aggregator = Aggregator(
+                unscanned, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key
+            )
+            aggregator._add_all(updates, are_all=True)
+            aggregator.spec = spec
+            result = aggregator._finish(summed)
+            if result is not None:
+                return result
+    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key)
+    aggregator._add_all(updates, are_all=True)
+    return aggregator.finish_on_device() if stays else aggregator.finish()

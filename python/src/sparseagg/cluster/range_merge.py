@@ -1,0 +1,150 @@
+"""The merge of a cluster's round: its ranges of keys planned, merged by an executor, and collected."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.local.aggregate import aggregate
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.result import Result, TensorResult
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg.cluster.executor import Executor
+from sparseagg.cluster.join import is_cut
+from sparseagg.cluster.on_all import on_all
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.published import Part, PartStore
+from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
+from sparseagg.errors import FailedPreconditionError, RoundFailedError
+
+__all__ = ["RangeMerge", "result_of_nothing"]
+
+_SAMPLE = 100_000  # keys of all tensors and servers: ranges are then balanced to about one in a hundred
+
+
+class RangeMerge:
+    """Merges a round of all servers of a cluster, by ranges of keys.
+
+    Args:
+        name: "rounds/{id}", on every server.
+        spec: of the cluster's round.
+        rounds: of each server.
+        plan: how to merge.
+        executor: that merges the ranges.
+
+    Attributes:
+        times: seconds of the steps of the latest ``run``: "seal", "plan" and "reduce".
+    """
+
+    def __init__(self, name: str, spec: RoundSpec, rounds: Sequence[Round], plan: Plan, executor: Executor) -> None:
+        self._name = name
+        self._spec = spec
+        self._rounds = rounds
+        self._plan = plan
+        self._executor = executor
+        self.times: dict[str, float] = {}
+
+    def run(
+        self, only: frozenset[str] | None, store: PartStore | None
+    ) -> tuple[list[RoundInfo], dict[str, list[TensorResult | Part]]]:
+        """Seals and merges.
+
+        Args:
+            only: the clients whose submissions count; None: all.
+            store: where ranges of results that are not cut go; None: all come to the caller.
+
+        Returns:
+            The servers' rounds, and the results of each tensor's ranges, in order of keys: of none if there is nothing.
+
+        Raises: as ``ClusterRound.finish``.
+        """
+        begun = time.monotonic()
+        infos = on_all(self._rounds, Round.seal)
+        total = sum(info.num_submissions for info in infos)
+        if only is not None:
+            there = {each.client_id for part in on_all(self._rounds, Round.submissions) for each in part}
+            missing = sorted(only - there)
+            if missing:
+                raise FailedPreconditionError(f"{self._name} has no submission of client {missing[0]!r}")
+            total = len(only)
+        self._check_number(total)
+        sealed = time.monotonic()
+        self.times = {"seal": sealed - begun, "plan": 0.0, "reduce": 0.0}
+        if total == 0:
+            result_of_nothing(self._name, self._spec)
+            return infos, {} if store is None else {tensor.name: [] for tensor in self._spec.tensors}
+        if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
+            self._check_homes()  # partials do not tell whose submissions they have
+        counts = tuple(info.num_submissions for info in infos)
+        plans = {tensor.name: self._ranges(tensor, infos, only) for tensor in self._spec.tensors}
+        planned = time.monotonic()
+        tasks = []
+        for index, tensor in enumerate(self._spec.tensors):
+            # Which rows are cut is known when all ranges are there: such a result is written afterwards.
+            is_written = store is not None and not is_cut(self._spec, tensor)
+            tasks += [
+                RangeTask(
+                    self._name,
+                    range_spec(self._spec, tensor),
+                    keys,
+                    counts,
+                    self._plan.threads,
+                    only,
+                    self._plan.device,
+                    store.of(index, keys, number) if is_written and store is not None else None,
+                    self._plan.memory_limit,
+                )
+                for number, keys in enumerate(plans[tensor.name])
+            ]
+        done = iter(self._executor.run(tasks))
+        parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
+        self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
+        return infos, parts
+
+    def _check_homes(self) -> None:
+        homes: dict[str, int] = {}
+        for server, part in enumerate(on_all(self._rounds, Round.submissions)):
+            for each in part:
+                if homes.setdefault(each.client_id, server) != server:
+                    raise two_homes(self._name, each.client_id, homes[each.client_id], server)
+
+    def _check_number(self, total: int) -> None:
+        least, most = self._spec.min_submissions, self._spec.max_submissions
+        if total < least:
+            reason = f"closed with {total} submissions, below min_submissions {least}"
+            raise RoundFailedError(f"{self._name} failed: FAILED_PRECONDITION: {reason}", "failed")
+        if most is not None and total > most:
+            reason = f"the servers have {total} submissions, beyond max_submissions {most}"
+            raise RoundFailedError(f"{self._name} failed: RESOURCE_EXHAUSTED: {reason}", "failed")
+
+    def _ranges(self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None) -> list[KeyRange]:
+        """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted."""
+        row_bytes = 8 + tensor.row_width * DTYPES[tensor.dtype]
+        if tensor.layout == "dense":
+            num_rows = tensor.num_rows * sum(info.num_submissions for info in infos)
+            return cuts_of_rows(tensor.num_rows, self._plan.number_of_ranges(num_rows * row_bytes))
+        every = max(1, sum(info.num_tuples for info in infos) // _SAMPLE)
+        # A sample of what is merged on arrival merges it, and then nobody can be left out.
+        if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self._spec, tensor)):
+            return [(0, None)]
+        sample = np.concatenate(on_all(self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every)))
+        num_keys = len(sample) * every
+        if merges_on_arrival(self._spec, tensor):
+            # A partial has sums of 8 or 16 bytes, counts and weights. It is held as it came, as rows, and combined.
+            num_bytes, limit = num_keys * (20 + 16 * tensor.row_width), self._plan.memory_limit
+            return cuts_of_sample(sample, self._plan.number_of_ranges(num_bytes, None if limit is None else limit // 6))
+        return cuts_of_sample(sample, self._plan.number_of_ranges(num_keys * row_bytes))
+
+
+def result_of_nothing(name: str, spec: RoundSpec) -> Result:
+    """Returns the result of a round without submissions, or raises ``RoundFailedError``."""
+    alone = dataclasses.replace(spec, result_ttl=None)
+    try:
+        return aggregate({}, alone)
+    except FailedPreconditionError as error:
+        raise RoundFailedError(f"{name} failed: {error.code.name}: {error}", "failed") from None
