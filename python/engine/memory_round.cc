@@ -17,6 +17,7 @@
 #include "python/engine/outputs.h"
 #include "python/engine/specs.h"
 #include "service/rounds/round_name.h"
+#include "service/rounds/sealed_reader.h"
 #include "service/rounds/submission_batch.h"
 
 namespace sparseagg::python {
@@ -164,9 +165,10 @@ py::tuple MemoryRound::Inspect(const std::vector<std::string>& names) const {
   tensors.reserve(names.size());
   for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
   std::sort(tensors.begin(), tensors.end());
-  Round::InspectionPage all;
+  service::InspectionPage all;
   do {
-    const auto page = CallWithoutGil([&] { return round_->Inspect(tensors, kInspectedBytes, all.next_page_token); });
+    const auto page = CallWithoutGil(
+        [&] { return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token); });
     all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
     all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
     all.overlap.insert(all.overlap.end(), page.overlap.begin(), page.overlap.end());

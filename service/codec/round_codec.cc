@@ -132,7 +132,7 @@ uint64_t MostLeafBytes(const RoundConfig& config) {
 
 uint64_t MostReceiptBytes(const RoundConfig& config) { return 16384 + MostLeafBytes(config); }
 
-void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
+void EncodeReceipt(absl::string_view round_name, const std::string& client_id, SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire) {
   wire->set_round(std::string(round_name));
   wire->set_client_id(client_id);
@@ -144,8 +144,8 @@ void EncodeReceipt(absl::string_view round_name, const std::string& client_id, R
   for (const Sha256Digest& digest : receipt.path) wire->add_path(digest.data(), digest.size());
 }
 
-void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire) {
-  for (Round::BundleChunk& chunk : page.chunks) {
+void EncodeBundle(BundlePage page, v1::ExportRoundResponse* wire) {
+  for (BundleChunk& chunk : page.chunks) {
     v1::ExportedChunk* const each = wire->add_chunks();
     each->set_client_id(std::move(chunk.client_id));
     each->set_submission_id(std::move(chunk.submission_id));
@@ -157,7 +157,7 @@ void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire) {
   wire->set_next_page_token(std::move(page.next_page_token));
 }
 
-void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire) {
+void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire) {
   wire->set_num_clients(page.num_clients);
   wire->set_first_row(page.first_row);
   for (const std::string& client_id : page.client_ids) wire->add_client_ids(client_id);

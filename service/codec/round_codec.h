@@ -12,6 +12,8 @@
 #include "service/codec/page_format.h"
 #include "service/rounds/result_pages.h"
 #include "service/rounds/round.h"
+#include "service/rounds/round_bundle.h"
+#include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
@@ -37,10 +39,10 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
 // refusals.
 uint64_t MostRoundBytes(const RoundConfig& config, size_t num_refusals);
 void EncodeSubmission(const ListedSubmission& submission, bool with_leaf, v1::Submission* wire);
-void EncodeReceipt(absl::string_view round_name, const std::string& client_id, Round::SubmissionReceipt receipt,
+void EncodeReceipt(absl::string_view round_name, const std::string& client_id, SubmissionReceipt receipt,
                    v1::SubmissionReceipt* wire);
-void EncodeBundle(Round::BundlePage page, v1::ExportRoundResponse* wire);
-void EncodeInspection(const Round::InspectionPage& page, v1::InspectRoundResponse* wire);
+void EncodeBundle(BundlePage page, v1::ExportRoundResponse* wire);
+void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire);
 void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
 // Returns: about the most memory of the message of one submission, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;

@@ -82,7 +82,7 @@ class AggregateReactor final
     if (request.has_spec()) return Open(request);
     if (!request.has_chunk()) return absl::InvalidArgumentError("the message has no chunk");
     RETURN_IF_ERROR(CheckId(message.head().client_id(), "client_id"));
-    round_->RecordMessage(size, read_time_, begin - received_at_, parsing);
+    round_->meter().RecordMessage(size, read_time_, begin - received_at_, parsing);
     return InClient(message.head().client_id(), TakeChunk(message));
   }
 

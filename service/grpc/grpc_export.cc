@@ -15,6 +15,7 @@
 #include "service/grpc/call_reactor.h"
 #include "service/grpc/grpc_service.h"
 #include "service/handlers/call_log.h"
+#include "service/rounds/sealed_reader.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
@@ -30,16 +31,16 @@ struct Submissions {
   static constexpr uint64_t kDefaultPageBytes = std::numeric_limits<uint64_t>::max();
 
   void Open(const Request& request) { query.sample_every = request.sample_every(); }
-  uint64_t PageBytes(const Round& round) const { return round.ExportPageBytes(query); }
+  uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
-    ASSIGN_OR_RETURN(ExportPage exported, round.Export(query, page_token));
+    ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
     page_token = exported.next_page_token;
     v1::ExportedSubmissions message;
     EncodeExport(round.config().tensors[query.tensor], std::move(exported), &message);
     return Serialize(message, page);
   }
 
-  Round::ExportQuery query;
+  ExportQuery query;
 };
 
 // What ExportPartial sends.
@@ -49,9 +50,9 @@ struct Partial {
   static constexpr uint64_t kDefaultPageBytes = uint64_t{4} << 20;
 
   void Open(const Request&) {}
-  uint64_t PageBytes(const Round& round) const { return round.PartialPageBytes(query); }
+  uint64_t PageBytes(const Round& round) const { return SealedReader::PartialPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
-    ASSIGN_OR_RETURN(Round::PartialPage exported, round.ExportPartial(query, page_token));
+    ASSIGN_OR_RETURN(PartialPage exported, SealedReader(round).ExportPartial(query, page_token));
     page_token = exported.next_page_token;
     v1::ExportedPartial message;
     message.set_blocks(std::move(exported.blocks));
@@ -59,7 +60,7 @@ struct Partial {
     return Serialize(message, page);
   }
 
-  Round::PartialQuery query;
+  PartialQuery query;
 };
 
 // A call of one of the two: all pages, one after the other, each made when in-flight memory for it is reserved. A page

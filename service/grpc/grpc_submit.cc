@@ -184,7 +184,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
     }
     RETURN_IF_ERROR(service_.methods().CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->RecordMessage(received.size, received.read_time, received.queued, received.parsing);
+    round_->meter().RecordMessage(received.size, received.read_time, received.queued, received.parsing);
     return round_->Append(*upload_, decoded);
   }
 
@@ -212,10 +212,10 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
 
   // Ends the call of a committed submission as soon as the submission survives what it is to survive.
   void AcknowledgeWhenDurable() {
-    if (!round_->IsStored()) return EndSubmission(absl::OkStatus());
+    if (!round_->journal().IsActive()) return EndSubmission(absl::OkStatus());
     // An abort has come, but the commit was quicker: its outcome counts, and this step must not end before.
-    if (!arbiter_.BeginSteps()) return EndSubmission(round_->AwaitDurable());
-    round_->WhenDurable([self = self_](const absl::Status& durable) {
+    if (!arbiter_.BeginSteps()) return EndSubmission(round_->journal().AwaitDurable());
+    round_->journal().WhenDurable([self = self_](const absl::Status& durable) {
       FailPoint("before_acknowledgement");
       self->EndSubmission(durable);
       self->EndStep();

@@ -27,7 +27,7 @@ void PageWriter::Prepare(OnPrepared on_prepared) {
 }
 
 void PageWriter::OnWritten() {
-  pages_->round().RecordPageTaken(server_.clock.Monotonic() - write_began_);
+  pages_->round().meter().RecordPageTaken(server_.clock.Monotonic() - write_began_);
   reservation_.Release();
 }
 

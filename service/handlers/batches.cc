@@ -31,10 +31,10 @@ absl::Status AggregationMethods::SubmitBatch(const Caller& caller, LargeRequest 
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTarget(caller, batch.round()));
-  round->RecordMessage(size, request.read_time, begin - request.received_at, clock.Monotonic() - begin);
+  round->meter().RecordMessage(size, request.read_time, begin - request.received_at, clock.Monotonic() - begin);
   BatchOutcome outcome =
       service::SubmitBatch(*round, client_ids, batch.submission_id(), [&]() -> const Chunk& { return batch.Next(); });
-  RETURN_IF_ERROR(round->AwaitDurable());
+  RETURN_IF_ERROR(round->journal().AwaitDurable());
   v1::SubmitBatchResponse answer;
   answer.set_codes(std::move(outcome.codes));
   answer.set_num_duplicates(outcome.num_duplicates);

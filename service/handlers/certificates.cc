@@ -9,6 +9,7 @@
 #include "service/codec/serialize.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/call_log.h"
+#include "service/rounds/round_bundle.h"
 
 namespace sparseagg::service {
 void AggregationMethods::GetCertificate(const Call& call) {
@@ -36,10 +37,10 @@ void AggregationMethods::GetReceipt(const Call& call) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
                      FindRoundOf(request.client_id(), self.caller(), request.round()));
     return PlannedAnswer{MostReceiptBytes(round->config()), [&self, round, request]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionReceipt receipt,
+                           ASSIGN_OR_RETURN(SubmissionReceipt receipt,
                                             round->GetReceipt(request.client_id(), request.submission_id()));
                            // A promise is worth something only if a restart keeps the submission.
-                           RETURN_IF_ERROR(round->AwaitDurable());
+                           RETURN_IF_ERROR(round->journal().AwaitDurable());
                            v1::SubmissionReceipt answer;
                            EncodeReceipt(RoundName(round->config()), request.client_id(), std::move(receipt), &answer);
                            return Serialize(answer, self.response());
@@ -57,7 +58,7 @@ void AggregationMethods::ExportRound(const Call& call) {
     // Twice: the page, and its message.
     const uint64_t most = 2 * (page_bytes + server_.limits.max_message_bytes);
     return PlannedAnswer{most, [&self, round, page_bytes, token = request.page_token()]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::BundlePage page, round->ReadBundle(page_bytes, token));
+                           ASSIGN_OR_RETURN(BundlePage page, ReadBundle(*round, page_bytes, token));
                            v1::ExportRoundResponse answer;
                            EncodeBundle(std::move(page), &answer);
                            return Serialize(answer, self.response());

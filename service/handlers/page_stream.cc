@@ -40,7 +40,7 @@ void PageStream::Next(v1::ResultPage* page) {
   const RowInterval now = FirstPage(result, rows, page_bytes_);
   const absl::Duration begin = round_->clock().Monotonic();
   EncodePage(round_->config().tensors[tensor], result, now, format_, is_first_of_tensor_, page);
-  round_->RecordPage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
+  round_->meter().RecordPage(page->ByteSizeLong(), round_->clock().Monotonic() - begin);
   rows.begin = now.end;
   is_first_of_tensor_ = rows.begin == rows.end;
   if (is_first_of_tensor_) {

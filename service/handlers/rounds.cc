@@ -117,7 +117,7 @@ void AggregationMethods::CreateRound(const Call& call) {
                            config.tenant = self.caller().identity().tenant;
                            const std::string id = config.id;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
-                           RETURN_IF_ERROR(round->AwaitDurable());
+                           RETURN_IF_ERROR(round->journal().AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "CreateRound", id);
                            return Respond(*round, self);
                          }};
@@ -158,7 +158,7 @@ void AggregationMethods::SealRound(const Call& call) {
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round, name = request.name()]() -> absl::Status {
                            RETURN_IF_ERROR(CheckNotOfStream(*round, "sealed"));
                            RETURN_IF_ERROR(round->Seal());
-                           RETURN_IF_ERROR(round->AwaitDurable());
+                           RETURN_IF_ERROR(round->journal().AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "SealRound", name);
                            return Respond(*round, self);
                          }};
@@ -172,7 +172,7 @@ void AggregationMethods::CloseRound(const Call& call) {
       [](const Caller& caller, const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
         RETURN_IF_ERROR(CheckNotOfStream(round, "closed; CutStream cuts it"));
         RETURN_IF_ERROR(round.Close());
-        RETURN_IF_ERROR(round.AwaitDurable());
+        RETURN_IF_ERROR(round.journal().AwaitDurable());
         LogCall(LogLevel::kInfo, caller, "CloseRound", request.name());
         return absl::OkStatus();
       });
@@ -209,7 +209,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
                            } else {
                              RETURN_IF_ERROR(round->CloseWithOnly(clients));
                            }
-                           RETURN_IF_ERROR(round->AwaitDurable());
+                           RETURN_IF_ERROR(round->journal().AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "CloseRound", request.name());
                            return Respond(*round, self);
                          }};
@@ -221,7 +221,7 @@ void AggregationMethods::CancelRound(const Call& call) {
     RETURN_IF_ERROR(CheckNotOfStream(round, "cancelled"));
     RETURN_IF_ERROR(CheckReason(request.reason()));
     RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
-    RETURN_IF_ERROR(round.AwaitDurable());
+    RETURN_IF_ERROR(round.journal().AwaitDurable());
     LogCall(LogLevel::kInfo, caller, "CancelRound", request.name());
     return absl::OkStatus();
   };
@@ -271,7 +271,7 @@ void AggregationMethods::DeleteRound(const Call& call) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
     if (!HasEnded(round->state())) RETURN_IF_ERROR(CheckNotOfStream(*round, "deleted before it has ended"));
     RETURN_IF_ERROR(registry_.Delete(self.caller().identity().tenant, round->config().id).status());
-    RETURN_IF_ERROR(round->AwaitDurable());
+    RETURN_IF_ERROR(round->journal().AwaitDurable());
     LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.name());
     return Serialize(google::protobuf::Empty(), self.response());
   };

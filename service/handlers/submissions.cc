@@ -10,6 +10,7 @@
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/call_log.h"
 #include "service/handlers/list_size.h"
+#include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {
 void AggregationMethods::ListSubmissions(const Call& call) {
@@ -38,8 +39,7 @@ void AggregationMethods::ListSubmissions(const Call& call) {
     const uint64_t withdrawn = with_leaves ? snapshot.num_withdrawn : 0;
     return PlannedAnswer{(most + withdrawn) * bytes_each,
                          [&self, round, most, with_leaves, token = request.page_token()]() -> absl::Status {
-                           ASSIGN_OR_RETURN(Round::SubmissionPage page,
-                                            round->ListSubmissions(most, token, with_leaves));
+                           ASSIGN_OR_RETURN(SubmissionPage page, round->ListSubmissions(most, token, with_leaves));
                            v1::ListSubmissionsResponse list;
                            for (const ListedSubmission& submission : page.submissions) {
                              EncodeSubmission(submission, with_leaves, list.add_submissions());
@@ -68,9 +68,10 @@ void AggregationMethods::InspectRound(const Call& call) {
     tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
     // Before the reservation of the response, which may be granted on another thread. The page has one of its own.
     LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.name());
-    ASSIGN_OR_RETURN(Round::InspectionPage computed,
-                     round->Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
-    const auto page = std::make_shared<Round::InspectionPage>(std::move(computed));
+    ASSIGN_OR_RETURN(
+        InspectionPage computed,
+        SealedReader(*round).Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
+    const auto page = std::make_shared<InspectionPage>(std::move(computed));
     return PlannedAnswer{2 * page->MemoryBytes(), [&self, page]() -> absl::Status {
                            v1::InspectRoundResponse response;
                            EncodeInspection(*page, &response);
@@ -97,7 +98,7 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     } else {
       ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
     }
-    RETURN_IF_ERROR(round->AwaitDurable());
+    RETURN_IF_ERROR(round->journal().AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());
     return Serialize(answer, self.response());

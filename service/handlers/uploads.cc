@@ -61,10 +61,10 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
     round->RefuseNamed(client_id, head.submission_id(), head.upload_tag(), decoded.status());
     return decoded.status();
   }
-  round->RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
+  round->meter().RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
   ASSIGN_OR_RETURN(const UploadProgress progress,
                    round->PutChunk(client_id, head.submission_id(), *decoded, head.upload_tag()));
-  if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());
+  if (progress.committed) RETURN_IF_ERROR(round->journal().AwaitDurable());
   EncodeStatus(head, progress, &answer);
   return Serialize(answer, response);
 }
@@ -88,7 +88,7 @@ void AggregationMethods::CommitSubmission(const Call& call) {
                        [call, encode, round](const absl::StatusOr<Receipt>& receipt) {
                          const absl::Status encoded = ToStatus([&] { return encode(receipt); });
                          if (!encoded.ok()) return call->Finish(encoded);
-                         round->WhenDurable([call](const absl::Status& durable) {
+                         round->journal().WhenDurable([call](const absl::Status& durable) {
                            FailPoint("before_commit_answer");
                            call->Finish(durable);
                          });
@@ -111,7 +111,7 @@ void AggregationMethods::GetUploadStatus(const Call& call) {
                      FindTargetOf(request.client_id(), self.caller(), request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
                      round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
-    if (progress.committed) RETURN_IF_ERROR(round->AwaitDurable());
+    if (progress.committed) RETURN_IF_ERROR(round->journal().AwaitDurable());
     v1::UploadStatus answer;
     EncodeStatus(request, progress, &answer);
     answer.set_client_id(request.client_id());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "host/base/content_hash.h"
 
@@ -37,6 +38,13 @@ struct ListedSubmission : Receipt {
   std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
+};
+
+// Some submissions of a round.
+struct SubmissionPage {
+  std::vector<ListedSubmission> submissions;  // in ascending order of client ids
+  std::string next_page_token;                // empty on the last page
+  std::vector<std::string> withdrawn_leaves;  // on the last page: of the submissions that were withdrawn
 };
 
 }  // namespace sparseagg::service

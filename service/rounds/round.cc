@@ -60,7 +60,7 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
       journal_(std::make_shared<RoundJournal>(config_->id.empty() ? nullptr : services.store)),
       tenant_(services.tenants.Of(config_->tenant)),
       is_restored_(create_time.has_value()),
-      activity_(config_->HasPrivacy() ? nullptr : &tenant_.activity),
+      meter_(*config_, tenant_, services.metrics, is_restored_),
       waits_(services.clock, services.timer),
       frozen_waits_(services.clock, services.timer),
       sum_(*config_, &tenant_.budget),
@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
     return OpenLimitError(tenant.open_rounds, "open_rounds", "rounds", services.metrics);
   }
   Permit permit(&tenant.open_rounds);
-  RETURN_IF_ERROR(CheckCertifies(config, services));
+  RETURN_IF_ERROR(RoundCertificate::Check(config, services));
   if (config.has_certificate && config.leaf_salt_key.empty()) {
     ASSIGN_OR_RETURN(config.leaf_salt_key, services.certifier->MakeSaltKey(config.tenant, config.id));
   }
@@ -219,11 +219,10 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   }
 
   services_.timer.Cancel(deadline_timer_);
-  services_.metrics.ObserveFinish(life_.End(state, std::move(failure), std::move(reason), time_to_expiry, now));
+  meter_.CountEnd(life_.End(state, std::move(failure), std::move(reason), time_to_expiry, now));
   if (state == RoundState::kCancelled) committed_.DropAll();
   DiscardUploadsLocked(status);
   open_permit_.Release();
-  if (!is_restored_ && !config_->id.empty() && !config_->IsIntake()) ++tenant_.activity.ended_rounds;
 }
 
 void Round::AnnounceEnd() {
@@ -251,8 +250,8 @@ void Round::FinishIfReady() {
 StateRecord Round::RecordState() const {
   MutexLock lock(&mu_);
   StateRecord record = life_.Record();
-  record.certificate = certificate_.envelope;
-  record.certificate_content = certificate_.content;
+  record.certificate = certificate_.issued().envelope;
+  record.certificate_content = certificate_.issued().content;
   return record;
 }
 
@@ -280,7 +279,7 @@ bool Round::Finish() {
   sum_.Free();
   if (results.ok() && !durable.ok()) results = durable;
   if (is_wanted && config_->has_certificate) results = Certify(std::move(results));
-  if (is_wanted) RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
+  if (is_wanted) meter_.RecordStage(RoundStage::kMerge, services_.clock.Monotonic() - begin, begin - closed_at, 0);
 
   MutexLock lock(&mu_);
   const bool ends = life_.state() == RoundState::kFinalizing;  // not cancelled meanwhile
@@ -306,8 +305,7 @@ RoundSnapshot Round::Snapshot() const {
   snapshot.num_uploads = uploads_.size();
   snapshot.num_refused = num_refused_;
   snapshot.recent_refusals = recent_refusals_.list();
-  snapshot.timeline.stages = stages_.Read();
-  snapshot.timeline.add = absl::Nanoseconds(add_ns_.load(std::memory_order_relaxed));
+  meter_.Fill(snapshot.timeline);
   return snapshot;
 }
 

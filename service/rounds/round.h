@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -19,21 +19,19 @@
 #include "absl/types/span.h"
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
-#include "host/inspect/inner_products.h"
 #include "service/admission/count_limit.h"
-#include "service/base/round_stage.h"
 #include "service/base/timer.h"
-#include "service/rounds/certifier.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
+#include "service/rounds/round_certificate.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
 #include "service/rounds/round_life.h"
+#include "service/rounds/round_meter.h"
 #include "service/rounds/round_services.h"
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/round_sum.h"
 #include "service/rounds/round_waits.h"
-#include "service/rounds/row_export.h"
 #include "service/rounds/stream_commits.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
@@ -46,7 +44,7 @@ namespace sparseagg::service {
 //
 //   state        entered by                                           then
 //   OPEN         Open                                                 uploads are taken and committed
-//   SEALED       Seal                                                 Inspect and Export read the submissions
+//   SEALED       Seal                                                 a SealedReader reads the submissions
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
 //   DONE         the result is there                                  GetResults returns the result
@@ -72,8 +70,9 @@ namespace sparseagg::service {
 // Owned by shared_ptr: Registry keeps the round until it expires or is deleted (a deletion cancels it); calls and
 // posted tasks keep it while they use it.
 //
-// Parts of their own: RoundLife, UploadTable and SubmissionTable (guarded by mu_), RoundSum (by merge_mu_), RoundWaits
-// (with its own lock). This class does what concerns several of them.
+// Parts of their own: RoundLife, UploadTable, SubmissionTable and RoundCertificate (guarded by mu_), RoundSum (by
+// merge_mu_), RoundJournal, RoundMeter and RoundWaits (thread-safe). This class does what concerns several of them.
+// SealedReader and ReadBundle read a round without being part of it.
 //
 // Thread-safe. Append, PutChunk, Commit and CommitNamed decode, sort, merge and wait for each other: call them on the
 // worker pool unless their input is small. The round makes chunks and commit of one upload run one after another. Other
@@ -111,25 +110,25 @@ class Round : public std::enable_shared_from_this<Round> {
   RoundState state() const;
   size_t num_recent_refusals() const;
   absl::Time create_time() const { return create_time_; }
+  MemoryBudget& budget() const { return tenant_.budget; }
+  // For those who bring messages to the round, or take pages of its result.
+  RoundMeter& meter() const { return meter_; }
   // Errors: FAILED_PRECONDITION unless the round is DONE.
   absl::StatusOr<Results> GetResults() const;
 
   // ---- the store ----
 
   // Writes a new round to the store, and from now on what happens to it. `number`: in the store. Without a call of it
-  // or of ResumeJournal nothing is stored, and WhenDurable and AwaitDurable answer at once.
+  // or of ResumeJournal nothing is stored, and the journal's WhenDurable and AwaitDurable answer at once.
   absl::Status StartJournal(uint64_t number);
   // Errors: FAILED_PRECONDITION: the round is private, and was created with another noise key.
   absl::Status CheckNoiseKey(absl::string_view noise_key_id) const;
   // Removes the round from the store.
   absl::Status DeleteStored() { return journal_->Delete(); }
-  // True if answers have to wait for WhenDurable.
-  bool IsStored() const { return journal_->IsActive(); }
-  // Calls `done` once, when all changes to the round until now are as safe as the server's --durability promises. A
-  // change is acknowledged only then. `done` runs before the return, or on the store's thread: it must be short.
-  void WhenDurable(Store::OnDurable done) const { journal_->WhenDurable(std::move(done)); }
-  // The same, but waits. Blocks: for about two syncs of the disk.
-  absl::Status AwaitDurable() const { return journal_->AwaitDurable(); }
+  // A change to the round is acknowledged only when the journal is as safe as the server's --durability promises, which
+  // WhenDurable and AwaitDurable tell. `done` of WhenDurable runs before the return, or on the store's thread: it must
+  // be short. AwaitDurable blocks for about two syncs of the disk.
+  const RoundJournal& journal() const { return *journal_; }
 
   // A restart opens a stored round in this order, on one thread, before the server listens:
   // Open, RestoreSubmission or RestoreReceipt for each submission, RestoreUpload for each upload of an open round,
@@ -228,7 +227,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::Status RecordCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
     return journal_->PutCut(version, record, oldest);
   }
-  // Makes WhenDurable and AwaitDurable wait for what `other` has written until now, too.
+  // Makes the journal wait for what `other` has written until now, too.
   void FollowWrites(const Round& other) { journal_->Follow(other.journal_->latest()); }
   // Returns: the latest version of the intake's stream that is DONE; nullopt of any other round.
   std::optional<uint64_t> LatestVersion() const {
@@ -243,20 +242,11 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> AddStreamCommit(const StreamUpload& upload, const std::string& key, const StreamPlace& place);
   // A version: closes it, now or, if the store does not take that, as soon as it does.
   void CloseVersion();
-  // A version: calls `take` for each committed submission, by key.
-  // Returns: the submission with this key, or nothing.
+  // A version. Returns: the submission with this key, or nothing.
   std::optional<CommittedSubmission> FindCommitted(const std::string& key) const;
-  void ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const;
-  // The intake: as a refused upload. Counts it.
-  void CountStreamRefusal(absl::string_view client_id, const absl::Status& status);
 
   // ---- committed submissions ----
 
-  struct SubmissionPage {
-    std::vector<ListedSubmission> submissions;  // in ascending order of client ids
-    std::string next_page_token;                // empty on the last page
-    std::vector<std::string> withdrawn_leaves;  // on the last page: of the submissions that were withdrawn
-  };
   // Returns: up to `page_size` committed submissions from the token on; from the first one on if the token is empty.
   // None if the round is CANCELLED. Requires: page_size > 0. Errors: INVALID_ARGUMENT: not a token of this round.
   // Cost: O(page_size), under the lock of the round's state.
@@ -272,6 +262,11 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already.
   // Blocks: while a commit adds its submission.
   absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+  // Calls `read` with the committed submissions. It must be short, and must not call the round.
+  void ReadCommitted(absl::FunctionRef<void(const SubmissionTable::Map&)> read) const;
+  // Returns: the result of `read`, which gets the sum; the sum of a closed round may have no aggregation any more. Used
+  // by SealedReader. Blocks: while a commit adds its submission. Commits and the close wait for `read`.
+  absl::Status ReadSum(absl::FunctionRef<absl::Status(RoundSum&)> read);
 
   // ---- certificate ----
 
@@ -279,36 +274,11 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: FAILED_PRECONDITION: the round has not ended, or has no certificate. Of Store: the certificate could not be
   // stored, so that a restart would make another one.
   absl::StatusOr<std::string> GetCertificate() const;
-  struct SubmissionReceipt {
-    std::string leaf;
-    std::string promise;                 // an envelope
-    std::optional<uint64_t> leaf_index;  // nullopt: there is no certificate yet
-    uint64_t tree_size = 0;
-    std::vector<Sha256Digest> path;  // siblings, from the leaf up
-  };
   // `submission_id`: of the commit or of its latest retry; empty: the only one of the client.
   // Errors: FAILED_PRECONDITION: the spec asks for no certificate; or the client has several commits in a version of a
   // stream, and `submission_id` is empty. NOT_FOUND: no such submission of the client counts.
   // Cost: of the first call after the end, the hashes of the whole tree; of every call, a signature.
   absl::StatusOr<SubmissionReceipt> GetReceipt(absl::string_view client_id, absl::string_view submission_id) const;
-
-  struct BundleChunk {
-    std::string client_id;
-    std::string submission_id;
-    std::string bytes;  // a v1.UpdateChunk as its client has sent it
-    bool last = false;
-    std::optional<double> client_weight;
-    std::string leaf;  // in the last chunk
-  };
-  struct BundlePage {
-    std::vector<BundleChunk> chunks;
-    std::string next_page_token;  // empty on the last page
-  };
-  // Returns: chunks of the submissions from the token on; from the first one on if the token is empty. At least one,
-  // unless the round has no submissions, and then as many as fit `max_bytes`.
-  // Errors: FAILED_PRECONDITION: the spec does not allow it, or the round is not DONE. INVALID_ARGUMENT: not a token of
-  // this round. NOT_FOUND: the round was deleted meanwhile. Blocks: for reads of the disk.
-  absl::StatusOr<BundlePage> ReadBundle(uint64_t max_bytes, absl::string_view page_token) const;
 
   // ---- life cycle ----
 
@@ -338,65 +308,6 @@ class Round : public std::enable_shared_from_this<Round> {
   using ClientWeight = std::pair<std::string, double>;
   absl::Status CloseWithWeights(absl::Span<const ClientWeight> weights);
 
-  // Rows of the lower triangles of two symmetric matrices over the submissions, in ascending order of client ids: see
-  // InnerProducts. Row j has the columns 0 to j.
-  struct InspectionPage {
-    uint64_t num_clients = 0;
-    uint64_t first_row = 0;
-    std::vector<std::string> client_ids;  // of the rows of the page
-    std::vector<double> gram;             // row after row
-    std::vector<uint64_t> overlap;
-    std::string next_page_token;               // empty on the last page
-    std::shared_ptr<Reservation> reservation;  // of MemoryBytes()
-
-    uint64_t MemoryBytes() const;
-  };
-  static constexpr uint64_t kMaxInspected = 4096;  // submissions
-  // Returns: the first rows from the token on; from the first one on if the token is empty. As many as fit `max_bytes`
-  // and a second or so; at least one, unless the round has no submissions.
-  // `tensors`: of the spec, in ascending order; empty: all of floats with values.
-  // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, more than kMaxInspected submissions, or
-  // not a token of this round. FAILED_PRECONDITION: the round is not sealed, or not any more; or submissions of a
-  // tensor are merged already. RESOURCE_EXHAUSTED: no memory. Blocks: while it computes. Other calls to the round wait
-  // for it only while it sorts submissions, the first time.
-  absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token);
-
-  // Which submissions to export.
-  struct ExportQuery {
-    size_t tensor = 0;
-    KeyInterval keys;
-    uint64_t max_bytes = 0;     // of ids, keys and values in a page
-    uint64_t sample_every = 0;  // n > 0: only every n-th key, and no ids and values
-  };
-  // Returns: a page of the submissions in ascending order of client ids, from the token on; from the first one on if
-  // the token is empty. A page has the rows or the end of one submission at least, unless the round has none. Errors:
-  // INVALID_ARGUMENT: not a token of this round, or a range that ends before it begins. FAILED_PRECONDITION: the round
-  // is not sealed, or not any more; submissions of the tensor are merged already; clip.l2 or privacy applies; or as of
-  // AppendRows. RESOURCE_EXHAUSTED: no memory. Blocks: the first time, while it sorts the submissions of the tensor;
-  // other calls to the round wait, too. Cost: besides the page, O(n log n) in the number n of submissions.
-  absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
-  // Which rows to export of a partial.
-  struct PartialQuery {
-    size_t tensor = 0;
-    KeyInterval keys;
-    uint64_t max_bytes = 0;  // of a page
-  };
-  struct PartialPage {
-    std::string blocks;           // one block of host/partial.h
-    std::string next_page_token;  // empty on the last page
-  };
-  // Returns: a page of what the submissions add up to, in ascending order of keys, from the token on. A page has one
-  // row at least, or the end of the range. Errors: INVALID_ARGUMENT: not a token of this round, or a range that ends
-  // before it begins. FAILED_PRECONDITION: the round is not sealed, or not any more; or as of
-  // Aggregation::CheckExportsPartial; or the round keeps its submissions. OUT_OF_RANGE: as of
-  // Aggregation::ExportPartial. Blocks: the first time, while it merges what is pending; other calls wait, too.
-  absl::StatusOr<PartialPage> ExportPartial(const PartialQuery& query, absl::string_view page_token);
-  // Returns: an upper bound of the bytes of a page.
-  uint64_t PartialPageBytes(const PartialQuery& query) const;
-
-  // Returns: an upper bound of the bytes of a page.
-  uint64_t ExportPageBytes(const ExportQuery& query) const;
-
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
@@ -421,20 +332,6 @@ class Round : public std::enable_shared_from_this<Round> {
     frozen_waits_.Release();
   }
 
-  // ---- timeline ----
-
-  // Records a message before its Append: its size, the time that the server waited for the client to send it, the time
-  // until a thread took it, and the time of parsing.
-  void RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing);
-  // Records a page of the result that was encoded.
-  void RecordPage(uint64_t bytes, absl::Duration encoding) const {
-    RecordStage(RoundStage::kEncode, encoding, absl::ZeroDuration(), bytes);
-  }
-  // Records how long a written page waited for its reader.
-  void RecordPageTaken(absl::Duration waited) const {
-    stages_.Add(RoundStage::kEncode, absl::ZeroDuration(), waited, 0);
-  }
-
  private:
   Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
         std::optional<absl::Time> create_time);
@@ -457,14 +354,10 @@ class Round : public std::enable_shared_from_this<Round> {
   void NotifyDiscarded();
   void StartUploadTimerLocked(const std::shared_ptr<UploadHandle>& upload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnUploadTimer(const std::shared_ptr<UploadHandle>& upload);
-  static absl::Status ReplacedError(UploadName name);
-  static absl::Status NoUploadError(UploadName name);
   // Errors: RESOURCE_EXHAUSTED: the round has as many submissions as the server allows.
   absl::Status CheckSubmissionLimitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts a refusal in num_refused_ and the metrics, and calls RecordRefusalLocked.
+  // Counts a refusal, and lists it in recent_refusals_.
   void CountRefusedLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lists the refusal in recent_refusals_ and logs it, as far as the tenant's LineLimit allows.
-  void RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // CountRefusedLocked. Returns: `refusal`.
   absl::Status RefuseLocked(absl::string_view client_id, absl::Status refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -476,13 +369,9 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<Receipt> CommitComplete(UploadHandle& handle, Upload& upload);
   // Makes of a complete upload what Add takes. Errors: of Commit.
   absl::StatusOr<PreparedSubmission> Prepare(const UploadHandle& handle, Upload& upload) const;
-  // RESOURCE_EXHAUSTED: with so many submissions more there would be more than max_submissions.
-  absl::Status CheckRoomLocked(uint64_t num_submissions) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Receipt> PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash);
   // Hands a complete upload of the intake of a stream on.
   absl::StatusOr<Receipt> CommitToStream(UploadHandle& handle, Upload& upload, const ContentHash& hash);
-  // Returns: the factor of the weight of a commit to a stream; nullopt: there is none.
-  std::optional<double> FactorOf(const UploadHandle& handle) const;
   // Returns: the answer to a commit that must not be added: a duplicate receipt or an error.
   std::optional<absl::StatusOr<Receipt>> AnswerWithoutAddLocked(const UploadHandle& handle, const ContentHash& hash)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -500,8 +389,6 @@ class Round : public std::enable_shared_from_this<Round> {
   // Records a submission that is in the sum, and closes the round at max_submissions.
   absl::StatusOr<Receipt> RecordLocked(SubmissionTable::Map::node_type record, Receipt receipt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds one operation of a stage to the round's timeline and to the metrics.
-  void RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const;
 
   // round_stream.cc
   // Returns: who takes the commits of an intake; null of any other round. Errors: NOT_FOUND: the stream is gone.
@@ -513,15 +400,8 @@ class Round : public std::enable_shared_from_this<Round> {
   }
   // Returns: the submission of this name that counts, or nothing. Of a round: that of the client.
   std::optional<CommittedSubmission> FindCommittedLocked(UploadName name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Errors: of GetReceipt.
-  absl::StatusOr<SubmissionTable::Map::const_iterator> FindOfClientLocked(absl::string_view client_id,
-                                                                          absl::string_view submission_id) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // SubmissionTable::HasUpload.
   bool HasUploadLocked(UploadName name, absl::string_view tag) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  // Requires: the round is a version.
-  StreamPlace StreamPlaceOf(const SubmissionRecord& record) const;
 
   // round_submissions.cc: the committed submissions, listed and taken out
   // Moves the record of a client to `withdrawn` and takes its submission out of the figures. Allocates nothing.
@@ -540,60 +420,17 @@ class Round : public std::enable_shared_from_this<Round> {
   // Errors: of CloseWithWeights for a round that is closed. `sorted`: by client id.
   absl::Status CheckClosedWithLocked(absl::Span<const ClientWeight* const> sorted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Errors: INVALID_ARGUMENT: the clients are not those with submissions, or a weight is out of range.
-  // FAILED_PRECONDITION: the round has privacy.
-  absl::Status CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Multiplies the weights in the sum by the factors of the committed submissions, if an earlier run has stored some.
   void MultiplyStoredWeightsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_, mu_);
 
-  // round_inspect.cc: inner products of the submissions of a sealed round
-  // Errors: INVALID_ARGUMENT. Returns: the tensors to inspect.
-  absl::StatusOr<std::vector<size_t>> CheckInspected(std::vector<size_t> tensors) const;
-  // Errors: FAILED_PRECONDITION: the round is not sealed, so that it cannot be `verb` ("inspected").
-  absl::Status CheckSealed(absl::string_view verb) const;
-  // Returns: the rows of the tensors, and the clients. `working`: gets the memory of InnerProducts.
-  absl::StatusOr<std::vector<InspectedTensor>> ReadSubmissions(absl::Span<const size_t> tensors,
-                                                               std::vector<std::string>& client_ids,
-                                                               Reservation& working);
-
-  // round_certificate.cc
-  // Errors: FAILED_PRECONDITION: the server cannot certify or export such a round. INVALID_ARGUMENT: it is private.
-  static absl::Status CheckCertifies(const RoundConfig& config, const RoundServices& services);
+  // round_certify.cc
   // Returns: the leaf of the submission in a complete upload; empty if the round has no certificate.
   std::string MakeLeaf(const UploadHandle& handle, const Upload& upload) const;
   // Issues and stores the certificate, before anybody can read the results. Returns: `results`.
   // Errors: DATA_LOSS: an earlier run has certified other submissions or results.
   absl::StatusOr<Results> Certify(absl::StatusOr<Results> results) ABSL_EXCLUSIVE_LOCKS_REQUIRED(merge_mu_);
-  // The clients of the leaves, in the order of the tree, and the tree.
-  struct ProofIndex {
-    std::vector<std::string> client_ids;
-    std::shared_ptr<const CertificateTree> tree;
-  };
-  std::shared_ptr<const ProofIndex> FindProofIndex() const;
-  // round_export.cc: the submissions of a sealed round, for another merge
-  struct ExportPosition {
-    uint64_t submission = 0;  // in ascending order of client ids
-    uint64_t row = 0;         // of its update
-  };
-  struct ExportedClient {
-    std::string id;
-    double weight;
-  };
-  // Errors: of Export, but for the token and for what only the submissions tell.
-  absl::Status CheckExported(const ExportQuery& query) const;
-  // Whether submissions of a tensor are merged as they arrive, and so exported as a partial.
-  bool IsMergedOnArrival(size_t tensor) const {
-    return !config_->keep_submissions && !OrderMatters(config_->tensors[tensor]);
-  }
-  // Returns: a page of every n-th key of the unfinished rows of a tensor.
-  absl::StatusOr<ExportPage> SampleMerged(const ExportQuery& query, absl::string_view page_token);
-  // Errors: INVALID_ARGUMENT: not a token of this round.
-  absl::StatusOr<ExportPosition> ResumeExport(absl::string_view page_token) const;
-  // Reads the rows of all submissions, and up to `max_clients` clients from the `first` one on. `working`: gets the
-  // memory of both.
-  absl::Status ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
-                             std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients, Reservation& working);
+  // Returns: the proofs of the certificate; null if there is none yet.
+  std::shared_ptr<const ProofIndex> FindProofs() const;
 
   // round.cc: life cycle
   absl::Status Start(Permit permit);
@@ -638,11 +475,8 @@ class Round : public std::enable_shared_from_this<Round> {
   const std::shared_ptr<RoundJournal> journal_;
   Tenant& tenant_;
   const bool is_restored_;
-  Activity* const activity_;  // of the tenant; null: nobody may see what this round's clients do
 
-  mutable StageTotals stages_;
-  std::atomic<int64_t> add_ns_{0};  // RoundTimeline::add
-
+  mutable RoundMeter meter_;
   RoundWaits waits_;
   RoundWaits frozen_waits_;  // of WhenFrozen
 
@@ -658,11 +492,7 @@ class Round : public std::enable_shared_from_this<Round> {
   uint64_t next_upload_ ABSL_GUARDED_BY(mu_) = 1;       // UploadHandle::id_
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
   RoundLife life_ ABSL_GUARDED_BY(mu_);
-  // Of a round with a certificate: of submissions that were withdrawn. WithdrawLocked needs room for one more.
-  std::vector<std::string> withdrawn_leaves_ ABSL_GUARDED_BY(mu_);
-  IssuedCertificate certificate_ ABSL_GUARDED_BY(mu_);                     // empty: there is none
-  absl::Status certificate_error_ ABSL_GUARDED_BY(mu_);                    // why the certificate was not stored
-  mutable std::shared_ptr<const ProofIndex> proofs_ ABSL_GUARDED_BY(mu_);  // null until a receipt needs it
+  RoundCertificate certificate_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

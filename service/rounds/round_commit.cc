@@ -10,6 +10,25 @@
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
+namespace {
+
+// Returns: the factor of the weight of a commit to a stream; nullopt: there is none. `place`: nullopt: not to a stream.
+std::optional<double> FactorOf(const RoundConfig& config, const std::optional<StreamPlace>& place) {
+  if (!place.has_value() || !config.stream->has_factors) return std::nullopt;
+  return place->weight;
+}
+
+// RESOURCE_EXHAUSTED: with `num_more` submissions more there would be more than max_submissions.
+absl::Status CheckRoom(const RoundConfig& config, const SubmissionTable& committed, uint64_t num_more) {
+  const uint64_t most = config.max_submissions;
+  if (most == 0 || committed.num_submissions() + num_more <= most) return absl::OkStatus();
+  const std::string already =
+      absl::StrCat("there are ", committed.num_submissions(), " of max_submissions ", most, " submissions already");
+  if (num_more == 1) return absl::ResourceExhaustedError(already);
+  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_more));
+}
+
+}  // namespace
 
 void Round::CommitNamed(const std::string& client_id, const std::string& submission_id, const std::string& tag,
                         const UploadHandle::OnCommit& done) {
@@ -43,8 +62,8 @@ void Round::CommitNamed(const std::string& client_id, const std::string& submiss
 absl::StatusOr<Receipt> Round::AnswerCommitWithoutUploadLocked(UploadName name, const std::string& tag) {
   if (HasUploadLocked(name, tag)) return CountDuplicate(*FindCommittedLocked(name));
   if (!life_.is_open()) return NotOpenErrorLocked();
-  if (uploads_.FindNamed(name) != nullptr) return ReplacedError(name);
-  return NoUploadError(name);
+  if (uploads_.FindNamed(name) != nullptr) return UploadTable::ReplacedError(name);
+  return UploadTable::NoUploadError(name);
 }
 
 absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
@@ -80,7 +99,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
 absl::StatusOr<Receipt> Round::CommitComplete(UploadHandle& handle, Upload& upload) {
   const absl::Duration begin = services_.clock.Monotonic();
   const ContentHash hash = upload.Hash();
-  stages_.Add(RoundStage::kPrepare, services_.clock.Monotonic() - begin, absl::ZeroDuration(), 0);
+  meter_.RecordHash(services_.clock.Monotonic() - begin);
   if (config_->IsIntake()) return CommitToStream(handle, upload, hash);
   {
     MutexLock lock(&mu_);
@@ -98,13 +117,13 @@ absl::StatusOr<Receipt> Round::AnswerRepeatLocked(const UploadHandle& handle) {
   const std::optional<CommittedSubmission> found = FindCommittedLocked({handle.client_id, handle.submission_id});
   if (found.has_value() && found->hash == handle.hash_) return CountDuplicate(*found);
   if (!life_.is_open()) return NotOpenErrorLocked();
-  return NoUploadError({handle.client_id, handle.submission_id});
+  return UploadTable::NoUploadError({handle.client_id, handle.submission_id});
 }
 
 Receipt Round::CountDuplicate(const CommittedSubmission& submission) const {
   Receipt receipt = submission.receipt;
   receipt.duplicate = true;
-  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
+  meter_.CountDuplicate(receipt);
   return receipt;
 }
 
@@ -146,16 +165,6 @@ absl::StatusOr<Receipt> Round::CommitToStream(UploadHandle& handle, Upload& uplo
   return commits->Commit(complete);
 }
 
-std::optional<double> Round::FactorOf(const UploadHandle& handle) const {
-  if (!handle.stream_.has_value() || !config_->stream->has_factors) return std::nullopt;
-  return handle.stream_->weight;
-}
-
-void Round::RecordStage(RoundStage stage, absl::Duration busy, absl::Duration wait, uint64_t bytes) const {
-  stages_.Add(stage, busy, wait, bytes);
-  services_.metrics.ObserveStage(stage, busy);
-}
-
 absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& upload, const ContentHash& hash) {
   const absl::Duration begin = services_.clock.Monotonic();
   Receipt receipt{handle.client_id, handle.submission_id, /*duplicate=*/false, upload.num_tuples(), upload.num_bytes()};
@@ -169,15 +178,13 @@ absl::StatusOr<Receipt> Round::PrepareAndAdd(UploadHandle& handle, Upload& uploa
   upload.reservation().SetTo(prepared.memory_bytes());
   const absl::Duration prepared_at = services_.clock.Monotonic();
   const uint64_t bytes = receipt.num_bytes;
-  RecordStage(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
+  meter_.RecordStage(RoundStage::kPrepare, prepared_at - begin, absl::ZeroDuration(), bytes);
 
   MutexLock merge(&merge_mu_);
   const absl::Duration merge_begin = services_.clock.Monotonic();
   absl::StatusOr<Receipt> added =
       Add(handle, upload, hash, std::move(receipt), std::move(prepared), std::move(tuples), leaf);
-  const absl::Duration adding = services_.clock.Monotonic() - merge_begin;
-  add_ns_.fetch_add(absl::ToInt64Nanoseconds(adding), std::memory_order_relaxed);
-  RecordStage(RoundStage::kMerge, adding, merge_begin - prepared_at, bytes);
+  meter_.RecordAdd(services_.clock.Monotonic() - merge_begin, merge_begin - prepared_at, bytes);
   return added;
 }
 
@@ -187,18 +194,9 @@ absl::StatusOr<PreparedSubmission> Round::Prepare(const UploadHandle& handle, Up
     ASSIGN_OR_RETURN(std::vector<PartialBlock> blocks, upload.TakePartial());
     return aggregation.PreparePartial(std::move(blocks));
   }
-  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(handle)));
+  ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates(FactorOf(*config_, handle.stream_)));
   RETURN_IF_ERROR(upload.reservation().Grow(aggregation.PrepareBytes(updates), "sorting a submission"));
   return aggregation.Prepare(std::move(updates));
-}
-
-absl::Status Round::CheckRoomLocked(uint64_t num_submissions) const {
-  const uint64_t most = config_->max_submissions;
-  if (most == 0 || committed_.num_submissions() + num_submissions <= most) return absl::OkStatus();
-  const std::string already =
-      absl::StrCat("there are ", committed_.num_submissions(), " of max_submissions ", most, " submissions already");
-  if (num_submissions == 1) return absl::ResourceExhaustedError(already);
-  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_submissions));
 }
 
 absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const ContentHash& hash, Receipt receipt,
@@ -208,14 +206,14 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   const bool is_sum = prepared.updates.front()->is_partial();
   const uint64_t num_submissions = prepared.num_submissions;
   const std::optional<double> weight = is_sum ? std::nullopt : std::optional(upload.weight());
-  records.emplace(handle.client_id,
-                  CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "",
-                                      prepared.clip, weight, FactorOf(handle), num_submissions, leaf});
+  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
+                                                        "", "", prepared.clip, weight,
+                                                        FactorOf(*config_, handle.stream_), num_submissions, leaf});
   const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
-    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoomLocked(num_submissions));
+    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoom(*config_, committed_, num_submissions));
   }
   const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
@@ -259,10 +257,8 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
   // Finish waits for its commit.
   if (life_.has_ended()) return NotOpenErrorLocked();
-  services_.metrics.CountSubmission(receipt.duplicate, receipt.num_tuples, receipt.num_bytes);
   const bool is_restoring = is_restored_ && !journal_->IsActive();
-  if (activity_ != nullptr && !is_restoring) ++activity_->submissions;
-  if (record.mapped().clip.is_clipped()) services_.metrics.CountClipped(record.mapped().clip);
+  if (!is_restoring) meter_.CountSubmission(receipt, record.mapped().clip);
   committed_.Insert(std::move(record));
   const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;
   if (most != 0 && life_.is_open() && committed_.num_submissions() >= most) {

@@ -8,6 +8,14 @@
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
+namespace {
+
+// Returns: the place of a stored commit in the log of its stream. `config`: of a version.
+StreamPlace StreamPlaceOf(const RoundConfig& config, const SubmissionRecord& record) {
+  return {config.stream->version, record.position.value_or(0), record.base_version, record.client_weight.value_or(1.0)};
+}
+
+}  // namespace
 
 absl::Status Round::StartJournal(uint64_t number) {
   if (services_.store == nullptr) return absl::OkStatus();
@@ -41,7 +49,7 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
   }
   if (config_->IsVersion()) {
     MutexLock lock(&mu_);
-    upload->stream_ = StreamPlaceOf(record);
+    upload->stream_ = StreamPlaceOf(*config_, record);
     upload->client_of_key_ = record.client_id;
   }
   const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
@@ -55,21 +63,16 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
                                           config_->LogName(), "' are not those that the client committed"));
 }
 
-StreamPlace Round::StreamPlaceOf(const SubmissionRecord& record) const {
-  return {config_->stream->version, record.position.value_or(0), record.base_version,
-          record.client_weight.value_or(1.0)};
-}
-
 void Round::RestoreWithdrawn(std::vector<std::string> leaves) {
   MutexLock lock(&mu_);
-  withdrawn_leaves_ = std::move(leaves);
+  certificate_.RestoreWithdrawn(std::move(leaves));
 }
 
 void Round::RestoreReceipt(const std::string& client_id, const SubmissionRecord& record) {
   Receipt receipt{client_id, record.submission_id, /*duplicate=*/false, record.num_tuples, record.num_bytes};
   if (config_->IsVersion()) {
     receipt.client_id = record.client_id;
-    receipt.stream = StreamPlaceOf(record);
+    receipt.stream = StreamPlaceOf(*config_, record);
   }
   SubmissionTable::Map records;
   records.emplace(client_id, CommittedSubmission{record.hash,
@@ -116,7 +119,7 @@ void Round::RestoreState(const StateRecord& record) {
     MutexLock merge(&merge_mu_);
     MutexLock lock(&mu_);
     if (is_undone && !config_->IsVersion()) MultiplyStoredWeightsLocked();
-    certificate_ = {record.certificate, record.certificate_content};
+    certificate_.Restore({record.certificate, record.certificate_content});
     if (record.name == StateRecord::Name::kSealed) {
       life_.Seal();
       frozen_waits_.End();  // there are none yet; later ones end at once

@@ -24,30 +24,6 @@ std::optional<CommittedSubmission> Round::FindCommittedLocked(UploadName name) c
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
-absl::StatusOr<SubmissionTable::Map::const_iterator> Round::FindOfClientLocked(absl::string_view client_id,
-                                                                               absl::string_view submission_id) const {
-  const SubmissionTable::Map& all = committed_.all();
-  auto found = all.end();
-  if (committed_.Find(client_id, submission_id) != nullptr) {
-    found = all.find(client_id);
-  } else if (config_->IsVersion()) {  // whose keys have a position behind the id, if a client may commit repeatedly
-    const std::string prefix = absl::StrCat(client_id, absl::string_view("\0", 1));
-    for (auto each = all.lower_bound(prefix); each != all.end(); ++each) {
-      if (each->first.compare(0, prefix.size(), prefix) != 0) break;
-      if (!submission_id.empty() && each->second.receipt.submission_id != submission_id) continue;
-      if (found != all.end()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "client '", client_id, "' has several commits in the version; submission_id must say which is meant"));
-      }
-      found = each;
-    }
-  }
-  if (found != all.end()) return found;
-  return absl::NotFoundError(absl::StrCat("client '", client_id, "' has no submission ",
-                                          submission_id.empty() ? "" : absl::StrCat("'", submission_id, "' "),
-                                          "that counts in the round"));
-}
-
 bool Round::HasUploadLocked(UploadName name, absl::string_view tag) const {
   if (!config_->IsIntake()) return committed_.HasUpload(name, tag);
   const std::optional<CommittedSubmission> found = FindCommittedLocked(name);
@@ -72,13 +48,9 @@ absl::StatusOr<Receipt> Round::SubmitToStream(const std::string& client_id, cons
     }
     return commits->Commit(complete);
   });
-  if (!receipt.ok()) CountStreamRefusal(client_id, receipt.status());
-  return receipt;
-}
-
-void Round::CountStreamRefusal(absl::string_view client_id, const absl::Status& status) {
+  if (receipt.ok()) return receipt;
   MutexLock lock(&mu_);
-  CountRefusedLocked(client_id, status);
+  return RefuseLocked(client_id, receipt.status());
 }
 
 absl::Status Round::BeginStreamCommit() {
@@ -129,11 +101,6 @@ std::optional<CommittedSubmission> Round::FindCommitted(const std::string& key) 
   MutexLock lock(&mu_);
   const CommittedSubmission* const found = committed_.Find(key);
   return found == nullptr ? std::nullopt : std::optional(*found);
-}
-
-void Round::ForEachCommitted(const std::function<void(const std::string&, const CommittedSubmission&)>& take) const {
-  MutexLock lock(&mu_);
-  for (const auto& [key, submission] : committed_.all()) take(key, submission);
 }
 
 }  // namespace sparseagg::service

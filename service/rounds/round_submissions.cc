@@ -20,8 +20,8 @@ std::vector<absl::string_view> SortedUnique(absl::Span<const std::string> ids) {
 
 }  // namespace
 
-absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
-                                                             bool with_withdrawn) const {
+absl::StatusOr<SubmissionPage> Round::ListSubmissions(size_t page_size, absl::string_view page_token,
+                                                      bool with_withdrawn) const {
   absl::string_view last_client;
   if (!page_token.empty()) {
     ASSIGN_OR_RETURN(last_client, PlaceOf(page_token, create_time_));
@@ -30,7 +30,7 @@ absl::StatusOr<Round::SubmissionPage> Round::ListSubmissions(size_t page_size, a
   {
     MutexLock lock(&mu_);
     page.submissions = committed_.List(page_token.empty() ? nullptr : &last_client, page_size + 1);
-    if (with_withdrawn && page.submissions.size() <= page_size) page.withdrawn_leaves = withdrawn_leaves_;
+    if (with_withdrawn && page.submissions.size() <= page_size) page.withdrawn_leaves = certificate_.withdrawn();
   }
   if (page.submissions.size() > page_size) {
     page.submissions.pop_back();
@@ -52,7 +52,7 @@ void Round::WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& wi
       RoundSum::SubmissionBytes(client_id, submission.receipt.submission_id, submission.tag, submission.leaf) -
       kept_bytes);
   committed_.Withdraw(client_id, withdrawn);
-  if (kept_bytes > 0) withdrawn_leaves_.push_back(std::move(withdrawn.find(client_id)->second.leaf));
+  if (kept_bytes > 0) certificate_.AddWithdrawn(std::move(withdrawn.find(client_id)->second.leaf));
 }
 
 absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
@@ -78,16 +78,24 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     const CommittedSubmission* const submission = committed_.Find(client_id, submission_id);
     if (submission == nullptr) return false;
     RETURN_IF_ERROR(aggregation->CheckKeepsAll());
-    if (withdrawn_leaves_.size() == withdrawn_leaves_.capacity()) {
-      withdrawn_leaves_.reserve(2 * withdrawn_leaves_.size() + 1);  // for WithdrawLocked
-    }
+    certificate_.ReserveWithdrawn(1);
     RETURN_IF_ERROR(journal_->Write(&Store::WithdrawSubmission,
                                     WithdrawnSubmission{std::string(client_id), submission->upload, submission->leaf}));
     WithdrawLocked(client_id, withdrawn);
   }
   sum_.Remove(index);
-  services_.metrics.CountWithdrawn(1);
+  meter_.CountWithdrawn(1);
   return true;
+}
+
+void Round::ReadCommitted(absl::FunctionRef<void(const SubmissionTable::Map&)> read) const {
+  MutexLock lock(&mu_);
+  read(committed_.all());
+}
+
+absl::Status Round::ReadSum(absl::FunctionRef<absl::Status(RoundSum&)> read) {
+  MutexLock merge(&merge_mu_);
+  return read(sum_);
 }
 
 absl::Status Round::CheckCountedLocked(absl::Span<const absl::string_view> clients) const {
@@ -109,7 +117,7 @@ absl::Status Round::FinalizeWithoutLocked(absl::Span<const uint32_t> left_out,
   const Aggregation* const aggregation = sum_.aggregation();
   if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
   const absl::Status refusal = PrepareToFinalizeLocked();
-  if (config_->has_certificate) withdrawn_leaves_.reserve(withdrawn_leaves_.size() + left_out.size());
+  if (config_->has_certificate) certificate_.ReserveWithdrawn(left_out.size());
   std::vector<WithdrawnSubmission> removed;
   for (size_t i = 0; journal_->IsActive() && i < left_out.size(); ++i) {
     const std::string& client = aggregation->client_ids()[left_out[i]];
@@ -145,7 +153,7 @@ absl::Status Round::CloseWithOnly(absl::Span<const std::string> clients) {
     RETURN_IF_ERROR(FinalizeWithoutLocked(left_out, /*kept=*/{}, withdrawn));
   }
   sum_.Remove(left_out);
-  services_.metrics.CountWithdrawn(left_out.size());
+  meter_.CountWithdrawn(left_out.size());
   return absl::OkStatus();
 }
 

@@ -6,23 +6,10 @@
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
-#include "service/base/log.h"
 #include "service/base/retry_later.h"
-#include "service/base/short_text.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {
-
-absl::Status Round::ReplacedError(UploadName name) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("another upload, with other content or other chunks, has replaced this upload of submission '",
-                   name.second, "' of client '", name.first, "'"));
-}
-
-absl::Status Round::NoUploadError(UploadName name) {
-  return absl::NotFoundError(
-      absl::StrCat("the round has no upload of submission '", name.second, "' of client '", name.first, "'"));
-}
 
 absl::Status Round::CheckSubmissionLimitLocked() const {
   if (config_->submission_limit == 0 || committed_.size() < config_->submission_limit) return absl::OkStatus();
@@ -125,10 +112,9 @@ void Round::NotifyDiscarded() {
   // Read without the lock: a discarded upload does not change any more.
   for (const auto& [id, upload] : discarded) {
     if (upload->counts_as_refused_) {
-      services_.metrics.CountRefused(upload->discard_status_);
-      if (activity_ != nullptr) ++activity_->refused;
+      meter_.CountRefused(upload->client_id, upload->discard_status_);
       MutexLock lock(&mu_);
-      RecordRefusalLocked(upload->client_id, upload->discard_status_);
+      recent_refusals_.Add(upload->client_id, upload->discard_status_, services_.clock.WallTime());
     }
     if (upload->on_discard_ != nullptr) upload->on_discard_(upload->discard_status_);
   }
@@ -136,37 +122,13 @@ void Round::NotifyDiscarded() {
 
 void Round::CountRefusedLocked(absl::string_view client_id, const absl::Status& status) {
   ++num_refused_;
-  services_.metrics.CountRefused(status);
-  if (activity_ != nullptr) ++activity_->refused;
-  RecordRefusalLocked(client_id, status);
-}
-
-void Round::RecordRefusalLocked(absl::string_view client_id, const absl::Status& status) {
+  meter_.CountRefused(client_id, status);
   recent_refusals_.Add(client_id, status, services_.clock.WallTime());
-  const std::optional<uint64_t> omitted = tenant_.refusal_lines.TryTake();
-  if (!omitted.has_value()) return;
-  // No memory for the line is no reason to fail what the caller does.
-  ToStatus([&] {
-    Log(LogLevel::kWarning, "submission_refused",
-        {{"round", config_->LogName()},
-         {"client", client_id},
-         {"code", absl::StatusCodeToString(status.code())},
-         {"reason", Shorten(status.message(), RecentRefusals::kMaxReasonBytes)},
-         {"omitted", *omitted}});
-    return absl::OkStatus();
-  }).IgnoreError();
 }
 
 absl::Status Round::RefuseLocked(absl::string_view client_id, absl::Status refusal) {
   CountRefusedLocked(client_id, refusal);
   return refusal;
-}
-
-void Round::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {
-  stages_.Add(RoundStage::kReceive, absl::ZeroDuration(), waited, bytes);
-  services_.metrics.ObserveStage(RoundStage::kReceive, waited);
-  if (activity_ != nullptr) activity_->received_bytes += bytes;
-  stages_.Add(RoundStage::kDecode, parsing, queued, 0);
 }
 
 void Round::Discard(UploadHandle& upload) {
@@ -199,7 +161,7 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
   const absl::Duration end = services_.clock.Monotonic();
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
-  RecordStage(RoundStage::kDecode, end - begin, absl::ZeroDuration(), bytes);
+  meter_.RecordStage(RoundStage::kDecode, end - begin, absl::ZeroDuration(), bytes);
   const bool is_appended = staged.next_sequence() != expected;
   if (is_appended && journal_->IsActive()) {
     const UploadRecord opened{upload.client_id, upload.submission_id, upload.tag};
@@ -231,7 +193,7 @@ UploadTable::Map::node_type Round::RemoveOtherTagLocked(UploadName name, const s
     uploads_.RemoveName(*upload);
     return {};
   }
-  const absl::Status status = ReplacedError(name);
+  const absl::Status status = UploadTable::ReplacedError(name);
   UploadTable::Map::node_type removed = uploads_.Remove(*upload, status);
   CountRefusedLocked(name.first, status);
   upload->permit_.Release();  // now: a thread that appends a chunk may keep the handle for a while
@@ -253,7 +215,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
       const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
       if (may_be_late && HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
     }
-    if (upload != nullptr && upload->tag != tag) return ReplacedError(name);
+    if (upload != nullptr && upload->tag != tag) return UploadTable::ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
       // Not counted as refused: if there was an upload, it was counted when the round discarded it.
       if (!life_.is_open()) return NotOpenErrorLocked();
@@ -293,7 +255,7 @@ absl::StatusOr<UploadProgress> Round::GetProgress(const std::string& client_id, 
   MutexLock lock(&mu_);
   if (HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
   const std::shared_ptr<UploadHandle> upload = uploads_.FindNamed(name);
-  if (upload == nullptr) return NoUploadError(name);
+  if (upload == nullptr) return UploadTable::NoUploadError(name);
   return upload->tag == tag ? upload->progress_ : UploadProgress{};
 }
 

@@ -32,10 +32,11 @@ absl::StatusOr<std::vector<const Round::ClientWeight*>> Sorted(absl::Span<const 
   return absl::InvalidArgumentError(absl::StrCat("client_weights: client '", (*twice)->first, "' is given twice"));
 }
 
-}  // namespace
-
-absl::Status Round::CheckFactorsLocked(absl::Span<const ClientWeight* const> sorted) const {
-  if (config_->HasPrivacy()) {
+// Errors: INVALID_ARGUMENT: the clients are not those with submissions, or a weight is out of range.
+// FAILED_PRECONDITION: the round has privacy.
+absl::Status CheckFactors(const RoundConfig& config, const SubmissionTable& committed,
+                          absl::Span<const Round::ClientWeight* const> sorted) {
+  if (config.HasPrivacy()) {
     return absl::FailedPreconditionError("privacy refuses client_weights: a client could weigh more than its bound");
   }
   auto given = sorted.begin();
@@ -43,7 +44,7 @@ absl::Status Round::CheckFactorsLocked(absl::Span<const ClientWeight* const> sor
     return absl::InvalidArgumentError(
         absl::StrCat("client_weights: client '", client, "' has no committed submission in the round"));
   };
-  for (const auto& [client, submission] : committed_.all()) {
+  for (const auto& [client, submission] : committed.all()) {
     if (given != sorted.end() && (*given)->first < client) return unknown((*given)->first);
     if (given == sorted.end() || (*given)->first != client) {
       return absl::InvalidArgumentError(
@@ -61,6 +62,8 @@ absl::Status Round::CheckFactorsLocked(absl::Span<const ClientWeight* const> sor
   }
   return given == sorted.end() ? absl::OkStatus() : unknown((*given)->first);
 }
+
+}  // namespace
 
 absl::Status Round::CheckClosedWithLocked(absl::Span<const ClientWeight* const> sorted) const {
   if (life_.state() == RoundState::kCancelled) return NotOpenErrorLocked();
@@ -93,7 +96,7 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
   {
     MutexLock lock(&mu_);
     if (life_.is_closed()) return CheckClosedWithLocked(sorted);
-    RETURN_IF_ERROR(CheckFactorsLocked(sorted));
+    RETURN_IF_ERROR(CheckFactors(*config_, committed_, sorted));
     const Aggregation& aggregation = *sum_.aggregation();
     const bool is_stored = journal_->IsActive();
     std::vector<std::pair<std::string, SubmissionRecord>> kept;
@@ -120,7 +123,7 @@ absl::Status Round::CloseWithWeights(absl::Span<const ClientWeight> weights) {
   }
   sum_.Remove(left_out);
   if (!factors.empty()) sum_.MultiplyWeights(factors);
-  services_.metrics.CountWithdrawn(left_out.size());
+  meter_.CountWithdrawn(left_out.size());
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "service/rounds/submission_table.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace sparseagg::service {
 
 const CommittedSubmission* SubmissionTable::Find(absl::string_view client_id, absl::string_view submission_id) const {
@@ -9,6 +11,30 @@ const CommittedSubmission* SubmissionTable::Find(absl::string_view client_id, ab
   const bool is_same = submission_id.empty() || submission_id == submission.receipt.submission_id ||
                        submission_id == submission.retry_id;
   return is_same ? &submission : nullptr;
+}
+
+absl::StatusOr<SubmissionTable::Map::const_iterator> SubmissionTable::FindOfClient(absl::string_view client_id,
+                                                                                   absl::string_view submission_id,
+                                                                                   bool has_positions) const {
+  auto found = submissions_.end();
+  if (Find(client_id, submission_id) != nullptr) {
+    found = submissions_.find(client_id);
+  } else if (has_positions) {
+    const std::string prefix = absl::StrCat(client_id, absl::string_view("\0", 1));
+    for (auto each = submissions_.lower_bound(prefix); each != submissions_.end(); ++each) {
+      if (each->first.compare(0, prefix.size(), prefix) != 0) break;
+      if (!submission_id.empty() && each->second.receipt.submission_id != submission_id) continue;
+      if (found != submissions_.end()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "client '", client_id, "' has several commits in the version; submission_id must say which is meant"));
+      }
+      found = each;
+    }
+  }
+  if (found != submissions_.end()) return found;
+  return absl::NotFoundError(absl::StrCat("client '", client_id, "' has no submission ",
+                                          submission_id.empty() ? "" : absl::StrCat("'", submission_id, "' "),
+                                          "that counts in the round"));
 }
 
 bool SubmissionTable::HasUpload(UploadName name, absl::string_view tag) const {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "host/base/content_hash.h"
 #include "host/clip/clip_summary.h"
@@ -76,6 +77,11 @@ class SubmissionTable {
   // Returns: the client's submission, or null. `submission_id`: that of its first commit or of its latest retry; empty:
   // any.
   const CommittedSubmission* Find(absl::string_view client_id, absl::string_view submission_id = "") const;
+  // Returns: the submission of a client, with its key. `submission_id`: as in Find. `has_positions`: the keys may have
+  // a position behind the client id, as in a version of a stream. Errors: NOT_FOUND: there is none.
+  // FAILED_PRECONDITION: there are several, and `submission_id` is empty.
+  absl::StatusOr<Map::const_iterator> FindOfClient(absl::string_view client_id, absl::string_view submission_id,
+                                                   bool has_positions) const;
   // Returns: whether an upload of this name and tag, or with the same content, has been committed.
   bool HasUpload(UploadName name, absl::string_view tag) const;
   // Notes the ids of a repeated commit of the client's submission. Requires: there is one.

@@ -1,6 +1,19 @@
 #include "service/rounds/upload_table.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace sparseagg::service {
+
+absl::Status UploadTable::ReplacedError(UploadName name) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("another upload, with other content or other chunks, has replaced this upload of submission '",
+                   name.second, "' of client '", name.first, "'"));
+}
+
+absl::Status UploadTable::NoUploadError(UploadName name) {
+  return absl::NotFoundError(
+      absl::StrCat("the round has no upload of submission '", name.second, "' of client '", name.first, "'"));
+}
 
 std::shared_ptr<UploadHandle> UploadTable::FindNamed(UploadName name) const {
   const auto found = by_name_.find(name);

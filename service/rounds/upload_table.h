@@ -23,6 +23,10 @@ class UploadTable {
   // `timer`: borrowed; it has the timeouts of named uploads.
   explicit UploadTable(Timer& timer) : timer_(timer) {}
 
+  // FAILED_PRECONDITION: an upload with another tag has taken the name. NOT_FOUND: no upload has it.
+  static absl::Status ReplacedError(UploadName name);
+  static absl::Status NoUploadError(UploadName name);
+
   size_t size() const { return uploads_.size(); }
   bool Contains(const UploadHandle& upload) const { return uploads_.contains(upload.id_); }
   // Returns: the upload, or null.

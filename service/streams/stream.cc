@@ -101,16 +101,16 @@ absl::Status Stream::RestoreVersions(const Stored& stored) {
       kept.cut_time = cut->second.time;
     }
     uint64_t num_commits = 0;
-    round->ForEachCommitted(
-        [&, version = version](const std::string&, const CommittedSubmission& submission)
-            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-              ++num_commits;
-              const StreamPlace place = submission.receipt.stream.value_or(StreamPlace());
-              next_position_ = std::max(next_position_, place.position + 1);
-              const std::string name = NameOf(submission.receipt.client_id, submission.receipt.submission_id);
-              const auto entry = commits_.emplace(name, Entry{version, place.position, /*is_in_flight=*/false}).first;
-              kept.names.push_back(&entry->first);
-            });
+    round->ReadCommitted([&, version = version](const SubmissionTable::Map& all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      num_commits = all.size();
+      for (const auto& [key, submission] : all) {
+        const StreamPlace place = submission.receipt.stream.value_or(StreamPlace());
+        next_position_ = std::max(next_position_, place.position + 1);
+        const std::string name = NameOf(submission.receipt.client_id, submission.receipt.submission_id);
+        const auto entry = commits_.emplace(name, Entry{version, place.position, /*is_in_flight=*/false}).first;
+        kept.names.push_back(&entry->first);
+      }
+    });
     if (version < version_) {
       round->CloseVersion();  // no effect on most: they are closed
     } else {

@@ -2,6 +2,7 @@
 #include "service/base/metrics.h"
 
 #include "tests/service/support/server_fixture.h"
+#include "tests/service/support/stored_server.h"
 
 namespace sparseagg::service {
 namespace {
@@ -91,6 +92,32 @@ TEST_F(MetricsServerTest, Counts_OfRealCalls_AreByWhatBecameOfThem) {
                     HasSubstr("sparseagg_submissions_total{result=\"duplicate\"} 1\n"),
                     HasSubstr("sparseagg_submissions_total{result=\"invalid\"} 1\n"),
                     HasSubstr("sparseagg_update_tuples_total 2\n"), Not(HasSubstr(round))));
+}
+
+class MetricsRestartTest : public StoredServer {
+ protected:
+  MetricsRestartTest() : StoredServer(Durability::kSync) {}
+};
+
+// Prometheus takes all that a new process counts for new.
+TEST_F(MetricsRestartTest, Counts_AfterARestart_AreOfThisRun) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_clip()->set_linf(1);
+  const std::string round = Create(spec);
+  const auto accepted = [&](int number) {
+    return HasSubstr(absl::StrCat("sparseagg_submissions_total{result=\"accepted\"} ", number, "\n"));
+  };
+  const auto clipped = [&](int number) {
+    return HasSubstr(absl::StrCat("sparseagg_submissions_clipped_total{bound=\"linf\"} ", number, "\n"));
+  };
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "a", {1, 2}, {1, 2})}), IsOk());
+  EXPECT_THAT(TextOf(server().context().metrics), AllOf(accepted(1), clipped(1)));
+  Restart();
+  EXPECT_EQ(client().Get(round)->num_submissions(), 1);
+  EXPECT_THAT(TextOf(server().context().metrics),
+              AllOf(accepted(0), clipped(0), HasSubstr("sparseagg_update_tuples_total 0\n")));
+  ASSERT_THAT(client().SubmitStream({MakeChunk(round, "b", {1, 2}, {1, 2})}), IsOk());
+  EXPECT_THAT(TextOf(server().context().metrics), AllOf(accepted(1), clipped(1)));
 }
 
 }  // namespace

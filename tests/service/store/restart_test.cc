@@ -407,8 +407,8 @@ TEST_F(RestartTest, Stop_WaitsForWhatTheClosuresOfAnswersOwn) {
   {
     const auto round = server_->registry().Find("default", "r");
     ASSERT_THAT(round, IsOk());
-    (*round)->WhenDurable([owned = std::make_shared<OwnedByAClosure>(*round, &has_outlived_the_server),
-                           &answered](const absl::Status&) { answered.Notify(); });
+    (*round)->journal().WhenDurable([owned = std::make_shared<OwnedByAClosure>(*round, &has_outlived_the_server),
+                                     &answered](const absl::Status&) { answered.Notify(); });
   }
   answered.Wait();
   Stop();

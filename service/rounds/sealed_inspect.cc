@@ -1,4 +1,4 @@
-// Round: inner products of the submissions of a sealed round.
+// SealedReader: inner products.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "service/rounds/page_token.h"
-#include "service/rounds/round.h"
+#include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {
 namespace {
@@ -21,77 +21,80 @@ constexpr uint64_t kElementBytes = sizeof(double) + sizeof(uint64_t);
 
 }  // namespace
 
-uint64_t Round::InspectionPage::MemoryBytes() const {
+uint64_t InspectionPage::MemoryBytes() const {
   uint64_t bytes = sizeof(InspectionPage) + gram.size() * kElementBytes;
   for (const std::string& client_id : client_ids) bytes += sizeof(std::string) + client_id.size();
   return bytes;
 }
 
-absl::StatusOr<std::vector<size_t>> Round::CheckInspected(std::vector<size_t> tensors) const {
-  if (config_->HasPrivacy()) {
+absl::StatusOr<std::vector<size_t>> SealedReader::CheckInspected(std::vector<size_t> tensors) const {
+  if (config_.HasPrivacy()) {
     return absl::FailedPreconditionError("privacy refuses inspections: inner products have no noise");
   }
   const auto has_floats = [](const TensorSpec& spec) {
     return IsFloat(spec.dtype) && spec.aggregation.op != Op::kUnion;
   };
   for (const size_t tensor : tensors) {
-    const TensorSpec& spec = config_->tensors[tensor];
+    const TensorSpec& spec = config_.tensors[tensor];
     if (!has_floats(spec)) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(spec), ": only tensors of floats with values can be inspected"));
     }
   }
   if (!tensors.empty()) return tensors;
-  for (size_t t = 0; t < config_->tensors.size(); ++t) {
-    if (has_floats(config_->tensors[t])) tensors.push_back(t);
+  for (size_t t = 0; t < config_.tensors.size(); ++t) {
+    if (has_floats(config_.tensors[t])) tensors.push_back(t);
   }
   if (!tensors.empty()) return tensors;
   return absl::InvalidArgumentError("the round has no tensor of floats with values, which alone can be inspected");
 }
 
-absl::Status Round::CheckSealed(absl::string_view verb) const {
-  MutexLock lock(&mu_);
-  if (life_.state() == RoundState::kSealed) return absl::OkStatus();
+absl::Status SealedReader::CheckSealed(absl::string_view verb) const {
+  const RoundState state = round_.state();
+  if (state == RoundState::kSealed) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("only a SEALED round can be ", verb, "; the round is ", Name(life_.state())));
+      absl::StrCat("only a SEALED round can be ", verb, "; the round is ", Name(state)));
 }
 
-absl::StatusOr<std::vector<InspectedTensor>> Round::ReadSubmissions(absl::Span<const size_t> tensors,
-                                                                    std::vector<std::string>& client_ids,
-                                                                    Reservation& working) {
-  MutexLock merge(&merge_mu_);
-  // Under the lock, because the sum of a round that is closed in the meantime may be gone.
-  RETURN_IF_ERROR(CheckSealed("inspected"));
-  const Aggregation& aggregation = *sum_.aggregation();
-  const uint64_t num_submissions = aggregation.num_submissions();
-  if (num_submissions > kMaxInspected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the round has ", num_submissions, " submissions; a round of at most ", kMaxInspected, " can be inspected"));
-  }
-  for (const size_t tensor : tensors) RETURN_IF_ERROR(aggregation.CheckKeepsAll(tensor));
-  // Twice the rows: as ReadPending returns them, and in canonical order.
-  RETURN_IF_ERROR(working.Grow(2 * InnerProducts::MemoryBytes(tensors.size(), num_submissions),
-                               "the inspection of a round", "inspect fewer tensors"));
-  ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> rows, sum_.ReadPending(tensors));
+absl::StatusOr<std::vector<InspectedTensor>> SealedReader::ReadSubmissions(absl::Span<const size_t> tensors,
+                                                                           std::vector<std::string>& client_ids,
+                                                                           Reservation& working) {
   std::vector<InspectedTensor> inspected;
-  inspected.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    inspected.push_back({config_->tensors[tensors[i]].row_width, std::move(rows[i])});
-  }
-  client_ids = aggregation.SortedClientIds();
+  const absl::Status read = round_.ReadSum([&](RoundSum& sum) -> absl::Status {
+    // Here, because the sum of a round that is closed in the meantime may be gone.
+    RETURN_IF_ERROR(CheckSealed("inspected"));
+    const Aggregation& aggregation = *sum.aggregation();
+    const uint64_t num_submissions = aggregation.num_submissions();
+    if (num_submissions > kMaxInspected) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the round has ", num_submissions, " submissions; a round of at most ", kMaxInspected, " can be inspected"));
+    }
+    for (const size_t tensor : tensors) RETURN_IF_ERROR(aggregation.CheckKeepsAll(tensor));
+    // Twice the rows: as ReadPending returns them, and in canonical order.
+    RETURN_IF_ERROR(working.Grow(2 * InnerProducts::MemoryBytes(tensors.size(), num_submissions),
+                                 "the inspection of a round", "inspect fewer tensors"));
+    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> rows, sum.ReadPending(tensors));
+    inspected.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      inspected.push_back({config_.tensors[tensors[i]].row_width, std::move(rows[i])});
+    }
+    client_ids = aggregation.SortedClientIds();
+    return absl::OkStatus();
+  });
+  RETURN_IF_ERROR(read);
   return inspected;
 }
 
-absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
+absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
                                                      absl::string_view page_token) {
   RETURN_IF_ERROR(CheckSealed("inspected"));
   InspectionPage page;
   if (!page_token.empty()) {
-    ASSIGN_OR_RETURN(const absl::string_view row, PlaceOf(page_token, create_time_));
+    ASSIGN_OR_RETURN(const absl::string_view row, PlaceOf(page_token, round_.create_time()));
     if (!absl::SimpleAtoi(row, &page.first_row)) return ForeignPageToken(page_token);
   }
   ASSIGN_OR_RETURN(tensors, CheckInspected(std::move(tensors)));
-  page.reservation = std::make_shared<Reservation>(&tenant_.budget);
+  page.reservation = std::make_shared<Reservation>(&round_.budget());
   std::vector<std::string> clients;
   ASSIGN_OR_RETURN(std::vector<InspectedTensor> inspected, ReadSubmissions(tensors, clients, *page.reservation));
   const uint64_t most_bytes = std::max<uint64_t>(max_bytes, clients.size() * kElementBytes);
@@ -112,7 +115,7 @@ absl::StatusOr<Round::InspectionPage> Round::Inspect(std::vector<size_t> tensors
     page.client_ids.push_back(std::move(clients[row]));
     cost += products.RowCost(row);
   }
-  if (row < clients.size()) page.next_page_token = MakePageToken(create_time_, absl::StrCat(row));
+  if (row < clients.size()) page.next_page_token = MakePageToken(round_.create_time(), absl::StrCat(row));
   page.gram.shrink_to_fit();
   page.overlap.shrink_to_fit();
   page.reservation->SetTo(page.MemoryBytes());

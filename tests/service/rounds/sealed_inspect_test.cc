@@ -1,8 +1,9 @@
-// Rounds: inner products of the submissions of a sealed round.
+// SealedReader: inner products.
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/rounds/sealed_reader.h"
 #include "tests/service/support/submissions_fixture.h"
 
 namespace sparseagg::service {
@@ -16,7 +17,7 @@ using Code = absl::StatusCode;
 
 constexpr uint64_t kPage = uint64_t{1} << 20;
 
-class RoundInspectTest : public SubmissionsFixture {
+class SealedInspectTest : public SubmissionsFixture {
  protected:
   std::shared_ptr<Round> Sealed(const v1::RoundSpec& spec = SumSpec()) {
     auto round = Open(spec);
@@ -28,10 +29,10 @@ class RoundInspectTest : public SubmissionsFixture {
   }
 };
 
-TEST_F(RoundInspectTest, Inspect_HasTheLowerTriangles) {
+TEST_F(SealedInspectTest, Inspect_HasTheLowerTriangles) {
   const auto round = Sealed();
   for (int i = 0; i < 2; ++i) {  // the second time from sorted submissions
-    const auto page = round->Inspect({}, kPage, "");
+    const auto page = SealedReader(*round).Inspect({}, kPage, "");
     ASSERT_THAT(page, IsOk());
     EXPECT_EQ(page->num_clients, 3);
     EXPECT_EQ(page->first_row, 0);
@@ -45,13 +46,13 @@ TEST_F(RoundInspectTest, Inspect_HasTheLowerTriangles) {
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(3, 5), Pair(7, 11), Pair(9, 6)));
 }
 
-TEST_F(RoundInspectTest, Inspect_Pages_ContinueAtTheToken) {
+TEST_F(SealedInspectTest, Inspect_Pages_ContinueAtTheToken) {
   const auto round = Sealed();
   std::string token;
   std::vector<double> gram;
   int pages = 0;
   do {
-    const auto page = round->Inspect({}, 1, token);
+    const auto page = SealedReader(*round).Inspect({}, 1, token);
     ASSERT_THAT(page, IsOk());
     EXPECT_EQ(page->first_row, pages);
     EXPECT_EQ(page->client_ids.size(), 1) << "at least one row, whatever the limit";
@@ -63,23 +64,24 @@ TEST_F(RoundInspectTest, Inspect_Pages_ContinueAtTheToken) {
   EXPECT_THAT(gram, ElementsAre(116, 18, 5, 0, 0, 25));
   const std::string created = absl::StrCat(absl::ToUnixNanos(round->create_time()));
   for (const std::string& bad : {std::string("17.1"), created, created + ".4", created + ".x"}) {
-    EXPECT_THAT(round->Inspect({}, kPage, bad), Fails(Code::kInvalidArgument, HasSubstr("page_token"))) << bad;
+    EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, bad), Fails(Code::kInvalidArgument, HasSubstr("page_token")))
+        << bad;
   }
 }
 
-TEST_F(RoundInspectTest, Inspect_WithinBounds_IsOfWhatIsMerged) {
+TEST_F(SealedInspectTest, Inspect_WithinBounds_IsOfWhatIsMerged) {
   v1::RoundSpec spec = MeanSpec();
   spec.mutable_clip()->set_l2(5);
   const auto round = Open(spec);
   ASSERT_THAT(SubmitWeighted(*round, "a", 10, 3), IsOk());
   ASSERT_THAT(SubmitWeighted(*round, "b", -2, 7), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto page = round->Inspect({}, kPage, "");
+  const auto page = SealedReader(*round).Inspect({}, kPage, "");
   ASSERT_THAT(page, IsOk());
   EXPECT_THAT(page->gram, ElementsAre(25, -10, 4)) << "clipped, and without the weights";
 }
 
-TEST_F(RoundInspectTest, Inspect_Tensors_AreNamedOrThoseOfFloats) {
+TEST_F(SealedInspectTest, Inspect_Tensors_AreNamedOrThoseOfFloats) {
   v1::RoundSpec spec = SumSpec();
   *spec.add_tensors() = spec.tensors(0);
   spec.mutable_tensors(1)->set_name("w");
@@ -96,78 +98,84 @@ TEST_F(RoundInspectTest, Inspect_Tensors_AreNamedOrThoseOfFloats) {
   *chunk.mutable_slices(1)->mutable_values() = Packed<float>({3});
   ASSERT_THAT(Submit(*round, chunk), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto gram = [&](std::vector<size_t> tensors) { return round->Inspect(std::move(tensors), kPage, "")->gram; };
+  const auto gram = [&](std::vector<size_t> tensors) {
+    return SealedReader(*round).Inspect(std::move(tensors), kPage, "")->gram;
+  };
   EXPECT_THAT(gram({}), ElementsAre(13));
   EXPECT_THAT(gram({0}), ElementsAre(4));
   EXPECT_THAT(gram({1}), ElementsAre(9));
-  EXPECT_EQ(round->Inspect({0, 1}, kPage, "")->overlap, std::vector<uint64_t>{2});
-  EXPECT_THAT(round->Inspect({2}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'n'")));
-  EXPECT_THAT(round->Inspect({0, 3}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'u'")));
+  EXPECT_EQ(SealedReader(*round).Inspect({0, 1}, kPage, "")->overlap, std::vector<uint64_t>{2});
+  EXPECT_THAT(SealedReader(*round).Inspect({2}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'n'")));
+  EXPECT_THAT(SealedReader(*round).Inspect({0, 3}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'u'")));
 }
 
-TEST_F(RoundInspectTest, Inspect_OtherStates_AreRefused) {
+TEST_F(SealedInspectTest, Inspect_OtherStates_AreRefused) {
   const auto round = Open(SumSpec());
-  EXPECT_THAT(round->Inspect({}, kPage, ""), Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+              Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto empty = round->Inspect({}, kPage, "");
+  const auto empty = SealedReader(*round).Inspect({}, kPage, "");
   ASSERT_THAT(empty, IsOk());
   EXPECT_THAT(empty->gram, IsEmpty());
   EXPECT_EQ(empty->next_page_token, "");
   EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
-  EXPECT_THAT(round->Inspect({}, kPage, ""), Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE")));
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+              Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE")));
 }
 
-TEST_F(RoundInspectTest, Inspect_MergedOnArrival_IsRefusedByName) {
+TEST_F(SealedInspectTest, Inspect_MergedOnArrival_IsRefusedByName) {
   const auto round = OpenMerged();
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(round->Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
               Fails(Code::kFailedPrecondition, HasSubstr("tensor 'v': its submissions have been merged")));
 }
 
-TEST_F(RoundInspectTest, Inspect_NoFloats_IsRefused) {
+TEST_F(SealedInspectTest, Inspect_NoFloats_IsRefused) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_tensors(0)->set_dtype(v1::DTYPE_INT64);
   const auto round = Open(spec);
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(round->Inspect({}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("no tensor of floats")));
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+              Fails(Code::kInvalidArgument, HasSubstr("no tensor of floats")));
 }
 
-TEST_F(RoundInspectTest, Inspect_TooManySubmissions_AreRefused) {
+TEST_F(SealedInspectTest, Inspect_TooManySubmissions_AreRefused) {
   const auto round = Open(SumSpec());
-  for (uint64_t i = 0; i <= Round::kMaxInspected; ++i) {
-    if (i == Round::kMaxInspected) {
+  for (uint64_t i = 0; i <= SealedReader::kMaxInspected; ++i) {
+    if (i == SealedReader::kMaxInspected) {
       // Exactly at the limit.
       const auto twin = Open(SumSpec(), "twin");
-      for (uint64_t k = 0; k < Round::kMaxInspected; ++k) {
+      for (uint64_t k = 0; k < SealedReader::kMaxInspected; ++k) {
         ASSERT_THAT(Submit(*twin, absl::StrCat(k), {}, {}), IsOk());
       }
       ASSERT_THAT(twin->Seal(), IsOk());
-      EXPECT_THAT(twin->Inspect({}, 1, ""), IsOk());
+      EXPECT_THAT(SealedReader(*twin).Inspect({}, 1, ""), IsOk());
     }
     ASSERT_THAT(Submit(*round, absl::StrCat(i), {}, {}), IsOk());
   }
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(round->Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
               Fails(Code::kInvalidArgument, HasSubstr("4097 submissions; a round of at most 4096")));
 }
 
-TEST_F(RoundInspectTest, Inspect_ReservesItsMemory) {
+TEST_F(SealedInspectTest, Inspect_ReservesItsMemory) {
   const auto round = Sealed();
   const uint64_t before = context().budget.reserved();
   {
-    const auto page = round->Inspect({}, kPage, "");
+    const auto page = SealedReader(*round).Inspect({}, kPage, "");
     ASSERT_THAT(page, IsOk());
     EXPECT_GE(context().budget.reserved(), before + page->MemoryBytes());
   }
   EXPECT_EQ(context().budget.reserved(), before);
 }
 
-TEST_F(RoundInspectTest, Inspect_WithoutMemory_IsRefusedAndNothingIsLost) {
+TEST_F(SealedInspectTest, Inspect_WithoutMemory_IsRefusedAndNothingIsLost) {
   limits_.memory_limit_bytes = 1'000'000;
   const auto round = Sealed();
   const uint64_t before = context().budget.reserved();
-  EXPECT_THAT(round->Inspect({}, uint64_t{1} << 30, ""), Fails(Code::kResourceExhausted, HasSubstr("inspection")));
+  EXPECT_THAT(SealedReader(*round).Inspect({}, uint64_t{1} << 30, ""),
+              Fails(Code::kResourceExhausted, HasSubstr("inspection")));
   EXPECT_EQ(context().budget.reserved(), before);
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(3, 5), Pair(7, 11), Pair(9, 6)));

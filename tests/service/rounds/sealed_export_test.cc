@@ -1,4 +1,4 @@
-// Rounds: the submissions of a sealed round, for another merge.
+// SealedReader: rows of the submissions, for another merge.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "host/base/half.h"
 #include "service/rounds/row_export.h"
+#include "service/rounds/sealed_reader.h"
 #include "tests/service/support/submissions_fixture.h"
 
 namespace sparseagg::service {
@@ -36,10 +37,10 @@ bool operator==(const Exported& a, const Exported& b) {
   return a.client == b.client && a.weight == b.weight && a.keys == b.keys && a.values == b.values;
 }
 
-class RoundExportTest : public SubmissionsFixture {
+class SealedExportTest : public SubmissionsFixture {
  protected:
-  static Round::ExportQuery Query(KeyInterval keys = {}, uint64_t max_bytes = kWholePage, uint64_t sample_every = 0) {
-    Round::ExportQuery query;
+  static ExportQuery Query(KeyInterval keys = {}, uint64_t max_bytes = kWholePage, uint64_t sample_every = 0) {
+    ExportQuery query;
     query.keys = keys;
     query.max_bytes = max_bytes;
     query.sample_every = sample_every;
@@ -77,15 +78,16 @@ class RoundExportTest : public SubmissionsFixture {
     ASSERT_EQ(at, keys.size());
   }
 
-  static std::vector<Exported> AllPages(Round& round, const Round::ExportQuery& query, int* num_pages = nullptr) {
+  static std::vector<Exported> AllPages(Round& round, const ExportQuery& query, int* num_pages = nullptr) {
     std::vector<Exported> all;
     std::string token;
     int pages = 0;
     do {
-      const auto page = round.Export(query, token);
+      const auto page = SealedReader(round).Export(query, token);
       EXPECT_THAT(page, IsOk());
       if (!page.ok()) break;
-      EXPECT_LE(page->client_ids.size() + page->keys.size() + page->values.size(), round.ExportPageBytes(query));
+      EXPECT_LE(page->client_ids.size() + page->keys.size() + page->values.size(),
+                SealedReader::ExportPageBytes(round.config(), query));
       AddTo(all, *page);
       EXPECT_TRUE(page->next_page_token.empty() || page->next_page_token != token) << "the next page is the same one";
       token = page->next_page_token;
@@ -96,7 +98,7 @@ class RoundExportTest : public SubmissionsFixture {
   }
 };
 
-TEST_F(RoundExportTest, Export_ListsAllClientsInOrder) {
+TEST_F(SealedExportTest, Export_ListsAllClientsInOrder) {
   const auto round = Sealed();
   EXPECT_THAT(AllPages(*round, Query()), ElementsAre(Exported{"a", 1, {7, 8, 9}, {10, 3, 1}},
                                                      Exported{"b", 1, {7, 9}, {1, 2}}, Exported{"c", 1, {3}, {5}}));
@@ -108,7 +110,7 @@ TEST_F(RoundExportTest, Export_ListsAllClientsInOrder) {
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(3, 5), Pair(7, 11), Pair(8, 3), Pair(9, 3)));
 }
 
-TEST_F(RoundExportTest, Export_AnyPageSize_GivesTheSame) {
+TEST_F(SealedExportTest, Export_AnyPageSize_GivesTheSame) {
   const auto round = Sealed();
   const std::vector<Exported> all = AllPages(*round, Query());
   for (uint64_t max_bytes = 1; max_bytes < 120; ++max_bytes) {
@@ -121,7 +123,7 @@ TEST_F(RoundExportTest, Export_AnyPageSize_GivesTheSame) {
   }
 }
 
-TEST_F(RoundExportTest, Export_Weights_AreThoseSent) {
+TEST_F(SealedExportTest, Export_Weights_AreThoseSent) {
   const auto round = Open(MeanSpec());
   ASSERT_THAT(SubmitWeighted(*round, "a", 10, 3), IsOk());
   ASSERT_THAT(SubmitWeighted(*round, "b", -2, 0), IsOk());
@@ -129,7 +131,7 @@ TEST_F(RoundExportTest, Export_Weights_AreThoseSent) {
   EXPECT_THAT(AllPages(*round, Query()), ElementsAre(Exported{"a", 3, {7}, {10}}, Exported{"b", 0, {7}, {-2}}));
 }
 
-TEST_F(RoundExportTest, Export_RepeatedKeys_AddUpToTheirSum) {
+TEST_F(SealedExportTest, Export_RepeatedKeys_AddUpToTheirSum) {
   const auto round = Open(SumSpec());
   const float tiny = 0x1p-40f;
   ASSERT_THAT(Submit(*round, "a", {5, 2, 5}, {1, 7, tiny}), IsOk());
@@ -141,7 +143,7 @@ TEST_F(RoundExportTest, Export_RepeatedKeys_AddUpToTheirSum) {
   }
 }
 
-TEST_F(RoundExportTest, Export_SumOfTooManyTerms_IsRefused) {
+TEST_F(SealedExportTest, Export_SumOfTooManyTerms_IsRefused) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_tensors(0)->set_dtype(v1::DTYPE_INT32);
   spec.set_keep_submissions(true);
@@ -151,11 +153,12 @@ TEST_F(RoundExportTest, Export_SumOfTooManyTerms_IsRefused) {
   chunk.mutable_slices(0)->set_values(Packed(std::vector<int32_t>(70, INT32_MAX)));
   ASSERT_THAT(Submit(*round, chunk), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(round->Export(Query(), ""), Fails(Code::kFailedPrecondition, AllOf(HasSubstr("key 4"), HasSubstr("64"))));
-  EXPECT_THAT(round->Export(Query({5, 0}), ""), IsOk());
+  EXPECT_THAT(SealedReader(*round).Export(Query(), ""),
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("key 4"), HasSubstr("64"))));
+  EXPECT_THAT(SealedReader(*round).Export(Query({5, 0}), ""), IsOk());
 }
 
-TEST_F(RoundExportTest, Export_Sample_HasEveryNthKey) {
+TEST_F(SealedExportTest, Export_Sample_HasEveryNthKey) {
   const auto round = Open(SumSpec(1'000'000));
   std::vector<uint32_t> keys(1000);
   for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = 17 * i;
@@ -167,7 +170,7 @@ TEST_F(RoundExportTest, Export_Sample_HasEveryNthKey) {
     std::vector<uint32_t> sample;
     std::string token;
     do {
-      const auto page = round->Export(Query({}, 1000, every), token);
+      const auto page = SealedReader(*round).Export(Query({}, 1000, every), token);
       ASSERT_THAT(page, IsOk());
       EXPECT_THAT(page->client_ids + page->weights + page->values, IsEmpty());
       for (const uint32_t key : Unpacked<uint32_t>(page->keys)) sample.push_back(key);
@@ -179,25 +182,27 @@ TEST_F(RoundExportTest, Export_Sample_HasEveryNthKey) {
   }
 }
 
-TEST_F(RoundExportTest, Export_BadCalls_AreRefused) {
+TEST_F(SealedExportTest, Export_BadCalls_AreRefused) {
   const auto open = Open(SumSpec(), "open");
-  EXPECT_THAT(open->Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
+  EXPECT_THAT(SealedReader(*open).Export(Query(), ""),
+              Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
   const auto round = Sealed();
-  EXPECT_THAT(round->Export(Query({5, 4}), ""), Fails(Code::kInvalidArgument, HasSubstr("ends at 4")));
+  EXPECT_THAT(SealedReader(*round).Export(Query({5, 4}), ""), Fails(Code::kInvalidArgument, HasSubstr("ends at 4")));
   const std::string created = absl::StrCat(absl::ToUnixNanos(round->create_time()));
   for (const std::string& bad : {std::string("17.1.0"), created, created + ".4.0", created + ".x.0", created + ".1"}) {
-    EXPECT_THAT(round->Export(Query(), bad), Fails(Code::kInvalidArgument, HasSubstr("page_token"))) << bad;
+    EXPECT_THAT(SealedReader(*round).Export(Query(), bad), Fails(Code::kInvalidArgument, HasSubstr("page_token")))
+        << bad;
   }
   ASSERT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(round->Export(Query(), ""), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(SealedReader(*round).Export(Query(), ""), HasCode(Code::kFailedPrecondition));
   v1::RoundSpec scaled = SumSpec();
   scaled.mutable_clip()->set_l2(5);
   const auto clipped = Open(scaled, "clipped");
   ASSERT_THAT(clipped->Seal(), IsOk());
-  EXPECT_THAT(clipped->Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("clip.l2")));
+  EXPECT_THAT(SealedReader(*clipped).Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("clip.l2")));
 }
 
-TEST_F(RoundExportTest, Export_NoSubmissions_IsOneEmptyPage) {
+TEST_F(SealedExportTest, Export_NoSubmissions_IsOneEmptyPage) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(round->Seal(), IsOk());
   int pages = 0;
@@ -205,13 +210,13 @@ TEST_F(RoundExportTest, Export_NoSubmissions_IsOneEmptyPage) {
   EXPECT_EQ(pages, 1);
 }
 
-TEST_F(RoundExportTest, Export_MergedOnArrival_IsRefusedUnlessKept) {
+TEST_F(SealedExportTest, Export_MergedOnArrival_IsRefusedUnlessKept) {
   const auto merged = OpenMerged();
   ASSERT_THAT(merged->Seal(), IsOk());
-  EXPECT_THAT(merged->Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("merged")));
+  EXPECT_THAT(SealedReader(*merged).Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("merged")));
 }
 
-TEST_F(RoundExportTest, KeepSubmissions_NothingIsMergedBeforeTheClose) {
+TEST_F(SealedExportTest, KeepSubmissions_NothingIsMergedBeforeTheClose) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_op(v1::OP_MAX);
   spec.set_keep_submissions(true);
@@ -225,7 +230,7 @@ TEST_F(RoundExportTest, KeepSubmissions_NothingIsMergedBeforeTheClose) {
   }
   EXPECT_THAT(round->Withdraw("3", ""), IsOkAndHolds(true));
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto page = round->Export(Query({10, 12}), "");
+  const auto page = SealedReader(*round).Export(Query({10, 12}), "");
   ASSERT_THAT(page, IsOk());
   EXPECT_EQ(page->num_rows, 18);
   ASSERT_THAT(round->Close(), IsOk());

@@ -1,4 +1,4 @@
-// Round: the submissions of a sealed round, for another merge.
+// SealedReader: rows of the submissions, for another merge.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -11,8 +11,8 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "service/rounds/page_token.h"
-#include "service/rounds/round.h"
 #include "service/rounds/row_export.h"
+#include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {
 namespace {
@@ -26,11 +26,16 @@ constexpr uint64_t kMaxIdBytes = 256;
 // fewer keys than `every` are sampled, too.
 uint64_t SampleOffset(uint64_t submission, uint64_t every) { return ((submission * 0x9E3779B97F4A7C15) >> 32) % every; }
 
+// Returns: whether submissions of a tensor are merged as they arrive, and so exported as a partial.
+bool IsMergedOnArrival(const RoundConfig& config, size_t tensor) {
+  return !config.keep_submissions && !OrderMatters(config.tensors[tensor]);
+}
+
 }  // namespace
 
-absl::Status Round::CheckExported(const ExportQuery& query) const {
-  const TensorSpec& spec = config_->tensors[query.tensor];
-  if (config_->HasPrivacy()) {
+absl::Status SealedReader::CheckExported(const ExportQuery& query) const {
+  const TensorSpec& spec = config_.tensors[query.tensor];
+  if (config_.HasPrivacy()) {
     return absl::FailedPreconditionError("privacy refuses exports: submissions have no noise");
   }
   if (spec.clip.l2 != TensorClip::kNone && spec.clip.on_l2 == ClipPolicy::kClip) {
@@ -43,10 +48,10 @@ absl::Status Round::CheckExported(const ExportQuery& query) const {
   return CheckSealed("exported");
 }
 
-absl::StatusOr<Round::ExportPosition> Round::ResumeExport(absl::string_view page_token) const {
+absl::StatusOr<SealedReader::ExportPosition> SealedReader::ResumeExport(absl::string_view page_token) const {
   ExportPosition position;
   if (page_token.empty()) return position;
-  ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, create_time_));
+  ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, round_.create_time()));
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(place, absl::MaxSplits('.', 1));
   if (!absl::SimpleAtoi(parts.first, &position.submission) || !absl::SimpleAtoi(parts.second, &position.row)) {
     return ForeignPageToken(page_token);
@@ -54,21 +59,9 @@ absl::StatusOr<Round::ExportPosition> Round::ResumeExport(absl::string_view page
   return position;
 }
 
-absl::Status Round::ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
-                                  std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients,
-                                  Reservation& working) {
-  MutexLock merge(&merge_mu_);
-  // Under the lock, because the sum of a round that is closed in the meantime may be gone.
-  RETURN_IF_ERROR(CheckSealed("exported"));
-  const Aggregation& aggregation = *sum_.aggregation();
-  RETURN_IF_ERROR(aggregation.CheckKeepsAll(query.tensor));
-  const uint64_t num_submissions = aggregation.num_submissions();
-  // Twice the rows: as ReadPending returns them, and in canonical order.
-  RETURN_IF_ERROR(working.Grow(2 * num_submissions * sizeof(UpdateRows), "the export of a round", ""));
-  ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read, sum_.ReadPending({query.tensor}));
-  rows = std::move(read.front());
-  MutexLock lock(&mu_);
-  const SubmissionTable::Map& all = committed_.all();
+absl::Status SealedReader::ReadClients(const SubmissionTable::Map& all, uint64_t num_submissions, uint64_t first,
+                                       uint64_t max_clients, std::vector<ExportedClient>& clients,
+                                       Reservation& working) {
   if (all.size() != num_submissions) {
     return absl::InternalError(
         absl::StrCat("the sum has ", num_submissions, " submissions, and the round ", all.size()));
@@ -86,19 +79,40 @@ absl::Status Round::ReadForExport(const ExportQuery& query, uint64_t first, uint
   return working.Grow(client_bytes, "the export of a round", "");
 }
 
-absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_view page_token) {
+absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t first, uint64_t max_clients,
+                                         std::vector<UpdateRows>& rows, std::vector<ExportedClient>& clients,
+                                         Reservation& working) {
+  return round_.ReadSum([&](RoundSum& sum) -> absl::Status {
+    // Here, because the sum of a round that is closed in the meantime may be gone.
+    RETURN_IF_ERROR(CheckSealed("exported"));
+    const Aggregation& aggregation = *sum.aggregation();
+    RETURN_IF_ERROR(aggregation.CheckKeepsAll(query.tensor));
+    const uint64_t num_submissions = aggregation.num_submissions();
+    // Twice the rows: as ReadPending returns them, and in canonical order.
+    RETURN_IF_ERROR(working.Grow(2 * num_submissions * sizeof(UpdateRows), "the export of a round", ""));
+    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read, sum.ReadPending({query.tensor}));
+    rows = std::move(read.front());
+    absl::Status clients_read;
+    round_.ReadCommitted([&](const SubmissionTable::Map& all) {
+      clients_read = ReadClients(all, num_submissions, first, max_clients, clients, working);
+    });
+    return clients_read;
+  });
+}
+
+absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::string_view page_token) {
   RETURN_IF_ERROR(CheckExported(query));
-  if (query.sample_every != 0 && IsMergedOnArrival(query.tensor)) return SampleMerged(query, page_token);
+  if (query.sample_every != 0 && IsMergedOnArrival(config_, query.tensor)) return SampleMerged(query, page_token);
   ASSIGN_OR_RETURN(ExportPosition at, ResumeExport(page_token));
-  const TensorSpec& spec = config_->tensors[query.tensor];
+  const TensorSpec& spec = config_.tensors[query.tensor];
   const uint64_t row_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) : KeyBytes(spec);
   const uint64_t max_clients = query.sample_every == 0 ? query.max_bytes / kHeadBytes + 1 : 0;
-  Reservation working(&tenant_.budget);
+  Reservation working(&round_.budget());
   std::vector<UpdateRows> rows;
   std::vector<ExportedClient> clients;  // from at.submission on
   RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
-    return MakePageToken(create_time_, absl::StrCat(submission, ".", row));
+    return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row));
   };
   if (at.submission > rows.size()) return ForeignPageToken(page_token);
   ExportPage page;
@@ -143,10 +157,10 @@ absl::StatusOr<ExportPage> Round::Export(const ExportQuery& query, absl::string_
   return page;
 }
 
-uint64_t Round::ExportPageBytes(const ExportQuery& query) const {
-  const uint64_t row_bytes = SaturatingMultiply(ExportedRowBytes(config_->tensors[query.tensor]), kMaxTerms);
+uint64_t SealedReader::ExportPageBytes(const RoundConfig& config, const ExportQuery& query) {
+  const uint64_t row_bytes = SaturatingMultiply(ExportedRowBytes(config.tensors[query.tensor]), kMaxTerms);
   const uint64_t bytes = SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
-  return IsMergedOnArrival(query.tensor) ? SaturatingAdd(bytes, kSampledRows * sizeof(uint64_t)) : bytes;
+  return IsMergedOnArrival(config, query.tensor) ? SaturatingAdd(bytes, kSampledRows * sizeof(uint64_t)) : bytes;
 }
 
 }  // namespace sparseagg::service

@@ -1,0 +1,79 @@
+// RoundCertificate: the certificate of a round, and the proofs that it allows.
+#ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_CERTIFICATE_H_
+#define SPARSEAGG_SERVICE_ROUNDS_ROUND_CERTIFICATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "service/rounds/certifier.h"
+#include "service/rounds/round_config.h"
+#include "service/rounds/round_services.h"
+
+namespace sparseagg::service {
+
+// What proves to a client that its submission counts.
+struct SubmissionReceipt {
+  std::string leaf;
+  std::string promise;                 // an envelope
+  std::optional<uint64_t> leaf_index;  // nullopt: there is no certificate yet
+  uint64_t tree_size = 0;
+  std::vector<Sha256Digest> path;  // siblings, from the leaf up
+};
+
+// Proves that submissions are in the tree of a certificate. Immutable, and so thread-safe.
+class ProofIndex {
+ public:
+  // `keys`: of the submissions in their round, in ascending order, which is that of the leaves of `tree`.
+  ProofIndex(std::vector<std::string> keys, std::shared_ptr<const CertificateTree> tree)
+      : keys_(std::move(keys)), tree_(std::move(tree)) {}
+  // Adds the proof to a receipt. Errors: INTERNAL: the tree has no such submission.
+  absl::Status Prove(const std::string& key, SubmissionReceipt& receipt) const;
+
+ private:
+  const std::vector<std::string> keys_;
+  const std::shared_ptr<const CertificateTree> tree_;
+};
+
+// The certificate of a round, from what it has to list besides the committed submissions to the proofs. It is set once,
+// after the store has it, and never changes. Not thread-safe: Round guards it.
+class RoundCertificate {
+ public:
+  // Errors: FAILED_PRECONDITION: the server cannot certify or export such a round. INVALID_ARGUMENT: it is of one call.
+  static absl::Status Check(const RoundConfig& config, const RoundServices& services);
+
+  // The leaves of submissions that were withdrawn. Reserve makes room for `number` more, so that Add allocates nothing.
+  void ReserveWithdrawn(size_t number);
+  void AddWithdrawn(std::string leaf) { withdrawn_.push_back(std::move(leaf)); }
+  void RestoreWithdrawn(std::vector<std::string> leaves) { withdrawn_ = std::move(leaves); }
+  const std::vector<std::string>& withdrawn() const { return withdrawn_; }
+
+  // Sets the certificate that the store has, or why it has none.
+  void Set(absl::StatusOr<IssuedCertificate> issued);
+  // The same for a restart; an empty one stands for none.
+  void Restore(IssuedCertificate issued) { issued_ = std::move(issued); }
+  // Empty if there is none.
+  const IssuedCertificate& issued() const { return issued_; }
+  // Returns: the envelope; empty if there is none. Errors: of Set.
+  absl::StatusOr<std::string> Envelope() const;
+
+  // Null until a receipt needs it.
+  const std::shared_ptr<const ProofIndex>& proofs() const { return proofs_; }
+  void SetProofs(std::shared_ptr<const ProofIndex> proofs) const { proofs_ = std::move(proofs); }
+
+ private:
+  std::vector<std::string> withdrawn_;
+  IssuedCertificate issued_;
+  absl::Status error_;
+  mutable std::shared_ptr<const ProofIndex> proofs_;  // a cache
+};
+
+}  // namespace sparseagg::service
+
+#endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_CERTIFICATE_H_
