@@ -96,6 +96,8 @@ absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t firs
     round_.ReadCommitted([&](const SubmissionTable::Map& all) {
       clients_read = ReadClients(all, num_submissions, first, max_clients, clients, working);
     });
+    // A cancel meanwhile takes the submissions out of the table, but not out of the sum.
+    RETURN_IF_ERROR(CheckSealed("exported"));
     return clients_read;
   });
 }

@@ -98,6 +98,14 @@ class SealedExportTest : public SubmissionsFixture {
   }
 };
 
+TEST_F(SealedExportTest, Export_RoundIsCancelledMeanwhile_SaysSo) {
+  std::shared_ptr<Round> round;
+  hooks_.read = [&] { return round->Cancel("enough"); };
+  round = Sealed();
+  EXPECT_THAT(SealedReader(*round).Export(Query(), ""),
+              Fails(Code::kFailedPrecondition, HasSubstr("the round is CANCELLED")));
+}
+
 TEST_F(SealedExportTest, Export_ListsAllClientsInOrder) {
   const auto round = Sealed();
   EXPECT_THAT(AllPages(*round, Query()), ElementsAre(Exported{"a", 1, {7, 8, 9}, {10, 3, 1}},

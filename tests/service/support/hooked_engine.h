@@ -23,6 +23,7 @@ namespace sparseagg::service {
 struct EngineHooks {
   std::function<absl::Status()> prepare = [] { return absl::OkStatus(); };
   std::function<absl::Status()> add = [] { return absl::OkStatus(); };
+  std::function<absl::Status()> read = [] { return absl::OkStatus(); };  // ReadPending
   std::function<absl::Status()> finish = [] { return absl::OkStatus(); };
 };
 
@@ -69,7 +70,10 @@ class HookedAccumulator final : public Accumulator {
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
   void DeferMerges() override { inner_->DeferMerges(); }
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return inner_->ReadPending(); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override {
+    RETURN_IF_ERROR(hooks_.read());
+    return inner_->ReadPending();
+  }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
     return inner_->ExportRows(first, last, max_rows);
   }
