@@ -12,7 +12,6 @@
 
 #include "tests/service/support/on_threads.h"
 #include "tests/service/support/stream_fixture.h"
-#include "tests/support/sanitized.h"
 
 namespace sparseagg::service {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 using Code = absl::StatusCode;
 
 constexpr int kThreads = 4;
-constexpr int kSteps = testing::kSanitized ? 5'000 : 25'000;  // of each thread
+constexpr int kSteps = 25'000;  // of each thread
 constexpr uint64_t kBuffer = 17;
 constexpr size_t kMaxStaleness = 4;
 
