@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import collections
+import copy
+import errno
 import math
+import multiprocessing
+import os
+import re
 
 import pytest
 import sparseagg as sa
@@ -61,12 +66,130 @@ def test_a_file_keeps_what_was_spent(tmp_path):
     first.spend(_public(2.0))
     again = sa.PrivacyLedger(8.0, 1e-5, path=path)
     assert again.spent_epsilon == first.spent_epsilon > 0
-    assert again.spend(_public(2.0)) > first.spent_epsilon
+    before = first.spent_epsilon
+    assert again.spend(_public(2.0)) > before
     with pytest.raises(sa.InvalidArgumentError, match="is a ledger of epsilon 8"):
         sa.PrivacyLedger(9.0, 1e-5, path=path)
     path.write_text("nonsense")
     with pytest.raises(sa.InvalidArgumentError, match="is no ledger"):
         sa.PrivacyLedger(8.0, 1e-5, path=path)
+
+
+NO_MULTIPLIERS = (math.nan, math.inf, -1.0, 0.0, 1e300, 1e-300, "1", None, True)
+
+
+@pytest.mark.parametrize("wrong", NO_MULTIPLIERS, ids=str)
+def test_noise_that_is_no_number_in_range_is_not_spent(wrong):
+    selecting = sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
+    geometric = sa.DP(1.0, "truncated_geometric", key_epsilon=1.0, delta=1e-6)
+    ledger = sa.PrivacyLedger(5.0, 1e-5)
+    for privacy, option in (
+        (selecting, "noise_multiplier"),
+        (selecting, "key_noise_multiplier"),
+        (selecting, "delta"),
+        (geometric, "key_epsilon"),
+    ):
+        spec = private_spec(copy.copy(privacy))
+        object.__setattr__(spec.privacy, option, wrong)  # a spec does not check the ranges of numbers
+        with pytest.raises(sa.InvalidArgumentError, match=f"{option} must be .* got {re.escape(repr(wrong))}"):
+            ledger.spend(spec)
+    with pytest.raises(sa.InvalidArgumentError, match="noise_multiplier must be"):
+        ledger.spend_gaussian(wrong)
+    assert ledger.num_mechanisms == 0
+
+
+@pytest.mark.parametrize("field", ["noise_multipliers", "deltas", "epsilon", "delta"])
+@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "-1", '"9999"', "null", "true", "1e999"])
+def test_a_file_of_other_numbers_is_no_ledger(tmp_path, field, wrong):
+    path = tmp_path / "ledger.json"
+    fields = {"epsilon": "8", "delta": "1e-5", "noise_multipliers": "[2]", "deltas": "[1e-6]"}
+    is_list = field in ("noise_multipliers", "deltas")
+    for text in (f"[{wrong}]", wrong) if is_list else (wrong,):
+        path.write_text("{" + ", ".join(f'"{k}": {text if k == field else v}' for k, v in fields.items()) + "}")
+        with pytest.raises(sa.InvalidArgumentError, match=f"is no ledger.*{field}"):
+            sa.PrivacyLedger(8.0, 1e-5, path=path)
+
+
+def test_an_epsilon_that_is_no_number_is_beyond_the_budget(monkeypatch):
+    ledger = sa.PrivacyLedger(8.0, 1e-5)
+    monkeypatch.setattr(accounting.rdp.RdpAccountant, "get_epsilon", lambda *_: math.nan)
+    with pytest.raises(sa.errors.ResourceExhaustedError):
+        ledger.spend(_public(1.0))
+    assert ledger.num_mechanisms == 0
+
+
+def test_ledgers_of_one_file_share_its_budget(tmp_path):
+    path = tmp_path / "ledger.json"
+    (tmp_path / "link.json").symlink_to(path)
+    ledgers = [sa.PrivacyLedger(10.0, 1e-5, path=name) for name in (path, path, tmp_path / "link.json")]
+    alone = sa.PrivacyLedger(10.0, 1e-5)
+    fits = 0
+    while alone.epsilon_with(_public(1.0)) <= 10.0:
+        alone.spend(_public(1.0))
+        fits += 1
+    for i in range(fits):
+        ledgers[i % 3].spend(_public(1.0))
+    for ledger in ledgers:
+        with pytest.raises(sa.errors.ResourceExhaustedError):
+            ledger.spend(_public(1.0))
+        assert ledger.num_mechanisms == fits
+        assert ledger.spent_epsilon == alone.spent_epsilon
+    assert (tmp_path / "link.json").is_symlink()
+
+
+def _spend_some(path, barrier, times):
+    ledger = sa.PrivacyLedger(1e6, 1e-5, path=path)
+    barrier.wait()
+    for _ in range(times):
+        ledger.spend_gaussian(3.0)
+
+
+def test_processes_lose_no_spend_of_each_other(tmp_path):
+    path = tmp_path / "ledger.json"
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    writers = [context.Process(target=_spend_some, args=(path, barrier, 20)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert sa.PrivacyLedger(1e6, 1e-5, path=path).num_mechanisms == 60
+
+
+def test_a_file_that_has_forgotten_spends_is_refused(tmp_path):
+    path = tmp_path / "ledger.json"
+    ledger = sa.PrivacyLedger(100.0, 1e-5, path=path)
+    ledger.spend(_public(1.0))
+    before = path.read_bytes()
+    ledger.spend(_public(2.0))
+    path.write_bytes(before)  # as of a backup
+    with pytest.raises(sa.InvalidArgumentError, match="has lost what was spent"):
+        ledger.spend(_public(1.0))
+    path.unlink()
+    with pytest.raises(sa.InvalidArgumentError, match="has lost what was spent"):
+        ledger.spend(_public(1.0))
+
+
+def test_a_spend_that_cannot_be_written_is_not_spent(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.json"
+    ledger = sa.PrivacyLedger(100.0, 1e-5, path=path)
+    ledger.spend(_public(1.0))
+    before = path.read_bytes()
+    synced = []
+
+    def no_space(descriptor):
+        synced.append(descriptor)
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", no_space)
+        with pytest.raises(OSError, match="no space"):
+            ledger.spend(_public(1.0))
+    assert synced  # before the file was replaced
+    assert path.read_bytes() == before
+    assert ledger.num_mechanisms == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".ledger.json.lock", "ledger.json"]
 
 
 def test_what_has_no_privacy_is_refused():

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import SupportsFloat, Union
 
-from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
+from sparseagg._internal.base.arguments import checked_integer, checked_number
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["Staleness", "constant", "hinge", "polynomial", "table"]
@@ -65,12 +65,10 @@ def table(staleness: Staleness | None, max_staleness: int | None) -> list[float]
             raise InvalidArgumentError(
                 f"staleness has {len(weights)} weights, which is not max_staleness {max_staleness} and one"
             )
-    numbers: list[float] = []
-    for i, weight in enumerate(weights):
-        what = f"the weight of staleness {i} must be from 0 to 1"
-        numbers.append(checked_number(what, weight))
-        if numbers[-1] > 1.0:
-            raise InvalidArgumentError(f"{what}, got {shown(weight)}")
+    numbers = [
+        checked_number(f"the weight of staleness {i} must be from 0 to 1", weight, most=1.0)
+        for i, weight in enumerate(weights)
+    ]
     if not numbers:
         raise InvalidArgumentError("staleness has no weights; a table has one for staleness 0 at least")
     return numbers

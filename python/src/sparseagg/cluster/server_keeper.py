@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.spec.cluster_spec import HomeServer
 from sparseagg.errors import DeadlineExceededError, SparseaggError
@@ -105,9 +106,8 @@ class ServerKeeper:
         self._ports = (_port_of(server.address), 0 if http is None else _port_of(http))
         self._home = self._home or home
         if self._directory is not None:
-            new = self._directory / f"{_PORTS}.new"
-            new.write_text(json.dumps(self._ports), encoding="utf-8")
-            new.replace(self._directory / _PORTS)
+            with replaced(self._directory / _PORTS) as file:
+                file.write(json.dumps(self._ports).encode())
         return server
 
     def _scheme(self) -> str:

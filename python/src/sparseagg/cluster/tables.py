@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import TensorSpec
@@ -49,14 +50,11 @@ def write_parts(
 
     def write(path: pathlib.Path, part: Part) -> None:
         rows = read_part(part, tensor, clients)
-        # A reader never finds a half of a file under its name.
-        new = path.with_name(f".{path.name}.new")
-        with new.open("wb") as file:
+        with replaced(path) as file:
             if kind == "npz":
                 np.savez(file, **_arrays(rows))
             else:
                 importlib.import_module("pyarrow.parquet").write_table(arrow_table(rows), file)
-        new.replace(path)
 
     with concurrent.futures.ThreadPoolExecutor(max(1, len(clients))) as pool:
         list(pool.map(write, paths, parts))

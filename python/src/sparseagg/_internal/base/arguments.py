@@ -84,21 +84,23 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.timedelta64))
 
 
-def checked_number(what: str, value: Any) -> float:
-    """Returns a number, 0 or more, of any type; infinity for a number beyond float64.
+def checked_number(what: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """Returns a number of any type within bounds; infinity for a number beyond float64.
 
     Args:
-        what: what the value is, for the error.
+        what: what the value is, and its bounds, for the error.
         value: any value.
+        least: lower bound.
+        most: upper bound.
 
     Raises:
-        InvalidArgumentError: ``value`` is no number, NaN or negative.
+        InvalidArgumentError: ``value`` is no number within the bounds, or NaN.
     """
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:
         number = math.inf if value > 0 else -math.inf
-    if math.isnan(number) or number < 0:
+    if not least <= number <= most:
         raise InvalidArgumentError(f"{what}, got {shown(value)}")
     return number
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import fcntl
 import hashlib
 import os
 import pathlib
 import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from sparseagg._internal.base.ids import check_name
+from sparseagg._internal.base.state_files import locked, replaced
 from sparseagg._internal.commands.output import put, put_json
 from sparseagg.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 
@@ -123,26 +122,18 @@ def _revoke(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _rewritten(path: pathlib.Path, make: bool = False) -> Iterator[list[str]]:
     """Gives the file's lines to change, and replaces the file at once, unless the caller raises."""
-    with open(path.parent / f".{path.name}.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path):
         try:
-            lines, mode = path.read_text().splitlines(keepends=True), path.stat().st_mode & 0o777
+            lines = path.read_text().splitlines(keepends=True)
         except FileNotFoundError:
             if not make:
                 raise
-            lines, mode = [_HEAD], 0o644
+            lines = [_HEAD]
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         yield lines
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.writelines(lines)
-                os.fchmod(file.fileno(), mode)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with replaced(path, 0o644) as file:
+            file.write("".join(lines).encode())
 
 
 def _write_secret(path: pathlib.Path, token: str) -> None:

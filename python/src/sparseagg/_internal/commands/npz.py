@@ -18,6 +18,7 @@ import numpy as np
 import numpy.lib.format as npy
 
 from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base.state_files import is_stream, replaced
 from sparseagg._internal.commands.output import put
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
@@ -183,15 +184,10 @@ def check_output(path: Path) -> None:
         raise InvalidArgumentError(f"--output {output} is a folder")
 
 
-def _is_stream(path: Path) -> bool:
-    """Returns whether this is a pipe or a device, which ``write_result`` does not replace by a file."""
-    return os.path.exists(path) and not os.path.isfile(path)
-
-
 def print_rows(path: Path, result: Result) -> None:
     """Prints a line for each tensor; on standard error if ``path`` is a stream, which may be standard output."""
     for name, tensor in result.items():
-        put(f"{name}: {len(tensor)} rows, {tensor.layout}", to=sys.stderr if _is_stream(path) else sys.stdout)
+        put(f"{name}: {len(tensor)} rows, {tensor.layout}", to=sys.stderr if is_stream(path) else sys.stdout)
 
 
 def write_result(path: Path, result: Result) -> None:
@@ -212,7 +208,7 @@ def write_result(path: Path, result: Result) -> None:
             arrays.update({f"{name}.keys": tensor.keys, f"{name}.values": _numbers(tensor.values)})
         arrays.update({f"{name}.{column}": getattr(tensor, column) for column in _COLUMNS})
     # Not with numpy.savez, whose own arguments cannot be names of arrays.
-    with _replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
+    with replaced(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             if array is not None:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -223,22 +219,3 @@ def _numbers(values: Array | None) -> Array | None:
     if values is not None and bfloat16.is_bfloat16(values.dtype):
         return values.astype(np.float32)
     return values
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file that replaces ``path`` when it is complete, and that is removed if it is not."""
-    if _is_stream(path):
-        with open(path, "wb") as file:  # not the resolved path: a pipe behind /dev/stdout has none
-            yield file
-        return
-    target = os.path.realpath(path)
-    part = f"{target}.{os.getpid()}.part"
-    try:
-        with open(part, "wb") as file:
-            yield file
-        os.replace(part, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(part)
-        raise

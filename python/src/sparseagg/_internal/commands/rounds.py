@@ -8,6 +8,7 @@ import pathlib
 
 from google.protobuf import json_format
 
+from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.client.round_errors import raise_if_failed
 from sparseagg._internal.commands.at_server import client_of, time_left
 from sparseagg._internal.commands.output import put, put_json
@@ -148,14 +149,16 @@ def _cancel(arguments: argparse.Namespace) -> int:
 def _certificate(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
         certificate = client.get_round(arguments.round).certificate(time_left(arguments))
-    arguments.output.write_bytes(certificate.envelope)
+    with replaced(arguments.output) as file:
+        file.write(certificate.envelope)
     return 0
 
 
 def _receipt(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
         receipt = client.get_round(arguments.round).receipt(arguments.client, arguments.submission_id)
-    arguments.output.write_text(receipt.to_json(), encoding="utf-8")
+    with replaced(arguments.output) as file:
+        file.write(receipt.to_json().encode())
     put("promised" if receipt.leaf_index is None else "promised, and in the certificate's tree")
     return 0
 

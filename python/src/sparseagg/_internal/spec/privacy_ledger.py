@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import math
 import os
 import pathlib
 import secrets
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
+from sparseagg._internal.base.state_files import locked, replaced
 from sparseagg._internal.spec.privacy_spec import DP
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 
 __all__ = ["AdaptiveClip", "PrivacyLedger"]
 
+_ABOVE_0, _BELOW_1, _FINITE = 5e-324, 1 - 2.0**-53, sys.float_info.max
+_MOST_NOISE = 2.0**40  # dp-accounting overflows where the square of the noise does
+
 
 class PrivacyLedger:
-    """A budget of ε and δ, and what rounds have spent of it. Experimental. Thread-safe.
+    """A budget of ε and δ, and what rounds have spent of it. Experimental. Thread-safe; of a file, safe for processes.
 
         ledger = sa.PrivacyLedger(epsilon=4.0, delta=1e-5, path="ledger.json")
         ledger.spend(spec)  # before each round; raises ResourceExhaustedError at the budget
@@ -34,8 +41,9 @@ class PrivacyLedger:
     Args:
         epsilon: the budget.
         delta: the budget, for all rounds together.
-        path: a file that keeps what was spent, and is made if there is none. It is written before ``spend`` returns.
-            None: nothing is kept.
+        path: a file that keeps what was spent, and is made if there is none. It is written and synced before ``spend``
+            returns. Ledgers of one file, in all processes, share its budget: each reads it anew, and they write in
+            turns. None: nothing is kept.
 
     Raises:
         InvalidArgumentError: an argument is out of range, or the file is of another budget or no ledger.
@@ -43,35 +51,34 @@ class PrivacyLedger:
     """
 
     def __init__(self, epsilon: float, delta: float, *, path: str | os.PathLike[str] | None = None) -> None:
-        if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
-            raise InvalidArgumentError(f"epsilon must be above 0 and finite, got {shown(epsilon)}")
-        if not (isinstance(delta, (int, float)) and 0 < delta < 1):
-            raise InvalidArgumentError(f"delta must be above 0 and below 1, got {shown(delta)}")
         _accounting()
-        self.epsilon = float(epsilon)
-        self.delta = float(delta)
+        self.epsilon = checked_number("epsilon must be above 0 and finite", epsilon, _ABOVE_0, _FINITE)
+        self.delta = checked_number("delta must be above 0 and below 1", delta, _ABOVE_0, _BELOW_1)
         self._path = None if path is None else pathlib.Path(path)
         self._lock = threading.Lock()
         self._multipliers: list[float] = []  # of Gaussian mechanisms
         self._deltas: list[float] = []
-        if self._path is not None and self._path.exists():
-            self._load(self._path)
+        self._refresh()
 
     @property
     def spent_epsilon(self) -> float:
         """ε of what was spent, at the δ of the budget."""
         with self._lock:
+            self._refresh()
             return _epsilon_of(self._multipliers, self._deltas, self.delta)
 
     @property
     def num_mechanisms(self) -> int:
         """How many noisy answers were spent: the values of a round, each selection of keys, each adapted bound."""
-        return len(self._multipliers)
+        with self._lock:
+            self._refresh()
+            return len(self._multipliers)
 
     def epsilon_with(self, spec: RoundSpec) -> float:
         """Returns ε of what was spent and of one more round of ``spec``. Spends nothing."""
         multipliers, deltas = _mechanisms_of(spec)
         with self._lock:
+            self._refresh()
             return _epsilon_of([*self._multipliers, *multipliers], [*self._deltas, *deltas], self.delta)
 
     def spend(self, spec: Any) -> float:
@@ -85,55 +92,58 @@ class PrivacyLedger:
 
         Raises:
             ResourceExhaustedError: the round is beyond the budget; nothing is spent.
-            InvalidArgumentError: the spec has no ``privacy``.
+            InvalidArgumentError: the spec has no ``privacy``, or an option of it is out of range; or the file is no
+                ledger any more, or has fewer spends than this object has seen. Nothing is spent.
+            OSError: the file cannot be written.
         """
         return self._spend(*_mechanisms_of(spec if isinstance(spec, RoundSpec) else getattr(spec, "spec", spec)))
 
     def spend_gaussian(self, noise_multiplier: float) -> float:
         """The same for another Gaussian mechanism on the submissions, of this noise in units of its sensitivity."""
-        if not (isinstance(noise_multiplier, (int, float)) and 0 < noise_multiplier < math.inf):
-            raise InvalidArgumentError(f"noise_multiplier must be above 0 and finite, got {shown(noise_multiplier)}")
-        return self._spend([float(noise_multiplier)], [])
+        return self._spend([_multiplier("noise_multiplier", noise_multiplier)], [])
 
     def _spend(self, multipliers: list[float], deltas: list[float]) -> float:
-        with self._lock:
+        with self._lock, contextlib.nullcontext() if self._path is None else locked(self._path):
+            self._refresh()
             all_multipliers = [*self._multipliers, *multipliers]
             all_deltas = [*self._deltas, *deltas]
             epsilon = _epsilon_of(all_multipliers, all_deltas, self.delta)
-            if epsilon > self.epsilon:
+            if not epsilon <= self.epsilon:
                 raise ResourceExhaustedError(
                     f"the budget of epsilon {self.epsilon:g} at delta {self.delta:g} does not cover this: "
                     f"with it, epsilon would be {epsilon:.6g}"
                 )
             if self._path is not None:
-                self._save(self._path, all_multipliers, all_deltas)
+                spent = {"noise_multipliers": all_multipliers, "deltas": all_deltas}
+                with replaced(self._path) as file:
+                    file.write(json.dumps({"epsilon": self.epsilon, "delta": self.delta, **spent}).encode())
             self._multipliers, self._deltas = all_multipliers, all_deltas
             return epsilon
 
-    def _save(self, path: pathlib.Path, multipliers: list[float], deltas: list[float]) -> None:
-        text = json.dumps(
-            {"epsilon": self.epsilon, "delta": self.delta, "noise_multipliers": multipliers, "deltas": deltas}
-        )
-        new = path.with_name(path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-
-    def _load(self, path: pathlib.Path) -> None:
+    def _refresh(self) -> None:
+        """Reads what others have spent since."""
+        if self._path is None:
+            return
+        path = str(self._path)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            budget = (float(found["epsilon"]), float(found["delta"]))
-            self._multipliers = [float(each) for each in found["noise_multipliers"]]
-            self._deltas = [float(each) for each in found["deltas"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"{str(path)!r} is no ledger: {error!r}") from error
-        if budget != (self.epsilon, self.delta):
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            multipliers = [_multiplier("noise_multipliers", each) for each in _list(found, "noise_multipliers")]
+            deltas = [_delta("deltas", each) for each in _list(found, "deltas")]
+            epsilon = checked_number("epsilon must be above 0 and finite", found["epsilon"], _ABOVE_0, _FINITE)
+            delta = checked_number("delta must be above 0 and below 1", found["delta"], _ABOVE_0, _BELOW_1)
+        except FileNotFoundError:
+            multipliers, deltas, epsilon, delta = [], [], self.epsilon, self.delta
+        except (ValueError, KeyError, TypeError, RecursionError) as error:  # InvalidArgumentError is a ValueError
+            raise InvalidArgumentError(f"{path!r} is no ledger: {error}") from error
+        if (epsilon, delta) != (self.epsilon, self.delta):
             raise InvalidArgumentError(
-                f"{str(path)!r} is a ledger of epsilon {budget[0]:g} and delta {budget[1]:g}, "
+                f"{path!r} is a ledger of epsilon {epsilon:g} and delta {delta:g}, "
                 f"not of {self.epsilon:g} and {self.delta:g}"
             )
+        seen = len(self._multipliers), len(self._deltas)
+        if (multipliers[: seen[0]], deltas[: seen[1]]) != (self._multipliers, self._deltas):
+            raise InvalidArgumentError(f"{path!r} has lost what was spent: {seen[0]} mechanisms are not in it")
+        self._multipliers, self._deltas = multipliers, deltas
 
 
 class AdaptiveClip:
@@ -169,18 +179,14 @@ class AdaptiveClip:
         quantile: float = 0.5,
         rate: float = 0.2,
     ) -> None:
-        for name, value in (("l2", l2), ("rate", rate), ("expected_submissions", expected_submissions)):
-            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-                raise InvalidArgumentError(f"{name} must be above 0 and finite, got {shown(value)}")
-        if not (isinstance(count_noise, int) and count_noise >= 1):
-            raise InvalidArgumentError(f"count_noise must be an integer of 1 or more, got {shown(count_noise)}")
-        if not (isinstance(quantile, (int, float)) and 0 < quantile < 1):
-            raise InvalidArgumentError(f"quantile must be above 0 and below 1, got {shown(quantile)}")
-        self.l2 = float(l2)
-        self._expected = float(expected_submissions)
-        self._noise = count_noise
-        self._quantile = float(quantile)
-        self._rate = float(rate)
+        self.l2 = checked_number("l2 must be above 0 and finite", l2, _ABOVE_0, _FINITE)
+        self._expected = checked_number(
+            "expected_submissions must be above 0 and finite", expected_submissions, _ABOVE_0, _FINITE
+        )
+        what = "count_noise must be an integer of 1 or more, up to 2^40"
+        self._noise = checked_integer(what, count_noise, 1, int(_MOST_NOISE))
+        self._quantile = checked_number("quantile must be above 0 and below 1", quantile, _ABOVE_0, _BELOW_1)
+        self._rate = checked_number("rate must be above 0 and finite", rate, _ABOVE_0, _FINITE)
 
     def update(self, info: Any, ledger: PrivacyLedger) -> float:
         """Spends the noisy count of a round, and moves the bound.
@@ -249,28 +255,43 @@ def _mechanisms_of(spec: Any) -> tuple[list[float], list[float]]:
     privacy = spec.privacy
     if not isinstance(privacy, DP):
         raise InvalidArgumentError("the spec has no privacy: its results are exact, which no budget covers")
-    multipliers = [privacy.noise_multiplier]
+    multipliers = [_multiplier("privacy.noise_multiplier", privacy.noise_multiplier)]
     if privacy.keys == "public":
         return multipliers, []
-    num_selections = sum(tensor.layout == "sparse" for tensor in spec.tensors)
     if privacy.keys == "truncated_geometric":
         # (ε, δ) of all tensors together; up to δ it is ε²/2-zCDP, as a Gaussian mechanism of 1/ε is.
-        multipliers.append(1 / (privacy.key_epsilon or math.inf))
+        multipliers.append(1 / _multiplier("privacy.key_epsilon", privacy.key_epsilon))
     else:
-        multipliers.extend([privacy.key_noise_multiplier or 0.0] * num_selections)
-    return multipliers, [privacy.delta or 1.0]
+        num_selections = sum(tensor.layout == "sparse" for tensor in spec.tensors)
+        multiplier = _multiplier("privacy.key_noise_multiplier", privacy.key_noise_multiplier)
+        multipliers.extend([multiplier] * num_selections)
+    return multipliers, [_delta("privacy.delta", privacy.delta)]
 
 
-def _epsilon_of(multipliers: Iterable[float], deltas: Iterable[float], delta: float) -> float:
+def _multiplier(what: str, value: Any) -> float:
+    return checked_number(f"{what} must be from 2^-20 to 2^40", value, 2.0**-20, _MOST_NOISE)
+
+
+def _delta(what: str, value: Any) -> float:
+    return checked_number(f"{what} must be from 2^-40 to 0.5", value, 2.0**-40, 0.5)
+
+
+def _list(found: Any, field: str) -> list[Any]:
+    numbers = found[field]
+    if not isinstance(numbers, list):
+        raise InvalidArgumentError(f"{field} must be a list, got {shown(numbers)}")
+    return numbers
+
+
+def _epsilon_of(multipliers: Sequence[float], deltas: Sequence[float], delta: float) -> float:
     """Returns ε at δ = ``delta`` of Gaussian mechanisms and selections of keys; inf if the selections take all of δ."""
     accounting = _accounting()
     left = delta - math.fsum(deltas)
-    multipliers = list(multipliers)
-    if left <= 0 or any(multiplier <= 0 for multiplier in multipliers):
+    if not left > 0:
         return math.inf
     accountant = accounting.rdp.RdpAccountant(
         neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
-    for multiplier in sorted(set(multipliers)):
-        accountant.compose(accounting.GaussianDpEvent(multiplier), multipliers.count(multiplier))
+    for multiplier, count in sorted(collections.Counter(multipliers).items()):
+        accountant.compose(accounting.GaussianDpEvent(multiplier), count)
     return float(accountant.get_epsilon(left))
