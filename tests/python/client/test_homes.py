@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import socket
 
@@ -13,6 +14,7 @@ import sparseagg as sa
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.resumption import Resumption
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer, home_of
+from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)], op="sum")
 CLIENTS = [f"client-{i}" for i in range(10)]
@@ -136,6 +138,79 @@ def test_specs_that_make_no_sense():
         ClusterSpec(())
     with sa.Client(":memory:") as memory, pytest.raises(sa.errors.InvalidArgumentError, match="cluster"):
         memory.create_round(dataclasses.replace(SPEC, cluster=ClusterSpec((HomeServer("a:1"),))))
+
+
+class Sender(grpc.GenericRpcHandler):
+    """A server that has one round and sends every client elsewhere."""
+
+    def __init__(self, cluster: ClusterSpec | None, home: str) -> None:
+        self.round = pb.Round(name="rounds/spread", spec=dataclasses.replace(SPEC, cluster=cluster).to_proto())
+        self.round.state = pb.ROUND_STATE_OPEN
+        self.home = home
+
+    def service(self, details):
+        answers = {"GetRound": self.round, "GetServerInfo": pb.ServerInfo()}
+        answer = answers.get(details.method.rpartition("/")[2])
+
+        def send(_requests, context):
+            if answer is None:
+                context.set_trailing_metadata((("sparseagg-home", self.home),))
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another server is the home")
+            return answer.SerializeToString()
+
+        if answer is None and details.method.endswith("SubmitUpdate"):
+            return grpc.stream_unary_rpc_method_handler(send)
+        return grpc.unary_unary_rpc_method_handler(send)
+
+
+@pytest.fixture
+def trap():
+    """A server that counts the calls that it gets."""
+    calls: list[str] = []
+
+    class Trap(grpc.GenericRpcHandler):
+        def service(self, details):
+            calls.append(details.method)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1), handlers=[Trap()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port, calls
+    server.stop(None)
+
+
+@pytest.mark.parametrize("listed", [None, "127.0.0.1:1", "unix:/tmp/sparseagg-home", "127.0.0.1:{}"])
+@pytest.mark.parametrize("update", [UPDATE, LARGE], ids=["small", "large"])
+def test_no_answer_sends_a_client_elsewhere(trap, way, listed, update):
+    """Rounds of no cluster; servers that the round does not list; sockets and loopback of the client's own machine."""
+    port, calls = trap
+    cluster = None if listed is None else ClusterSpec((HomeServer("a:1"), HomeServer(listed.format(port))))
+    client_id = next(each for each in CLIENTS if home_of(each, 2) == 1)
+    home = f"127.0.0.1:{port}" if listed is None or listed.endswith(":1") else listed.format(port)
+    sender = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=[Sender(cluster, home)])
+    # Not an address of the loopback as clients know it.
+    address = f"0.0.0.0:{sender.add_insecure_port('127.0.0.1:0')}"
+    sender.start()
+    try:
+        with sa.Client(address, token="secret", insecure_token=True, chunk_bytes=512) as client:
+            opened = client.get_round("spread")
+            with pytest.raises(sa.errors.FailedPreconditionError, match=r"another server is the home|does not go"):
+                opened.submit(client_id, update)
+            with pytest.raises(sa.errors.FailedPreconditionError, match=r"another server is the home|does not go"):
+                opened.withdraw(client_id)
+    finally:
+        sender.stop(None)
+    assert calls == []
+
+
+def test_a_home_gets_no_token_in_clear(rounds, servers):
+    """The first server is on this machine, where a token may be in clear; the home is not."""
+    homes = (HomeServer(servers[0].address), HomeServer("192.0.2.1:8001"))
+    client_id = next(each for each in CLIENTS if home_of(each, 2) == 1)
+    with sa.Client(servers[0].address, token="secret") as client:
+        opened = client.create_round(dataclasses.replace(SPEC, cluster=ClusterSpec(homes)))
+        with pytest.raises(sa.errors.InvalidArgumentError, match=r"everybody on the way to 192\.0\.2\.1"):
+            opened.submit(client_id, UPDATE)
 
 
 class SentHome(grpc.RpcError):

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 
 from sparseagg._internal.base.credentials import is_local
-from sparseagg._internal.client.channel import addresses_of, checked_address
+from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.client.channel import addresses_of, host_and_port
 from sparseagg._internal.client.deadlines import call_seconds, named_if_late, no_answer
 from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.progress import ProgressBar
@@ -54,9 +55,8 @@ class Connection(ServerCalls):
     """
 
     def __init__(self, endpoint: Endpoint, transport: Transport, follows: bool = True) -> None:
-        self._wanted_chunk_bytes = checked_chunk_bytes(
-            endpoint.chunk_bytes, all(map(is_local, addresses_of(endpoint.address)))
-        )
+        self._is_local = all(map(is_local, addresses_of(endpoint.address)))
+        self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes, self._is_local)
         super().__init__(endpoint, transport)
         self.device_reader = None  # of arrays in the memory of a GPU, which no server reads
         # Of clients whose home is another server of a cluster's round, by address. None: this is such a connection
@@ -72,13 +72,23 @@ class Connection(ServerCalls):
             return self  # at whatever address this client knows the server by
         return self._at(spec.cluster.servers[home].address) or self
 
-    def _at(self, address: str | None) -> Connection | None:
-        """Returns the connection to another server of a round, with the arguments of this one; None: there is none."""
-        if address is None or self._at_homes is None or address == self.endpoint.address:
+    def _at(self, address: str) -> Connection | None:
+        """Returns the connection to another server of a round, with the arguments of this one; None: there is none.
+
+        Raises:
+            FailedPreconditionError: a server may not send its clients to this address.
+            InvalidArgumentError: everybody on the way to it could read the token.
+        """
+        if self._at_homes is None or address == self.endpoint.address:
             return None
+        if host_and_port(address) is None or (is_local(address) and not self._is_local):
+            raise FailedPreconditionError(
+                f"the round of {self.endpoint.address} has a server at {plain(address)}, to which this client does not "
+                'go: an address must be "host:port", and of this machine only if the first server is on it, too'
+            )
         found = self._at_homes.get(address)
         if found is None:
-            endpoint = dataclasses.replace(self.endpoint, address=checked_address(address), public_address=None)
+            endpoint = dataclasses.replace(self.endpoint, address=address, public_address=None)
             found = self._at_homes.setdefault(address, Connection(endpoint, self.transport, follows=False))
             found.has_reached = True  # by the coordinator: the server may restart now
         return found
@@ -105,10 +115,23 @@ class Connection(ServerCalls):
         try:
             return await self._call(method, request, wait_s, deadline, patient)
         except FailedPreconditionError as error:
-            home = self._at(error.home)
+            home = await self._at_home_of_answer(error, getattr(request, "round", ""), deadline)
             if home is None:
                 raise
         return await home.call(method, request, wait_s, deadline, patient)
+
+    async def _at_home_of_answer(
+        self, error: FailedPreconditionError, name: str, deadline: float | None
+    ) -> Connection | None:
+        """Returns the connection to where an answer about a round sends the client; None: it is not to be followed.
+
+        An answer alone sends nobody anywhere: the round's list must have the server.
+        """
+        if error.home is None or self._at_homes is None:
+            return None
+        cluster = (await self.get_round(name, deadline)).spec.cluster
+        is_listed = cluster is not None and any(server.address == error.home for server in cluster.servers)
+        return self._at(error.home) if is_listed else None
 
     async def _call(self, method: str, request: Any, wait_s: float, deadline: float | None, patient: bool) -> Any:
         own = self._own_deadline(wait_s, deadline)
@@ -264,7 +287,7 @@ class Connection(ServerCalls):
         try:
             return await self._submit(upload, resumable, bar, deadline)
         except FailedPreconditionError as error:
-            home = self._at(error.home)
+            home = await self._at_home_of_answer(error, upload.round_name, deadline)
             if home is None:
                 raise
         return await home.submit(upload, resumable, bar, deadline)
