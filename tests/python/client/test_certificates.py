@@ -93,6 +93,8 @@ def test_certificate_convinces_with_all_receipts_and_the_bundle(certified):
     certificate, pem, receipts, bundle = certified
     for receipt in receipts.values():
         assert sa.SubmissionReceipt.from_json(receipt.to_json()) == receipt
+        fields = {"round", "clientId", "leaf", "promise", "leafIndex", "treeSize", "path"}  # of docs/certificates.md
+        assert set(json.loads(receipt.to_json())) == fields
         lines = sa.certificates.verify(certificate, pem, receipt=receipt)
         assert "counts, as leaf" in lines[1]
     lines = sa.certificates.verify(certificate, pem, receipt=receipts["a"], bundle=bundle)

@@ -110,3 +110,14 @@ def test_clip_merged_aggregators_add_their_counts():
     result = one.finish()
     assert result["v"].values.tolist() == [2.0]
     assert (result.info.clip.num_clipped, result.info.clip.num_l2, result.info.clip.num_linf) == (2, 2, 1)
+
+
+def test_attackers_move_a_bounded_mean_by_twice_their_share_of_the_bound():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=1)], op="mean", clip=sa.ClipSpec(l2=4.0))
+
+    def mean(attackers: int, sent: float) -> float:
+        values = [4.0] * (8 - attackers) + [sent] * attackers
+        return float(sa.aggregate([{"v": ([0], [[value]])} for value in values], spec)["v"].values[0])
+
+    for attackers in (1, 2, 3):
+        assert mean(attackers, 4.0) - mean(attackers, -1e30) == 2 * attackers * 4.0 / 8

@@ -66,6 +66,21 @@ def test_absent_zero_counts_the_absent():
     assert result.counts.tolist() == [2, 1]
 
 
+def test_keys_of_too_few_values_are_hidden_before_their_nan_counts():
+    def keys_and_values(n: int, **options: Any) -> Any:
+        spec = one("float64", op="trimmed_mean", on_nonfinite="propagate", **options)
+        result = sa.aggregate([{"v": ([3, 5], [[np.nan], [i]])} for i in range(n)], spec)["v"]
+        return result.keys.tolist(), result.values.ravel().tolist()
+
+    for options in ({"trim_count": 2}, {"trim_count": 2, "absent": "zero"}):
+        assert keys_and_values(4, **options) == ([], [])
+        keys, values = keys_and_values(5, **options)
+        assert keys == [3, 5]
+        assert np.isnan(values[0])
+        assert values[1] == 2
+    assert keys_and_values(4, trim_fraction=0.25, min_contributors=5) == ([], [])
+
+
 def test_trim_count_hides_keys_with_nothing_left():
     updates = [{"v": ([1, 2], [9.0, 1.0])}, {"v": ([1], [2.0])}, {"v": ([1], [3.0])}]
     result = sa.aggregate(updates, one(op="trimmed_mean", trim_count=1))["v"]
