@@ -13,7 +13,12 @@ from sparseagg import errors
 
 CLASSES = [made for _, made in inspect.getmembers(errors, inspect.isclass) if issubclass(made, sa.SparseaggError)]
 ERRORS = [
-    *(made("what") for made in CLASSES if made not in (errors._StateError, sa.RoundClosedError, sa.RoundFailedError)),
+    *(
+        made("what")
+        for made in CLASSES
+        if made not in (errors._StateError, sa.RoundClosedError, sa.RoundFailedError, errors.StaleError)
+    ),
+    errors.StaleError("what", 21),
     sa.RoundClosedError("what", "done"),
     sa.RoundFailedError("what", "cancelled"),
     errors.error_of(grpc.StatusCode.DATA_LOSS, "what"),

@@ -7,6 +7,7 @@ All are a ``SparseaggError``. Some are a class of Python's, too: ``InvalidArgume
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ __all__ = [
     "RoundClosedError",
     "RoundFailedError",
     "SparseaggError",
+    "StaleError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
@@ -132,6 +134,20 @@ class RoundFailedError(_StateError):
     """The round ended without a result. ``error.state`` is "failed" or "cancelled"."""
 
 
+class StaleError(FailedPreconditionError):
+    """The stream takes no update of so old a ``base_version``: it is older than ``max_staleness`` versions.
+
+    ``error.staleness`` is the number of versions that were cut after ``base_version``.
+    """
+
+    def __init__(self, message: str, staleness: int) -> None:
+        super().__init__(message)
+        self.staleness = staleness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.staleness), vars(self)
+
+
 class AbortedError(SparseaggError):
     """Another call has changed the state meanwhile."""
 
@@ -179,6 +195,9 @@ class UnavailableError(SparseaggError, ConnectionError):
     cannot_pass: bool = False
 
 
+# docs/streams.md promises this form. A batch has the client before it.
+_STALE = re.compile(r"(client '.*?': )?stale by (?P<staleness>\d+): ", re.DOTALL)
+
 _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
     cls.code: cls
     for cls in (
@@ -202,6 +221,9 @@ _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
 
 def error_of(code: grpc.StatusCode, message: str) -> SparseaggError:
     """Returns the error of a canonical code; ``SparseaggError`` for codes without a class."""
+    stale = _STALE.match(message) if code is grpc.StatusCode.FAILED_PRECONDITION else None
+    if stale is not None:
+        return StaleError(message, int(stale["staleness"]))
     error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code
     return error

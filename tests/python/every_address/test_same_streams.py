@@ -80,9 +80,13 @@ def test_base_versions_out_of_range(open_stream):
         stream.submit("c", {"v": update(0)}, base_version=1)
     for base in (0, 1):
         stream.submit("c", {"v": update(0)}, base_version=base)
-    with pytest.raises(errors.FailedPreconditionError, match="stale by 2"):
+    with pytest.raises(errors.StaleError, match="stale by 2") as raised:
         stream.submit("c", {"v": update(0)}, base_version=0)
+    assert raised.value.staleness == 2
     assert stream.refresh().num_refused == 2
+    receipt = stream.submit_batch(["a"], {"v": ([0, 1], [1], np.ones((1, 4), np.float32))}, base_version=0)
+    assert isinstance(receipt.refused["a"], errors.StaleError)
+    assert receipt.refused["a"].staleness == 2
     assert stream.info.staleness_counts == (2, 0)
 
 

@@ -178,7 +178,7 @@ class Stream:
 
         Raises:
             InvalidArgumentError: the update is wrong, or ``base_version`` has not been cut yet.
-            FailedPreconditionError: "stale by τ": ``base_version`` is too old.
+            StaleError: ``base_version`` is too old; the error has its ``staleness``.
             AlreadyExistsError: the client has committed other content under this ``submission_id``; or has a commit in
                 the version, which is ``one_per_client``.
             NotFoundError: the stream was deleted.
