@@ -310,6 +310,95 @@ def test_params_type_of_most_clients_counts_whoever_is_first(first, caplog):
     assert "params_type FULL" in line.getMessage()
 
 
+def errors(caplog):
+    """Without NVFlare's own, that a component without an engine fires no event."""
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    return [line for line in lines if "the model stays" in line]
+
+
+def assert_model_stays(aggregator):
+    model = arrays()
+    found = FLModelUtils.update_model(FLModel(params=arrays()), aggregator.aggregate_model()).params
+    assert all(found[name].tobytes() == array.tobytes() for name, array in model.items())
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum"])
+@pytest.mark.parametrize("on_server", [False, True])
+def test_rule_with_too_few_results_leaves_the_model_and_the_job_goes_on(name, on_server, caplog):
+    rule = {"name": name, "f": 1, **({"m": 2} if name == "multi_krum" else {})}
+    with sa.Server() if on_server else contextlib.nullcontext() as server:
+        aggregator = aggregator_of(arrays(), rule=rule, server=server.address if server else None)
+        for site in range(4):
+            assert aggregator.accept_model(result_of(f"site-{site}", {"bias": ROW[0]}, params_type="DIFF"))
+        with pytest.raises(sa.InvalidArgumentError):
+            aggregator.accept_model(result_of("site-4", {"bias": NAN[0]}, params_type="DIFF"))
+        assert_model_stays(aggregator)
+        (line,) = errors(caplog)
+        assert f"{name} with f=1 needs 2·f + 3 = 5 submissions or more, got 4; client 'site-4': " in line
+        aggregator.reset_stats()  # the next round
+        for site in range(5):
+            assert aggregator.accept_model(result_of(f"site-{site}", {"bias": ROW[0]}, params_type="DIFF"))
+        assert aggregator.aggregate_model().params["bias"].tolist() == [1] * 4
+    assert len(errors(caplog)) == 1
+
+
+@pytest.mark.parametrize("form", ["DIFF", "FULL"])
+def test_site_of_factor_0_does_not_count(form):
+    aggregator = aggregator_of(arrays(), aggregation_weights={"odd": 0})
+    for site, value in (("a", 1.0), ("odd", 100.0), ("b", 3.0)):
+        result = result_of(site, {"bias": value * ROW[0]}, params_type=form)
+        result.metrics = {"loss": value, **({"other": 1.0} if site == "odd" else {})}
+        assert aggregator.accept_model(result)
+    result = aggregator.aggregate_model()
+    assert result.params["bias"].tolist() == [2] * 4
+    assert result.metrics == {"loss": 2.0}
+
+
+def test_sites_that_are_all_of_factor_0_leave_the_model(caplog):
+    aggregator = aggregator_of(arrays(), aggregation_weights={"a": 0, "b": 0.0})
+    for site in ("a", "b"):
+        result = result_of(site, {"bias": ROW[0], "table:keys": [1], "table:rows": ROW}, params_type="DIFF")
+        result.metrics = {"loss": 1.0}
+        assert aggregator.accept_model(result)
+    assert_model_stays(aggregator)
+    (line,) = errors(caplog)
+    assert "weights" in line
+
+
+@pytest.mark.parametrize("factor", [-1, float("nan"), float("inf"), "1"])
+def test_factors_that_are_no_numbers_from_0_on_are_refused(factor):
+    with pytest.raises(sa.InvalidArgumentError, match="aggregation_weights of client 'a' must be a number from 0 on"):
+        SparseAggregator(aggregation_weights={"a": factor})
+
+
+def test_round_of_refused_results_has_an_error_that_names_all(caplog):
+    aggregator = aggregator_of(arrays())
+    aggregator._round = 3
+    for site in ("a", "b"):
+        with pytest.raises(sa.InvalidArgumentError):
+            aggregator.accept_model(result_of(site, {"bias": NAN[0]}, params_type="DIFF"))
+    assert aggregator.accept(shareable_of("c", {"other": ROW}, 3), FLContext()) is False
+    assert_model_stays(aggregator)
+    (line,) = errors(caplog)
+    assert "round 3: the model stays: no result counts; client 'a': " in line
+    assert "tensor 'bias'" in line
+    assert "client 'b': " in line
+    assert "unknown tensor 'other'" in line
+
+
+@pytest.mark.parametrize("form", ["DIFF", "FULL"])
+def test_site_that_sends_sparse_tensors_whole_is_logged_once(form, caplog):
+    aggregator = aggregator_of(arrays())
+    for _ in range(2):
+        for site in ("a", "b"):
+            assert aggregator.accept_model(result_of(site, {"table": arrays()["table"]}, params_type=form))
+        aggregator.aggregate_model()
+        aggregator.reset_stats()
+    lines = [record.getMessage() for record in caplog.records if "all rows of the sparse tensor" in record.getMessage()]
+    assert len(lines) == 1
+    assert "client 'a' sends all rows of the sparse tensor 'table'" in lines[0]
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_round_without_results_changes_nothing(refused):
     model = arrays()
@@ -357,6 +446,15 @@ def test_dense_tensors_are_logged_with_their_bytes_and_tied_weights_with_a_warni
     (sizes,) = [line for line in lines if "dense tensors, whole in each update" in line]
     assert "1,640 bytes ('head' 800, 'other' 800, 'bias' 16, 'half' 12, 'batches' 8, …)" in sizes
     (warning,) = [line for line in lines if "tied weights" in line]
+    assert "tensor 'head' has the values of 'table'" in warning
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_tied_table_that_starts_constant_has_a_warning(kind, caplog):
+    model = {name: array * 0 + 0 for name, array in arrays(kind).items()}  # without -0
+    model["head"] = model["table"] + 0
+    aggregator_of(model, elements=["bias", "scalar"])
+    (warning,) = [record.getMessage() for record in caplog.records if "tied weights" in record.getMessage()]
     assert "tensor 'head' has the values of 'table'" in warning
 
 

@@ -39,6 +39,7 @@ JOBS = {
     "filtered": lambda: filtered_recipe(2),
     "median": lambda: make_recipe(num_rounds=1, aggregator=SparseAggregator(op="median")),
     "krum": lambda: make_recipe(num_rounds=1, aggregator=SparseAggregator(rule={"name": "krum", "f": 2})),
+    "too few for krum": lambda: make_recipe(num_rounds=2, aggregator=SparseAggregator(rule={"name": "krum", "f": 3})),
     "scatter and gather": lambda: make_scatter_and_gather("client_sparse.py", SparseAggregator(sparse=[EMBEDDING]), 2),
 }
 
@@ -99,6 +100,15 @@ def test_median_and_krum_are_those_of_the_sites_models(run_of):
 
 def num_different(run, wanted):
     return sum(int((run.weights[name] != array).sum()) for name, array in wanted.items())
+
+
+def test_job_whose_rule_has_too_few_results_goes_on_with_the_model_as_it_was(run_of):
+    run = run_of("too few for krum")
+    for number in (0, 1):
+        assert f"round {number}: the model stays: krum with f=3 needs 2·f + 3 = 9 submissions or more, got 8" in run.log
+    assert "FATAL_SYSTEM_ERROR" not in run.log
+    for name, tensor in Recommender().state_dict().items():
+        np.testing.assert_array_equal(run.weights[name], tensor.numpy())
 
 
 def test_dense_parameters_are_those_of_float64(run_of):

@@ -24,7 +24,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
-from sparseagg._internal.base.arguments import shown
+from sparseagg._internal.base.arguments import is_number, shown
 from sparseagg._internal.base.types import Op
 from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.updates import contributors as updates
@@ -63,8 +63,8 @@ class SparseAggregator(ModelAggregator):
             A client votes for no change of rows that it did not send, unless ``options`` have absent="skip".
         server: "host:port" of a sparseagg server that merges, or "host:port,host:port" of a cluster's servers; None:
             this process does.
-        aggregation_weights: factors of the weights, by client name. (NVFlare applies those of the recipe to its own
-            aggregator only, and the same with the next.)
+        aggregation_weights: factors of the weights, by client name; 0: the result does not count. (NVFlare applies
+            those of the recipe to its own aggregator only, and the same with the next.)
         exclude_vars: a regular expression; tensors whose names it finds are left out.
         rows: whether sparse results are ``MergedRows``; False: dense arrays, for server optimisers, which need them.
         options: more options of ``sparseagg.RoundSpec``, by name, such as numerics="fixed_point" with its bounds.
@@ -106,12 +106,18 @@ class SparseAggregator(ModelAggregator):
         self.token = token
         self.rule = rule
         self._rule = _rule_of(rule)
+        for client, factor in (aggregation_weights or {}).items():
+            if not is_number(factor) or not 0 <= factor < math.inf:
+                raise sa.InvalidArgumentError(
+                    f"aggregation_weights of client {client!r} must be a number from 0 on, got {shown(factor)}"
+                )
         self._lock = threading.RLock()
         self._client: sa.Client | ClusterClient | None = None
         self._merges: dict[ParamsType, RoundMerge] = {}
         self._model: ModelForm | None = None
         self._round: int | None = None
         self._has_logged = False
+        self._has_warned = False
         self.reset_stats()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -158,6 +164,8 @@ class SparseAggregator(ModelAggregator):
             raise
         except Exception as error:  # of any kind, since clients send anything: this one does not count, others do
             self.warning(f"the result of client {client!r} does not count: {error}")
+            with self._lock:
+                self._refused[client] = str(error)
             return False
 
     def accept_model(self, model: FLModel) -> bool:
@@ -177,13 +185,24 @@ class SparseAggregator(ModelAggregator):
                 self.warning(f"the result of client {client!r} {what}, and does not count (round {self._round})")
                 return False
             weight = _num_steps(meta) * (self.aggregation_weights or {}).get(client, 1.0)
-            with updates.naming_client(client):
-                params_type, update = self._read(model)
             try:
+                with updates.naming_client(client):
+                    params_type, update = self._read(model)
                 self._merge_of(params_type).add(client, update, weight, model.metrics)
             except (sa.errors.AlreadyExistsError, sa.RoundClosedError) as error:  # on a server, by somebody else
                 self.warning(f"the result of client {client!r} does not count: {error}")
+                self._refused[client] = str(error)
                 return False
+            except Exception as error:
+                self._refused[client] = str(error)
+                raise
+            whole = [name for name in [*self.sparse, *self.elements] if name in update and name in model.params]
+            if whole and not self._has_warned:
+                self._has_warned = True
+                self.warning(
+                    f"client {client!r} sends all rows of the sparse tensor {whole[0]!r}: its script does not call "
+                    "sparse_diff, and the job has no add_sparse_filters"
+                )
             return True
 
     def aggregate_model(self) -> FLModel:
@@ -192,13 +211,18 @@ class SparseAggregator(ModelAggregator):
             self._closed = True
             # Without a result, an empty difference: an empty FULL model would replace the server's.
             params, params_type, accepted = {}, ParamsType.DIFF, {}
-            merge = self._largest()
-            if merge is not None:
-                params_type = merge
-                params = self._known().params(self._merges[merge].finish(), merge, self.rows)
-                accepted = self._merges[merge].accepted
-                if self._merges[merge].choice is not None:
-                    self.info(f"round {self._round}: {self._merges[merge].choice}")
+            most = self._largest()
+            try:
+                if most is None:
+                    raise sa.errors.FailedPreconditionError("no result counts")
+                merge = self._merges[most]
+                params, params_type = self._known().params(merge.finish(), most, self.rows), most
+                accepted = merge.accepted
+                if merge.choice is not None:
+                    self.info(f"round {self._round}: {merge.choice}")
+            except sa.SparseaggError as error:  # an error here would end the job
+                refused = [f"client {client!r}: {reason}" for client, reason in sorted(self._refused.items())]
+                self.error("; ".join([f"round {self._round}: the model stays: {error}", *refused]))
             return FLModel(
                 params=params,
                 params_type=params_type,
@@ -211,6 +235,7 @@ class SparseAggregator(ModelAggregator):
         """Opens the next round."""
         with self._lock:
             self._closed = False
+            self._refused: dict[str, str] = {}  # reason by client
             for merge in self._merges.values():
                 merge.cancel()
             self._merges = {}
@@ -243,9 +268,8 @@ class SparseAggregator(ModelAggregator):
             if params_type != most or not counts[most]:
                 merge.cancel()
                 for client in merge.accepted:
-                    self.warning(
-                        f"the result of client {client!r} does not count: params_type {params_type.value}, unlike most"
-                    )
+                    self._refused[client] = f"params_type {params_type.value}, unlike most"
+                    self.warning(f"the result of client {client!r} does not count: {self._refused[client]}")
         return most if most is not None and counts[most] else None
 
     def _known(self) -> ModelForm:
@@ -259,6 +283,8 @@ class SparseAggregator(ModelAggregator):
         """As NVFlare's FedAvg, in the order of client names: weighted means; none if a client has no metrics."""
         helper = WeightedAggregationHelper()
         for client, (weight, metrics) in sorted(accepted.items()):
+            if not weight:
+                continue
             if metrics is None:
                 return None
             for name, value in filter_aggregatable_metrics(metrics).items():

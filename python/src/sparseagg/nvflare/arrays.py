@@ -260,7 +260,10 @@ def bits_of(array: Any, by_element: bool) -> Any:
 
 
 def same_values(params: Mapping[str, Any], names: Iterable[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields a name and another name of arrays of the same shape and bits, which are not one value throughout."""
+    """Yields a name and another name of arrays of the same shape and bits.
+
+    Of arrays with one value throughout, only those of two axes and more.
+    """
     by_form: dict[Any, list[str]] = {}
     for other in others:
         if other in params and math.prod(to_array(params[other]).shape):
@@ -269,7 +272,7 @@ def same_values(params: Mapping[str, Any], names: Iterable[str], others: Iterabl
         for other in by_form.get(_form_of(params[name]), []):
             bits, same = bits_of(params[name], False), bits_of(params[other], False)
             if np.array_equal(bits[0], same[0]) and np.array_equal(bits, same):
-                if (bits != bits.flat[0]).any():
+                if len(to_array(params[name]).shape) > 1 or (bits != bits.flat[0]).any():
                     yield name, other
                 break
 
