@@ -12,7 +12,14 @@ import sparseagg as sa
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from local_grid import LocalGrid, start
-from sparseagg.flower import SparseFedAvg, sparse_mod
+from sparseagg.flower import (
+    SparseFedAvg,
+    SparseFedBuff,
+    SparseFedMedian,
+    SparseFedTrimmedAvg,
+    SparseKrum,
+    sparse_mod,
+)
 from sparseagg.flower.legacy import sparse_ndarrays
 from sparseagg.flower.records import CONFIG, sparse_arrays
 from test_legacy import Proxy, strategy_of
@@ -208,6 +215,83 @@ def test_round_in_which_all_weights_are_0_leaves_the_model(tmp_path: Any, caplog
     result = SparseFedAvg(sparse=SPARSE).start(LocalGrid(app, NODES), record, num_rounds=1)  # type: ignore[arg-type]
     assert not result.train_metrics_clientapp
     assert "the model stays" in caplog.text
+
+
+def reporting(app: Any, report: Callable[[int], dict[str, Any]], kind: str = "train") -> Any:
+    """An app whose clients, by partition, report other metrics."""
+
+    def run(message: Message, context: Any) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == kind:
+            reply.content["metrics"] = MetricRecord(report(context.node_config["partition-id"]))
+        return reply
+
+    return run
+
+
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "median": lambda: SparseFedMedian(sparse=SPARSE),
+    "trimmed mean": lambda: SparseFedTrimmedAvg(sparse=SPARSE),
+    "krum": lambda: SparseKrum(sparse=SPARSE, options={"weighting": "uniform"}),
+    "uniform": lambda: SparseFedAvg(sparse=SPARSE, options={"weighting": "uniform"}),
+    "private": lambda: SparseFedAvg(
+        sparse=SPARSE,
+        dp=sa.DP(noise_multiplier=2**-10, keys="public"),
+        options={"clip": sa.ClipSpec(l2=1.0, max_keys=2000), "max_submissions": 64, "fixed_divisor": NODES},
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [0, -1, 1e308])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_numbers_of_examples_without_an_average_cost_the_metrics_alone(
+    name: str, number: float, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where each update has one vote, the numbers of examples weigh the metrics alone."""
+
+    def report(partition: int) -> dict[str, Any]:
+        value = number if number != -1 else partition - 2  # which add up to 0
+        return {"num-examples": value, "loss": 1.0}
+
+    caplog.set_level("INFO", "flwr")
+    app = reporting(jobs.make_client_app([sparse_mod(copies=tmp_path)], 1900), report)
+    got, result = start(STRATEGIES[name](), LocalGrid(app, NODES), rounds=2)
+    moved = got["embedding.weight"] != jobs.initial_model()["embedding.weight"]
+    assert moved.any()
+    assert set(result.train_metrics_clientapp) == {1, 2}
+    if number == 0:
+        assert not result.train_metrics_clientapp[2]
+        assert caplog.text.count("there is no average of the metrics: ZeroDivisionError") == 2
+    if number == -1 and name != "krum":  # which has chosen a node of a negative number
+        assert result.train_metrics_clientapp[2]["loss"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_most_clients_without_samples_and_metrics_leave_those_of_the_others(
+    kind: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def report(partition: int) -> dict[str, Any]:
+        return {"num-examples": 3, "loss": 2.0, "accuracy": 0.5} if partition == 1 else {"num-examples": 0}
+
+    caplog.set_level("INFO", "flwr")
+    app = reporting(jobs.make_client_app([sparse_mod(copies=tmp_path)]), report, kind)
+    for weighting in ("uniform", "by_weight") if kind == "evaluate" else ("uniform",):
+        strategy = SparseFedAvg(sparse=SPARSE, options={"weighting": weighting})
+        _, result = start(strategy, LocalGrid(app, NODES), rounds=1)
+        found = result.train_metrics_clientapp if kind == "train" else result.evaluate_metrics_clientapp
+        assert dict(found[1]) == {"loss": pytest.approx(2.0), "accuracy": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
+def test_buffered_versions_of_clients_without_samples_go_on(
+    weighting: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = reporting(jobs.make_client_app([sparse_mod(copies=tmp_path)]), lambda _: {"num-examples": 0, "loss": 1.0})
+    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+    strategy = SparseFedBuff(sparse=SPARSE, concurrency=3, buffer=2, seed=0, options={"weighting": weighting})
+    result = strategy.start(LocalGrid(app, NODES), record, num_versions=2)
+    assert not result.train_metrics_clientapp
+    assert caplog.text.count("there is no average of the metrics") == 2
 
 
 def test_client_that_claims_an_upload_that_is_not_there_fails_alone(

@@ -8,7 +8,7 @@ import jobs
 import numpy as np
 import pytest
 import sparseagg as sa
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
@@ -74,6 +74,40 @@ def test_refused_result_is_a_failure() -> None:
     assert len(failures) == 1
     assert "5 arrays, but the model has 6, 1 of them sparse" in str(failures[0])
     assert strategy_of(before, sparse=[0], accept_failures=False).aggregate_fit(1, some, [])[0] is None
+
+
+def test_no_examples_cost_the_metrics_and_the_loss_alone(caplog: pytest.LogCaptureFixture) -> None:
+    before = list(jobs.initial_model().values())
+    some = results(range(3), [0], before)
+    for _, fit in some:
+        fit.num_examples = 0
+
+    def average(metrics: list[tuple[int, Any]]) -> Any:
+        return {"partition": sum(n * each["partition-id"] for n, each in metrics) / sum(n for n, _ in metrics)}
+
+    strategy = strategy_of(before, sparse=[0], options={"weighting": "uniform"}, fit_metrics_aggregation_fn=average)
+    parameters, metrics = strategy.aggregate_fit(1, some, [])
+    assert (parameters is not None, metrics) == (True, {})
+    assert strategy_of(before, sparse=[0]).aggregate_fit(1, some, []) == (None, {})  # by weight: the model stays
+    evaluated: Any = [(proxy, EvaluateRes(Status(Code.OK, ""), 1.0, 0, {})) for proxy, _ in some]
+    assert strategy.aggregate_evaluate(1, evaluated, []) == (None, {})
+    assert "there is no average of the metrics: division by zero" in caplog.text
+    assert "there is no average of the loss: float division by zero" in caplog.text
+
+
+def test_client_without_sparse_ndarrays_and_round_without_results_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = list(jobs.initial_model().values())
+    strategy = strategy_of(before, sparse=[0])
+    for _ in range(2):
+        strategy.aggregate_fit(1, results(range(3), [], before), [])
+    assert caplog.text.count("without sparse_ndarrays") == 1
+    some = results(range(2), [0], before)
+    for _, fit in some:
+        del fit.parameters.tensors[-2:]
+    assert strategy.aggregate_fit(1, some, []) == (None, {})
+    assert "aggregate_fit: none of 2 results counts, and the model stays" in caplog.text
 
 
 def test_positions_of_no_array_are_refused() -> None:

@@ -113,6 +113,6 @@ def test_rows_of_integers_neither_wrap_nor_are_cut(dtype: str) -> None:
     merge = Merge({"table": table}, ["table"], "mean", None, {})
     for client, values in enumerate(after):
         merge.add(str(client), {"table": changed_rows(before, values, 3) if client else values}, client + 1)
-    tables, _, _ = merge.finish([], None)
+    tables, _, _ = merge.finish(map(str, range(4)), None)
     mean = sum((client + 1) * values.astype(np.float64) for client, values in enumerate(after)) / 10
     np.testing.assert_array_equal(tables["table"].dense(), np.rint(mean).astype(dtype))

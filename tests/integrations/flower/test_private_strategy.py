@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 from typing import Any
 
 import jobs
 import numpy as np
 import pytest
 import sparseagg as sa
+from flwr.app import Array, ArrayRecord
 from local_grid import LocalGrid, changing, start
 from sparseagg.flower import SparseFedAvg, sparse_mod
 
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 NODES, TOUCHED = 12, 1900
 SPARSE = ["embedding.weight"]
 BOUND = 100.0  # beyond all differences
@@ -35,7 +39,10 @@ def test_almost_no_noise_is_almost_the_mean(tmp_path: Any) -> None:
     for name, array in before.items():
         mean = np.mean([after[name].astype(np.float64) for after in trained], axis=0)
         assert got[name].dtype == array.dtype
-        np.testing.assert_allclose(got[name], mean, rtol=0, atol=6 * deviation + (array.dtype.kind == "i"))
+        if array.dtype.kind == "i":  # no index or count is moved by noise
+            np.testing.assert_array_equal(got[name], array)
+            continue
+        np.testing.assert_allclose(got[name], mean, rtol=0, atol=6 * deviation)
     moved = np.abs(np.mean([after["embedding.weight"] for after in trained], axis=0) - before["embedding.weight"])
     assert np.median(moved) > 6 * deviation  # so that the comparison is one
 
@@ -71,6 +78,43 @@ def test_model_stays_when_the_budget_is_spent(tmp_path: Any, caplog: pytest.LogC
     assert set(result.train_metrics_clientapp) == {1, 2}
     assert ledger.num_mechanisms == 4  # values and keys of two rounds
     assert "the budget of epsilon 12 at delta 1e-05 does not cover this" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["bn.running_var", "bn.running_mean", "layer/moving_variance:0", "running_var"])
+def test_statistics_of_batch_normalization_are_refused_before_anything_is_sent_or_paid(
+    name: str, tmp_path: Any
+) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    ledger = sa.PrivacyLedger(epsilon=8.0, delta=1e-5)
+    strategy = private(1.0, ledger=ledger)
+    clients = grid(tmp_path)
+    record = ArrayRecord(
+        {**{n: Array(a) for n, a in jobs.initial_model().items()}, name: Array(np.ones(8, np.float32))}
+    )
+    with pytest.raises(sa.InvalidArgumentError, match=f"dp: tensor '{name}' is a statistic of batch normalization"):
+        strategy.start(clients, record, num_rounds=1)
+    assert ledger.num_mechanisms == 0
+    assert not any(clients.sent.values())
+    plain, _ = start(SparseFedAvg(sparse=SPARSE), grid(tmp_path), rounds=1)  # without dp nothing is refused
+    assert plain
+
+
+@pytest.mark.parametrize("page", ["howto/flower.md", "privacy.md"])
+def test_documented_budget_pays_for_the_documented_rounds(page: str) -> None:
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    rounds = int(re.search(r"[Tt]his budget pays for (\d+)", text)[1])  # type: ignore[index]
+    (block,) = (each for each in re.findall(r"```py(?:thon)?\n(.*?)```", text, re.DOTALL) if "PrivacyLedger" in each)
+    dp = eval(re.search(r"sa\.DP\(.*\)", block)[0])  # type: ignore[index]
+    ledger = eval(re.search(r"sa\.PrivacyLedger\(.*?\)", block)[0].replace(', path="ledger.json"', ""))  # type: ignore[index]
+    tensor = sa.TensorSpec("embedding", "float32", shape=(2000, 8))
+    options = {"op": "mean", "mean_divisor": "fixed", "numerics": "fixed_point"}
+    spec = sa.RoundSpec([tensor], privacy=dp, **options, **OPTIONS)  # type: ignore[arg-type]
+    for _ in range(rounds):
+        ledger.spend(spec)
+    with pytest.raises(sa.errors.ResourceExhaustedError):
+        ledger.spend(spec)
+    assert rounds >= 20
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -17,6 +17,7 @@ from sparseagg.flower import (
     SparseFedAdam,
     SparseFedAvg,
     SparseFedAvgM,
+    SparseFedBuff,
     SparseFedYogi,
     SparseMixin,
     sparse_mod,
@@ -181,6 +182,19 @@ def test_clients_without_the_mod_are_merged_too(mod: Any) -> None:
 
     got, _ = start(SparseFedAvg(sparse=SPARSE), LocalGrid(app, NODES))  # type: ignore[arg-type]
     assert_close(got, expected(range(NODES))[-1])
+
+
+@pytest.mark.parametrize("sparse", [SPARSE, None])
+def test_forgotten_mod_is_logged_once(mod: Any, sparse: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    start(SparseFedAvg(sparse=sparse), LocalGrid(jobs.make_client_app([]), NODES))
+    assert caplog.text.count("replies without sparse_mod: whole arrays travel, both ways") == (sparse is not None)
+    record = ArrayRecord({name: Array(array) for name, array in jobs.initial_model().items()})
+    buffered = SparseFedBuff(sparse=sparse, concurrency=2, buffer=2)
+    buffered.start(LocalGrid(jobs.make_client_app([]), NODES), record, num_versions=2)
+    assert caplog.text.count("replies without sparse_mod") == 2 * (sparse is not None)
+    caplog.clear()
+    start(SparseFedAvg(sparse=sparse), LocalGrid(jobs.make_client_app([mod]), NODES))
+    assert "sparse_mod" not in caplog.text
 
 
 def test_mod_does_nothing_for_another_strategy(mod: Any) -> None:
@@ -349,7 +363,7 @@ def test_tied_weights_are_sparse_by_every_name_and_dense_tensors_are_logged(
     mod: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = jobs.initial_model()
-    zeros = np.zeros_like(model["embedding.weight"])
+    zeros = np.zeros(30_000, np.float32)
     model.update({"head.weight": model["embedding.weight"], "moments": zeros, "other moments": zeros})
 
     def tie(arrays: jobs.Arrays, partition: int) -> None:
@@ -364,8 +378,33 @@ def test_tied_weights_are_sparse_by_every_name_and_dense_tensors_are_logged(
     assert np.array_equal(after["head.weight"], after["embedding.weight"])
     assert_close({name: after[name] for name in jobs.initial_model()}, expected(range(NODES))[-1])
     assert not after["moments"].any()
-    whole = zeros.nbytes  # of "other moments", which holds one value throughout and is not taken for tied
+    whole = zeros.nbytes  # of "other moments", which holds one value throughout and is not taken for tied: a vector
     assert all(whole < replied[0] < 1.5 * whole for replied in grid.received.values())
     assert "Sparse tensors: 'embedding.weight', 'moments', 'head.weight'" in caplog.text
     size = len(record["other moments"].data)
     assert re.search(rf"Dense tensors, whole in each update: [\d,]+ bytes \('other moments' {size:,}, ", caplog.text)
+
+
+@pytest.mark.parametrize("start_value", [0.0, 0.1])
+def test_tied_table_that_starts_constant_stays_tied(
+    start_value: float, mod: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = jobs.initial_model()
+    model["embedding.weight"] = np.full_like(model["embedding.weight"], start_value)
+    model["head.weight"] = model["embedding.weight"]
+
+    def tie(arrays: jobs.Arrays, partition: int) -> None:
+        arrays["head.weight"] = arrays["embedding.weight"]
+
+    def tables(op: Any) -> tuple[Any, Any]:
+        grid = LocalGrid(jobs.make_client_app([mod, changing(tie)]), NODES)
+        record = ArrayRecord({name: Array(array) for name, array in model.items()})
+        result = SparseFedAvg(sparse=SPARSE, op=op).start(grid, record, num_rounds=3, train_config=ConfigRecord({}))
+        return result.arrays["embedding.weight"].numpy(), result.arrays["head.weight"].numpy()
+
+    embedding, head = tables("mean")
+    assert (embedding != start_value).any()
+    assert (embedding != head).sum() == 0
+    assert "tied weights" not in caplog.text
+    tables("coordinate_mean")  # which is another result for a dense tensor
+    assert "'head.weight' has the one value of 'embedding.weight' throughout, and is merged as a whole" in caplog.text

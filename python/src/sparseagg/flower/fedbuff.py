@@ -27,7 +27,7 @@ from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import difference_spec, difference_to, stepped
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
-from sparseagg.flower.replies import split_by_metrics
+from sparseagg.flower.replies import NO_MOD, averaged, without_arrays
 from sparseagg.optimizers import RowOptimizer
 
 __all__ = ["SparseFedBuff"]
@@ -193,7 +193,9 @@ class _Run:
         self._strategy, self._grid, self._timeout, self._evaluate_fn = strategy, grid, timeout, evaluate_fn
         self._config = dict(config)
         sparse, elements = strategy._names
-        widths, settings = sparse_layout(arrays, sparse, elements, strategy._arrays_key, strategy._weight_key)
+        widths, settings = sparse_layout(
+            arrays, sparse, elements, strategy._op, strategy._arrays_key, strategy._weight_key
+        )
         self._sparse = set(widths)
         self.model = Model(
             {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, initial_version or 0
@@ -202,7 +204,8 @@ class _Run:
         self.result = Result()
         self._waiting: dict[str, _Sent] = {}
         self._resting: set[int] = set()  # nodes that have failed since the last version
-        self._replies: dict[int, list[Message]] = {}  # with metrics alone, by version
+        self._replies: dict[int, list[Message]] = {}  # without arrays, by version
+        self._has_warned = False
         self._last_sign = time.monotonic()
         given = strategy._server
         self._client = given if isinstance(given, sa.Client) else sa.Client(given, **strategy._credentials)
@@ -328,13 +331,16 @@ class _Run:
             self._fail(sent.node, f"{kind}{error}")
             self._catch_up()  # the refused commit may have tried a cut again
             return
-        reply.content = RecordDict(dict(reply.content.metric_records))
+        reply.content = without_arrays(reply.content)
         self._replies.setdefault(commit.stream.version, []).append(reply)
         self._catch_up()
 
     def _commit(self, message_id: str, sent: _Sent, content: RecordDict) -> Any:
         config = content.config_records.get(CONFIG)
         self._downlink.note(sent.node, config)
+        if config is None and self._sparse and not self._has_warned:
+            self._has_warned = True
+            log(WARNING, NO_MOD, sent.node)
         client_id = "~node" if config is None else config.get("client")
         if not isinstance(client_id, str):
             raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
@@ -396,11 +402,9 @@ class _Run:
         self._resting.clear()
         replies = self._replies.pop(version.version, [])
         log(INFO, "SparseFedBuff: version %d of %d updates", version.version, version.num_submissions)
-        alike, _ = split_by_metrics(replies)
-        if alike and any(next(iter(r.content.metric_records.values()))[self._strategy._weight_key] for r in alike):
-            self.result.train_metrics_clientapp[version.version] = aggregate_metricrecords(
-                [reply.content for reply in alike], self._strategy._weight_key
-            )
+        metrics = averaged(replies, aggregate_metricrecords, self._strategy._weight_key)
+        if metrics:
+            self.result.train_metrics_clientapp[version.version] = metrics
         self._evaluate()
 
     def _evaluate(self) -> None:

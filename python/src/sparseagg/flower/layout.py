@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
+from flwr.supercore import log
 
 import sparseagg as sa
+from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
-from sparseagg.flower.records import tied_names
+from sparseagg.flower.records import is_constant, tied_names
 
 __all__ = ["sparse_layout"]
 
 
 def sparse_layout(
-    arrays: ArrayRecord, sparse: Names, elements: Names, arrays_key: str, weight_key: str
+    arrays: ArrayRecord, sparse: Names, elements: Names, op: Op, arrays_key: str, weight_key: str
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Returns the sparse tensors with the widths of their rows, and what clients need to know.
 
     Args:
         arrays: the model.
-        sparse, elements: as of ``SparseMixin``.
+        sparse, elements, op: as of ``SparseMixin``.
         arrays_key, weight_key: what the records of the model and of a client's weight are called.
     """
     shapes = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
@@ -30,6 +33,15 @@ def sparse_layout(
     widths = {tensor.name: tensor.row_width for tensor in spec.tensors if tensor.layout == "sparse"}
     by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
     for name, first in tied_names(arrays, widths).items():
+        if is_constant(arrays[name]) and op != "mean":
+            log(
+                WARNING,
+                "tensor %r has the one value of %r throughout, and is merged as a whole: if the two are tied weights, "
+                "add it to sparse or elements",
+                name,
+                first,
+            )
+            continue
         widths[name] = widths[first]
         if first not in by_element:
             by_element.discard(name)

@@ -12,12 +12,12 @@ Only the way up is sparse: this API has no place for a mod that makes a model of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import Array
-from flwr.common import FitRes, Parameters, Scalar
+from flwr.common import EvaluateRes, FitRes, Parameters, Scalar
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 from flwr.supercore import log
@@ -92,6 +92,7 @@ class SparseFedAvg(FedAvg):
         self._optimizer = optimizer
         self._options = dict(options or {})
         self._tables: dict[str, Table] = {}
+        self._has_warned = False
 
     def configure_fit(self, server_round: int, parameters: Parameters, client_manager: Any) -> Any:
         """As FedAvg's; remembers the model, to which the rows are added."""
@@ -117,35 +118,61 @@ class SparseFedAvg(FedAvg):
                 "there is no model: the server calls configure_fit before aggregate_fit"
             )
         merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options)
-        merged: list[FitRes] = []
+        merged: dict[str, FitRes] = {}
         for proxy, result in results:
             # The client's own id is part of it, so that no client can push another out.
             client = f"{result.metrics.get('partition-id', '')!s:>20}:{proxy.cid}"
             try:
                 with naming_client(client):
                     merge.add(client, self._update(result.parameters.tensors), result.num_examples)
-                merged.append(result)
+                merged[client] = result
             except MemoryError:
                 raise
             except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
                 log(INFO, "aggregate_fit: the result of client %s is refused: %s", proxy.cid, error)
                 failures.append(error)
-        if not merged or (failures and not self.accept_failures):
+        if not merged:
+            log(ERROR, "aggregate_fit: none of %d results counts, and the model stays", len(results))
+            return None, {}
+        if failures and not self.accept_failures:
             return None, {}
         try:
-            tables, _, _ = merge.finish([], self._optimizer)
+            tables, _, _ = merge.finish(merged, self._optimizer)
         except sa.SparseaggError as error:
             log(ERROR, "aggregate_fit: the updates cannot be merged, and the model stays: %s", error)
             return None, {}
         self._tables = {**self._tables, **tables}
         metrics: dict[str, Scalar] = {}
         if self.fit_metrics_aggregation_fn:
-            metrics = self.fit_metrics_aggregation_fn([(result.num_examples, result.metrics) for result in merged])
+            given = [(result.num_examples, result.metrics) for result in merged.values()]
+            try:
+                metrics = self.fit_metrics_aggregation_fn(given)
+            except ArithmeticError as error:  # as of numbers of examples that are all 0
+                log(WARNING, "aggregate_fit: the updates count; there is no average of the metrics: %s", error)
         tensors = [table.to_array().data for table in self._tables.values()]
         return Parameters(tensors=tensors, tensor_type="numpy.ndarray"), metrics
 
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """As FedAvg's. Without a loss where the clients' numbers of examples have no average, such as all 0."""
+        try:
+            return super().aggregate_evaluate(server_round, results, failures)  # type: ignore[no-any-return]
+        except ArithmeticError as error:
+            numbers = {proxy.cid: result.num_examples for proxy, result in results}
+            log(
+                WARNING, "aggregate_evaluate: there is no average of the loss: %s, with num_examples %s", error, numbers
+            )
+            return None, {}
+
     def _update(self, tensors: Sequence[bytes]) -> dict[str, Any]:
         sparse = set(self._sparse) if len(tensors) == len(self._tables) + len(self._sparse) else set()
+        if self._sparse and len(tensors) == len(self._tables) and not self._has_warned:
+            self._has_warned = True
+            log(WARNING, "aggregate_fit: a client sends whole arrays; its fit returns them without sparse_ndarrays")
         if len(tensors) != len(self._tables) + len(sparse):
             raise sa.InvalidArgumentError(
                 f"{len(tensors)} arrays, but the model has {len(self._tables)}, {len(self._sparse)} of them sparse"

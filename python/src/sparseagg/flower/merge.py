@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ __all__ = ["Merge", "changed_rows", "check_shape", "difference_spec", "differenc
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")
+# Names of batch normalization's statistics, of torch and of Keras.
+_STATISTIC = re.compile(r"(running_mean|running_var|moving_mean|moving_variance)(:\d+)?$")
 _DIFFERENCES = {1: "int16", 2: "int32"}  # dtypes of differences of integers, by bytes of the integers
 
 
@@ -45,7 +48,8 @@ class Merge:
         of_all: the op is of all tensors, and each update has one vote; else the others are means by weight.
         rule: chooses among the updates of all tensors when they are there (``sparseagg.robust``); None: all count.
         noise_key: for options with ``privacy``. Then whole arrays become differences before they are merged, since the
-            bound is on what a client changes.
+            bound is on what a client changes. Integers and bools, such as positions or counts, stay as they are: noise
+            would make other indices of them.
         ledger: pays for the round; None: nobody does.
         options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
             patterns, to words; the first one that fits a tensor counts.
@@ -55,7 +59,8 @@ class Merge:
         choice: of the rule, once ``finish`` has been called.
 
     Raises:
-        sa.InvalidArgumentError: the options make no sense; the message names option and tensor.
+        sa.InvalidArgumentError: the options make no sense; the message names option and tensor. Or there is
+            ``privacy``, and a tensor that noise would make useless: the statistics of batch normalization.
     """
 
     def __init__(
@@ -76,6 +81,15 @@ class Merge:
         on_nonfinite, options = split_on_nonfinite(options, tables)
         # Bounds are for differences: the norm of a whole array is that of the model.
         self._of_differences = options.get("privacy") is not None
+        if self._of_differences:
+            self._tables = {name: table for name, table in self._tables.items() if table.dtype.kind == "f"}
+            for name in self._tables:
+                if _STATISTIC.search(name):
+                    raise sa.InvalidArgumentError(
+                        f"dp: tensor {name!r} is a statistic of batch normalization, and noise makes a variance "
+                        "negative: use GroupNorm or LayerNorm, or BatchNorm without statistics (in torch: "
+                        "track_running_stats=False), or send a model without this tensor"
+                    )
         is_bounded = options.get("clip") is not None and not self._of_differences
         self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if is_bounded else None
         self._whole_op = op if of_all or self._of_differences else "mean"
@@ -96,6 +110,7 @@ class Merge:
         self.choice: ClientWeights | None = None
         self.handle: str | None = None
         self._aggregator, self._round, self._own_client = None, None, None
+        self._added: set[str] = set()
         if client is not None:
             self._round = client.create_round(spec)
             self.handle = self._round.handle
@@ -137,6 +152,7 @@ class Merge:
         weight = weight if self._is_weighted else 1.0
         if self._aggregator is not None:
             self._aggregator.add(client_id, prepared, weight)
+            self._added.add(client_id)
         elif self._round is not None:
             with naming_client(client_id):
                 self._round.submit(client_id, prepared, weight)
@@ -171,7 +187,8 @@ class Merge:
         """Merges, and takes the step.
 
         Args:
-            counted: ids of the clients whose updates count. A server may have others: of clients that died afterwards.
+            counted: ids of the clients whose updates count. Others may have been added, or a server may have them: of
+                clients that died afterwards.
             optimizer: of the server; None adds the merged differences, and takes the merged whole arrays.
 
         Returns:
@@ -179,13 +196,17 @@ class Merge:
             the ids among ``counted`` of which the server has no submission.
 
         Raises:
-            sa.SparseaggError: nothing could be merged, as with weights that are all 0.
+            sa.SparseaggError: nothing could be merged, as with weights that are all 0, or where an update that does not
+                count cannot be taken out any more (``Aggregator.withdraw``).
         """
+        counted = set(counted)
         missing: set[str] = set()
         if self._aggregator is not None:
+            for client_id in self._added - counted:
+                self._aggregator.withdraw(client_id)
             result = self._aggregator.finish()
         else:
-            result, missing = self._close(set(counted))
+            result, missing = self._close(counted)
             if isinstance(self._round, ClusterRound):  # which would keep the submissions
                 self._round.delete()
         tables, changed = {}, {}

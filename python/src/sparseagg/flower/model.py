@@ -38,10 +38,18 @@ class Table:
     @classmethod
     def of(cls, array: Array, row_width: int = 1) -> Table:
         """Returns the table of an array."""
+        if isinstance(array, _LazyArray):
+            array = array.table.to_array()
         values = view(array)
         if not values.flags.c_contiguous:
             array = to_array(values)
         return cls(array, row_width, np.empty(0, np.int64), np.empty((0, row_width), values.dtype))
+
+    def rewritten(self, array: Array) -> Table:
+        """Returns the table with other values, in this table's dtype and shape."""
+        if (np.dtype(array.dtype), tuple(array.shape)) != (self.dtype, self.shape):
+            array = to_array(view(array).astype(self.dtype).reshape(self.shape))
+        return Table.of(array, self.row_width)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,6 +113,8 @@ class Table:
 class _LazyArray(Array):
     """A table as Flower's array, whose bytes are made when somebody asks for them, and are not kept."""
 
+    table: Table
+
     def __init__(self, table: Table) -> None:
         self.__dict__.update(dtype=str(table.dtype), shape=table.shape, stype=table.array.stype, table=table)
 
@@ -135,3 +145,19 @@ class Model:
         self.record = ArrayRecord()
         for name, table in self.tables.items():
             self.record[name] = _LazyArray(table) if len(table.keys) else table.array
+        self._arrays = dict(self.record.items())  # the record is the user's, too, who may put other arrays into it
+
+    def is_like(self, arrays: ArrayRecord) -> bool:
+        """Returns whether a record has arrays of the same names, shapes and dtypes."""
+        return arrays.keys() == self._arrays.keys() and all(
+            (np.dtype(arrays[name].dtype), tuple(arrays[name].shape)) == (table.dtype, table.shape)
+            for name, table in self.tables.items()
+        )
+
+    def is_in(self, arrays: ArrayRecord) -> bool:
+        """Returns whether a record has this model's arrays, or copies of them."""
+        return self.is_like(arrays) and all(self.has(name, array) for name, array in arrays.items())
+
+    def has(self, name: str, array: Array) -> bool:
+        """Returns whether an array of a tensor's shape and dtype is the model's, or a copy of it."""
+        return array is self._arrays[name] or array.data == self._arrays[name].data

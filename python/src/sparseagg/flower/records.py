@@ -33,6 +33,7 @@ __all__ = [
     "NEEDS_WHOLE",
     "PRECONDITION",
     "ROWS",
+    "is_constant",
     "sparse_arrays",
     "tied_names",
     "to_array",
@@ -106,8 +107,8 @@ def sparse_arrays(name: str, keys: Any, rows: Any) -> dict[str, Array]:
 def tied_names(arrays: Mapping[str, Array], listed: Collection[str]) -> dict[str, str]:
     """Returns the names of tied weights, of which the model has a copy for each name: {name: the one in ``listed``}.
 
-    Arrays are taken for tied that have the same shape and bytes when training begins, and not one value throughout. If
-    they are not, nothing is wrong: their updates are sparse, too.
+    Arrays are taken for tied that have the same shape and bytes when training begins; with one value throughout, such
+    as 0, only those of two axes and more. If they are not, nothing is wrong with a mean: their updates are sparse, too.
     """
     by_form: dict[Any, list[str]] = {}
     for name in listed:
@@ -116,11 +117,15 @@ def tied_names(arrays: Mapping[str, Array], listed: Collection[str]) -> dict[str
     for name, array in arrays.items():
         candidates = [] if name in listed else by_form.get(_form_of(array), [])
         first = next((one for one in candidates if arrays[one].data == array.data), None)
-        if first is not None:
-            values = view(array).reshape(-1)
-            if (values != values[0]).any():
-                tied[name] = first
+        if first is not None and (len(array.shape) > 1 or not is_constant(array)):
+            tied[name] = first
     return tied
+
+
+def is_constant(array: Array) -> bool:
+    """Returns whether an array has one value throughout."""
+    values = view(array).reshape(-1)
+    return not (values != values[:1]).any()
 
 
 def _form_of(array: Array) -> tuple[Any, ...]:

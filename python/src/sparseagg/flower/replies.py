@@ -5,15 +5,70 @@ Flower's aggregation of metrics wants the same metrics in all replies, and raise
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from logging import WARNING
+from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore import log
 
-from sparseagg.flower.records import PRECONDITION
+from sparseagg.flower.records import CONFIG, PRECONDITION
 
-__all__ = ["refused", "split_by_metrics", "with_usable_metrics"]
+__all__ = ["NO_MOD", "averaged", "refused", "with_usable_metrics", "without_arrays"]
+
+NO_MOD = (
+    "node %d replies without sparse_mod: whole arrays travel, both ways, for each node like it; put mods=[sparse_mod] "
+    "into its ClientApp"
+)
+_MOST_SHOWN = 5  # weights in the log
+_GONE = "{!r}: the arrays of a reply are merged when it arrives, and not kept; it has its metrics and configuration: {}"
+
+
+class _Merged(RecordDict):
+    """What is left of a reply whose arrays are merged."""
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return super().__getitem__(name)
+        except KeyError:
+            raise KeyError(_GONE.format(name, ", ".join(map(repr, self)))) from None
+
+
+def without_arrays(content: RecordDict) -> RecordDict:
+    """Returns a reply's content without arrays, and without the record between the mod and the strategy."""
+    kept = {name: record for name, record in content.items() if not isinstance(record, ArrayRecord)}
+    kept.pop(CONFIG, None)
+    return _Merged(kept)
+
+
+def averaged(
+    replies: Sequence[Message], average: Callable[[list[RecordDict], str], MetricRecord], weighted_by: str
+) -> MetricRecord:
+    """Returns the average of the replies' metrics. It is empty, with a warning, if their weights have none."""
+    alike, others = _split_by_metrics(replies, weighted_by)
+    for reply in others:
+        log(
+            WARNING,
+            "\t> Node %d: its update counts; its metrics are left out, for they are not those of the others: %s",
+            reply.metadata.src_node_id,
+            dict(reply.content.metric_records),
+        )
+    try:
+        return average([reply.content for reply in alike], weighted_by)
+    except ArithmeticError as error:
+        weights = ", ".join(
+            f"{reply.metadata.src_node_id}: {_weight(reply.content, weighted_by)}" for reply in alike[:_MOST_SHOWN]
+        )
+        log(
+            WARNING,
+            "the updates count; there is no average of the metrics: %s, with these values of %r by node: %s",
+            f"{type(error).__name__}: {error}",
+            weighted_by,
+            weights,
+        )
+        return MetricRecord()
 
 
 def refused(reply: Message, reason: str) -> Message:
@@ -21,21 +76,25 @@ def refused(reply: Message, reason: str) -> Message:
     return Message(Error(PRECONDITION, f"sparseagg: {reason}"), metadata=reply.metadata)
 
 
-def split_by_metrics(replies: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Returns the replies with the metrics that most replies have, by names and lengths, and the other replies."""
-    forms = {id(reply): _form(reply.content) for reply in replies}
-    counts = Counter(forms.values())
+def _split_by_metrics(replies: Sequence[Message], weighted_by: str) -> tuple[list[Message], list[Message]]:
+    """Returns the replies with the metrics that most replies have, by names and lengths, and the others.
+
+    A reply of weight 0 has no say in that, since it has none in the average: others than these may have no metrics.
+    Where its metrics differ it is in neither list.
+    """
+    weights = {id(reply): _weight(reply.content, weighted_by) for reply in replies}
+    forms = {id(reply): _form(reply.content) for reply in replies if weights[id(reply)] is not None}
+    counts = Counter(form for reply, form in forms.items() if weights[reply]) or Counter(forms.values())
     # Of equally frequent forms the least one: the order of arrival changes nothing.
-    usual = min(counts, key=lambda form: (-counts[form], form), default=None)
-    alike = [reply for reply in replies if forms[id(reply)] == usual]
-    return alike, [reply for reply in replies if forms[id(reply)] != usual]
+    usual = min(counts, key=lambda form: (-counts[form], form), default="")
+    alike = [reply for reply in replies if forms.get(id(reply)) == usual]
+    return alike, [reply for reply in replies if forms.get(id(reply)) != usual and weights[id(reply)] != 0]
 
 
 def with_usable_metrics(replies: Sequence[Message], weighted_by: str) -> list[Message]:
     """Returns the replies of an evaluation, with errors in the place of those that Flower could not average."""
-    weights = {id(reply): _weight(reply.content, weighted_by) for reply in replies if not reply.has_error()}
-    alike, _ = split_by_metrics([reply for reply in replies if weights.get(id(reply)) is not None])
-    usable = {id(reply) for reply in alike if any(weights[id(other)] for other in alike)}
+    alike, _ = _split_by_metrics([reply for reply in replies if not reply.has_error()], weighted_by)
+    usable = {id(reply) for reply in alike if any(_weight(other.content, weighted_by) for other in alike)}
     reason = f"these metrics cannot be averaged: the others have {{}}, and {weighted_by!r} is a number from 0 on"
     names = sorted(name for record in alike[:1] for name in next(iter(record.content.metric_records.values())))
     return [
@@ -58,4 +117,6 @@ def _weight(content: RecordDict, weighted_by: str) -> float | None:
     if len(content.metric_records) != 1:
         return None
     weight = next(iter(content.metric_records.values())).get(weighted_by)
-    return float(weight) if isinstance(weight, (int, float)) and math.isfinite(weight) and weight >= 0 else None
+    if not isinstance(weight, (int, float)) or not 0 <= weight <= sys.float_info.max:
+        return None
+    return float(weight)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.result import Result
@@ -28,13 +28,26 @@ from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.overrides import check_goes_on
 from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
-from sparseagg.flower.replies import refused, split_by_metrics, with_usable_metrics
-from sparseagg.flower.streaming_grid import Replies, StreamingGrid
+from sparseagg.flower.replies import NO_MOD, averaged, refused, with_usable_metrics, without_arrays
+from sparseagg.flower.streaming_grid import StreamingGrid
 from sparseagg.optimizers import RowOptimizer
 
 __all__ = ["SparseFedAvg", "SparseMixin"]
 
 _MOST_SHOWN = 5  # dense tensors in the log
+# Warnings, each once in a run.
+_OTHER_ARRAYS = (
+    "node %d is sent all arrays, and sends all back: configure_train of %s has put other arrays than the model into "
+    "its message"
+)
+_OTHER_ROWS = (
+    "aggregate_train of %s returns other arrays than the merged model: they differ from it in %d of %d rows of tensor "
+    "%r, which travels whole to each node"
+)
+_OTHER_FORM = (
+    "aggregate_train of %s returns arrays with other names, shapes or dtypes than the model: all of them travel whole "
+    "to each node"
+)
 _PRIVATE = {"numerics": "fixed_point", "weighting": "uniform", "mean_divisor": "fixed"}  # what privacy needs
 
 
@@ -47,6 +60,10 @@ class SparseMixin:
     that takes steps of its own, as FedAdam, gets the merged model from ``super().aggregate_train``, and takes its dense
     step. One that computes from the single updates, as Bulyan, is refused. Under another strategy that calls
     this one's methods, as Flower's wrappers for differential privacy do, all arrays travel whole, with a warning.
+
+    An override may copy, sort or filter the replies that it hands on: the updates of the others do not count. A reply
+    has metrics and configuration, and no arrays. An override may return other arrays than the merged ones, such as an
+    average over rounds: clients are sent the rows that differ.
 
     An update that is refused, or that comes too late, is reported like an error of its client; the others count.
 
@@ -74,7 +91,8 @@ class SparseMixin:
         dp: differential privacy of the model, for each client in each round; experimental, see docs/privacy.md. All
             tensors are merged as differences with noise, and each reply counts alike. ``options`` need ``clip``,
             ``max_submissions`` and ``fixed_divisor``, such as the number of clients that you expect. Not with a server.
-            Metrics are not private: they are aggregated as they are.
+            Metrics are not private: they are aggregated as they are. Integers and bools stay as they are in the model.
+            The statistics of batch normalization are refused.
         ledger: pays for each round before it begins. At its budget, rounds go by without training, each with an error
             in the log. None: nobody counts.
         noise_key: of ``sparseagg.aggregate``; None: random bytes that are never stored.
@@ -138,9 +156,13 @@ class SparseMixin:
         self._sparse: list[str] = []
         self._merge: Merge | None = None
         self._counted: dict[str, int] = {}  # node by client id
+        # The round's replies that were seen, by message, and the clients whose updates are merged; None: it failed.
+        self._taken: dict[tuple[str, int], str | None] = {}
         self._streams = False  # whether start has been called, and replies are seen as they arrive
-        # While the strategy behind takes its step: the replies that it is given, and the merged model as a reply.
-        self._stand_in: tuple[list[Message], Message] | None = None
+        self._warned: set[str] = set()
+        # While the strategy behind takes its step: the function that averages metrics, and the average.
+        self._metrics_fn: Any = None
+        self._step_metrics: MetricRecord | None = None
 
     def summary(self) -> None:
         """Logs the settings."""
@@ -154,7 +176,7 @@ class SparseMixin:
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Runs the rounds, as FedAvg does; replies are merged while other clients train."""
-        self._streams = True
+        self._streams, self._warned = True, set()
         try:
             return super().start(StreamingGrid(grid, self), initial_arrays, *args, **kwargs)  # type: ignore[misc]
         finally:
@@ -168,7 +190,7 @@ class SparseMixin:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As the strategy's, and opens a merge."""
-        if not isinstance(grid, StreamingGrid):
+        if not self._streams:
             log(
                 WARNING,
                 "configure_train: all arrays travel whole, both ways: only start() of %s itself sends rows, and this "
@@ -176,6 +198,7 @@ class SparseMixin:
                 type(self).__name__,
             )
         self._cancel("another round begins")
+        self._taken = {}
         record = self._adopt(arrays)
         if self._ledger is not None:
             try:
@@ -195,15 +218,21 @@ class SparseMixin:
     def outgoing(self, message: Message) -> Message:
         """Returns what is sent in a message's place: what the node needs to have the model."""
         model, downlink = self._known()
-        if message.content.get(self.arrayrecord_key) is not model.record:
+        sent = message.content.get(self.arrayrecord_key)
+        if not isinstance(sent, ArrayRecord):
             return message  # of a strategy that sends something else
+        if not model.is_in(sent):
+            self._warn(_OTHER_ARRAYS, message.metadata.dst_node_id, type(self).__name__)
+            return message
         handle = self._opened().handle if _is_train(message) else None
         return downlink.message(message, _is_train(message), handle)
 
     def incoming(self, reply: Message) -> Message | None:
         """Merges a reply; returns what to report in its place, and None if the node needs the whole model."""
         _, downlink = self._known()
-        node = reply.metadata.src_node_id
+        node, is_train = reply.metadata.src_node_id, _is_train(reply)
+        if is_train:
+            self._taken[_key(reply)] = None
         if reply.has_error():
             if (reply.error.reason or "").startswith(NEEDS_WHOLE):
                 downlink.forget(node)
@@ -212,30 +241,57 @@ class SparseMixin:
         try:
             config = reply.content.config_records.get(CONFIG)
             downlink.note(node, config)
-            if not _is_train(reply):
+            if not is_train:
                 return reply
-            self._add(node, config, reply.content)
+            if config is None and self._sparse and self._streams and _OTHER_ARRAYS not in self._warned:
+                self._warn(NO_MOD, node)
+            self._taken[_key(reply)] = self._add(node, config, reply.content)
         except MemoryError:
             raise
         except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
             kind = "" if isinstance(error, sa.SparseaggError) else f"{type(error).__name__}: "
             return refused(reply, f"{kind}{error}")
-        reply.content = RecordDict(dict(reply.content.metric_records))
+        reply.content = without_arrays(reply.content)
         return reply
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finishes the merge of the replies, and takes the step."""
-        if not isinstance(replies, Replies):
-            replies = Replies(seen for reply in replies if (seen := self.incoming(reply)) is not None)
-        valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
+        """Finishes the merge of the replies, and takes the step. Updates of replies that are left out do not count."""
+        given: dict[tuple[str, int], Message] = {}
+        for reply in replies:  # which an override may have copied, sorted or filtered
+            seen = reply if _key(reply) in self._taken else self.incoming(reply)
+            if seen is not None:
+                given[_key(seen)] = seen
+        if _aggregates_like_fedavg(self):
+            return self._merged(list(given.values()))
+        return self._own_step(server_round, list(given.values()))
+
+    def _merged(self, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Finishes the merge, in which these replies count; returns the model and the metrics."""
+        valid, _ = super()._check_and_log_replies(replies, True, validate=False)  # type: ignore[misc]
         if not valid:
+            if self._taken:
+                nodes = {node for _, node in self._taken}
+                log(ERROR, "aggregate_train: the reply of none of %d nodes counts, and the model stays", len(nodes))
             self._cancel("the round has no results")
             return None, None
+        counted = {client for reply in valid if (client := self._taken.get(_key(reply))) is not None}
+        if self._merge is None or not counted:
+            raise sa.errors.FailedPreconditionError(
+                f"{type(self).__name__} hands on no reply whose update waits to be merged: each one is of this round, "
+                "and is merged once"
+            )
+        if len(counted) < len(self._counted):
+            log(
+                INFO,
+                "aggregate_train: the updates of %d replies do not count: %s has left them out",
+                len(self._counted) - len(counted),
+                type(self).__name__,
+            )
+        merge = self._merge
         try:
-            merge = self._opened()
-            tables, changed, missing = merge.finish(self._counted, self._optimizer)
+            tables, changed, missing = merge.finish(counted, self._optimizer)
             self._merge = None
             sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
@@ -250,69 +306,47 @@ class SparseMixin:
             log(INFO, "aggregate_train: %s", merge.choice)
             left_out.update(client for client, weight in merge.choice.items() if weight == 0)
         lost = {self._counted[client] for client in left_out}
-        metrics = self._metrics([reply for reply in valid if reply.metadata.src_node_id not in lost])
+        alike = [reply for reply in valid if reply.metadata.src_node_id not in lost]
+        metrics = averaged(alike, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)
         self._advance(tables, changed)
-        if _aggregates_like_fedavg(self):
-            return self._known()[0].record, metrics
-        return self._own_step(server_round, replies, metrics)
+        return self._known()[0].record, metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy's. A reply whose metrics do not go with the others' counts as a failure."""
         usable = with_usable_metrics(list(replies), self.weighted_by_key)
         return super().aggregate_evaluate(server_round, usable)  # type: ignore[misc]
 
-    def _metrics(self, replies: list[Message]) -> MetricRecord:
-        alike, others = split_by_metrics(replies)
-        for reply in others:
-            log(
-                WARNING,
-                "\t> Node %d: its update counts; its metrics are left out, for they are not those of the others: %s",
-                reply.metadata.src_node_id,
-                dict(reply.content.metric_records),
-            )
-        metrics: MetricRecord = self.train_metrics_aggr_fn([reply.content for reply in alike], self.weighted_by_key)
-        return metrics
-
-    def _own_step(
-        self, server_round: int, replies: Replies, metrics: MetricRecord
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def _own_step(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Lets the strategy take its step: FedAvg's method, which it calls, sees the merged model as the only reply."""
-        model, _ = self._known()
-        record = ArrayRecord({name: table.to_array() for name, table in model.tables.items()})
-        only = RecordDict({"arrays": record, "metrics": MetricRecord({self.weighted_by_key: 1.0})})
-        self._stand_in = replies, Message(only, dst_node_id=0, message_type="train")
-        aggregate, self.train_metrics_aggr_fn = self.train_metrics_aggr_fn, lambda *_: metrics
+        self._metrics_fn = self.train_metrics_aggr_fn
+        self.train_metrics_aggr_fn = lambda *_: self._step_metrics
         try:
-            arrays, own_metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
+            arrays, metrics = super().aggregate_train(server_round, replies)  # type: ignore[misc]
         finally:
-            self.train_metrics_aggr_fn, self._stand_in = aggregate, None
+            self.train_metrics_aggr_fn, self._metrics_fn = self._metrics_fn, None
         if arrays is None:
-            return None, own_metrics
-        tables, changed = {}, {}
-        for name, table in model.tables.items():
-            values = arrays[name].numpy().astype(table.dtype, copy=False)
-            tables[name] = Table.of(Array(values), table.row_width)
-            if name in self._sparse:
-                changed[name], _ = changed_rows(table.dense(), values, table.row_width)
-        self._advance(tables, changed)
-        return self._known()[0].record, own_metrics
+            return None, metrics
+        return self._take(arrays), metrics
 
     def _check_and_log_replies(
         self, replies: Iterable[Message], is_train: bool, validate: bool = True
     ) -> tuple[list[Message], list[Message]]:
         """As FedAvg's; while the strategy takes its step, the merged model in the place of all replies."""
-        if self._stand_in is None or not is_train:
+        if self._metrics_fn is None or not is_train:
             return super()._check_and_log_replies(replies, is_train, validate)  # type: ignore[misc,no-any-return]
-        given, merged = self._stand_in
-        chosen = {id(reply) for reply in replies}
-        if chosen != {id(reply) for reply in given}:
-            raise sa.errors.FailedPreconditionError(
-                f"{type(self).__name__} chooses {len(chosen)} of {len(given)} replies, whose updates are merged already"
-            )
-        return [merged], []
+        merged, self._step_metrics = self._merged(list(replies))
+        if merged is None:
+            return [], []
+        record = ArrayRecord({name: table.to_array() for name, table in self._known()[0].tables.items()})
+        only = RecordDict({"arrays": record, "metrics": MetricRecord({self.weighted_by_key: 1.0})})
+        return [Message(only, dst_node_id=0, message_type="train")], []
 
-    def _add(self, node: int, config: ConfigRecord | None, content: RecordDict) -> None:
-        """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays."""
+    def _add(self, node: int, config: ConfigRecord | None, content: RecordDict) -> str:
+        """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays.
+
+        Returns:
+            The client's id.
+        """
         client_id = "~node" if config is None else config.get("client")
         if not isinstance(client_id, str):
             raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
@@ -339,11 +373,14 @@ class SparseMixin:
                 f"client {client_id!r}: another node has named this submission as its own"
             )
         self._counted[client_id] = node
+        return client_id
 
     def _adopt(self, arrays: ArrayRecord) -> ArrayRecord:
         """Makes these arrays the model, unless they are; returns the model's record."""
-        if self._model is not None and arrays is self._model.record:
-            return arrays
+        if self._model is not None:
+            if self._model.is_like(arrays):
+                return self._take(arrays)
+            self._warn(_OTHER_FORM, type(self).__name__)
         widths, settings = self._layout(arrays)
         self._sparse = list(widths)
         if self._model is None:
@@ -354,9 +391,34 @@ class SparseMixin:
         self._downlink = Downlink(self._model, self._sparse, settings, self._used_only, self._history_bytes)
         return self._model.record
 
+    def _take(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Makes arrays of the model's names and shapes its next version, unless they are it; returns the record."""
+        model, _ = self._known()
+        if model.is_in(arrays):
+            return model.record
+        tables: dict[str, Table] = {}
+        changed: dict[str, Any] = {}
+        for name, table in model.tables.items():
+            if model.has(name, arrays[name]):
+                continue
+            tables[name] = table.rewritten(arrays[name])
+            if name in self._sparse:
+                keys, _ = changed_rows(table.dense(), tables[name].dense(), table.row_width)
+                changed[name] = keys
+                if 2 * len(keys) >= table.num_rows > 0:
+                    changed[name] = None
+                    self._warn(_OTHER_ROWS, type(self).__name__, len(keys), table.num_rows, name)
+        self._advance(tables, changed)
+        return self._known()[0].record
+
+    def _warn(self, text: str, *arguments: Any) -> None:
+        if self._streams and text not in self._warned:
+            self._warned.add(text)
+            log(WARNING, text, *arguments)
+
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
         """Returns the sparse tensors with the widths of their rows, and what clients need to know."""
-        return sparse_layout(arrays, *self._names, self.arrayrecord_key, self.weighted_by_key)
+        return sparse_layout(arrays, *self._names, self._op, self.arrayrecord_key, self.weighted_by_key)
 
     def _advance(self, tables: Mapping[str, Table], changed: Mapping[str, Any]) -> None:
         model, downlink = self._known()
@@ -409,6 +471,11 @@ def _log_sizes(arrays: ArrayRecord, sparse: Collection[str]) -> None:
     shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
     text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
     log(INFO, "\t└──> Dense tensors, whole in each update: %s bytes (%s)", f"{sum(sizes.values()):,}", text or "none")
+
+
+def _key(reply: Message) -> tuple[str, int]:
+    """Returns what a reply and its copies have in common."""
+    return reply.metadata.reply_to_message_id, reply.metadata.src_node_id
 
 
 def _is_train(message: Message) -> bool:

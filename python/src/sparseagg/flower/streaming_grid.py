@@ -11,14 +11,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-__all__ = ["Replies", "StreamingGrid"]
+__all__ = ["StreamingGrid"]
 
 # Flower's grid to a SuperLink asks every 3 s; a question without answers takes milliseconds.
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.05, 1.0
-
-
-class Replies(list[Message]):
-    """Replies that the strategy has seen already."""
 
 
 class _Strategy(Protocol):
@@ -36,10 +32,10 @@ class StreamingGrid(Grid):
         self._grid = grid
         self._strategy = strategy
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Replies:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Sends messages, and returns the replies; those that are not there within the timeout are left out."""
         end = None if timeout is None else time.monotonic() + timeout
-        replies = Replies()
+        replies: list[Message] = []
         waiting = self._push(list(messages))
         repeated: set[str] = set()  # ids of messages that were sent a second time; there is no third
         sent, wait = len(waiting), _LEAST_WAIT_S
