@@ -50,9 +50,26 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "nodeSelector": {"a": "b"},
         "tolerations": [{"key": "a", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
+        "podLabels": {"a": "b"},
+        "priorityClassName": "high",
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "env": [{"name": "A", "value": "b"}],
+        "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+        "podSecurityContext": {"runAsUser": 20000},
+        "securityContext": {"privileged": False},
+        "data": {"size": "50Gi", "storageClass": "fast"},
+        "ingress": {"enabled": True, "className": "nginx", "host": "agg.example.org", "tlsSecret": "ingress-tls"},
     },
     "no network policy": {"networkPolicy": {"enabled": False}},
     "no HTTP": {"http": {"enabled": False}},
+    "half a core": {"cpu": "500m"},
+    "web tokens": {
+        "credentials": {"jwtKeySecret": "jwt"},
+        "config": {"jwt-algorithm": "EdDSA", "jwt-issuer": "https://idp.example", "jwt-audience": "sparseagg"},
+    },
     "tokens alone": {"credentials": {"tokensSecret": "tokens"}},
     "privacy": {"noiseKeySecret": "noise"},
     "tokens and client certificates": {
@@ -66,6 +83,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a flag that the chart sets itself": {"config": {"memory-limit": "8GiB"}},
     "a gateway at another port than the chart's": {"config": {"http-address": "0.0.0.0:9000"}},
     "client certificates without TLS": {"credentials": {"clientCertificates": True}},
+    "a file that the chart does not mount": {"config": {"jwt-key": "/run/secrets/jwt"}},
+    "a number of cores that is none": {"cpu": "lots"},
+    "no core": {"cpu": "0"},
+    "a level that there is none of": {"config": {"log-level": "loud"}},
+    "no values of HTTP": {"http": None},
+    "no credentials' values": {"credentials": None},
+    "a size that is none": {"data": {"size": "large"}},
+    "an Ingress of no name": {"ingress": {"enabled": True}},
     "a network policy that lets everybody call": {"networkPolicy": {"clients": []}},
 }
 

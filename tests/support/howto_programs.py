@@ -1,8 +1,9 @@
 """Stands for docker, kubectl and helm where the how-tos call them: does with a server on this machine what they say.
 
-``docker compose -f FILE… up`` merges the files as Compose does, and starts the server with the service's command: at a
-free port in the place of the published one, with the host's folders in the place of the container's. kubectl keeps
-what is created, helm renders the chart and checks that all it mounts was created. Any other command line is an error.
+``docker compose up`` merges the files that .env names, as Compose does, and starts the server with the service's
+command: at a free port in the place of the published one, with the host's folders in the place of the container's.
+kubectl keeps what is created, helm renders the chart and checks that all it mounts was created. Any other command line
+is an error.
 
 Files below HOWTO_STATE: ``address`` and ``pid`` of the server that was started, ``created.json``.
 """
@@ -20,7 +21,7 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STATE = Path(os.environ["HOWTO_STATE"])
+STATE = Path(os.environ.get("HOWTO_STATE", "."))
 
 
 class _Override(list):  # type: ignore[type-arg]
@@ -42,21 +43,31 @@ def _merged(old: Any, new: Any) -> Any:
     return new
 
 
-def docker(words: list[str]) -> None:
-    """``compose -f FILE [-f FILE] up --build --detach``."""
-    assert words[0] == "compose", words
-    files = [words[i + 1] for i, word in enumerate(words) if word == "-f"]
-    assert [word for word in words[1:] if word not in files] == [*["-f"] * len(files), "up", "--build", "--detach"]
-    service: dict[str, Any] = {}
+def composed(files: list[Path]) -> dict[str, Any]:
+    """Returns the files of Compose as one."""
+    found: dict[str, Any] = {}
     for file in files:
-        loaded = yaml.load((REPOSITORY / file).read_text(encoding="utf-8"), _Loader)
-        service = _merged(service, loaded["services"]["server"])
+        found = _merged(found, yaml.load(file.read_text(encoding="utf-8"), _Loader))
+    return found
+
+
+def docker(words: list[str]) -> None:
+    """``compose up``, of the files and with the variables that .env of this folder has."""
+    assert words[:2] == ["compose", "up"], words
+    assert set(words[2:]) <= {"--build", "--detach", "server"}, words
+    variables = dict(line.split("=", 1) for line in Path(".env").read_text().splitlines())
+    service = composed([Path(file) for file in variables["COMPOSE_FILE"].split(":")])["services"]["server"]
     folders = {}
     for mount in service.get("volumes", []):
-        source, path = re.fullmatch(r"(.+?):(/[^:]+)(?::ro)?", mount).groups()  # type: ignore[union-attr]
-        named = re.fullmatch(r"\$\{(\w+):-[^}]*\}", source)
-        folder = Path(os.environ[named[1]]) if named else STATE / source
-        folder.mkdir(exist_ok=True)
+        if isinstance(mount, dict):
+            (name,) = re.fullmatch(r"\$\{(\w+):\?[^}]+\}", mount["source"]).groups()  # type: ignore[union-attr]
+            assert (mount["type"], mount["read_only"], mount["bind"]) == ("bind", True, {"create_host_path": False})
+            folder, path = Path(variables[name]), mount["target"]
+            assert folder.is_dir()
+        else:
+            source, path = mount.split(":")
+            folder = STATE / source
+            folder.mkdir(exist_ok=True)
         folders[path] = str(folder)
     command = []
     for word in service["command"]:

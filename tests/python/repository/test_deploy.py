@@ -7,6 +7,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 import urllib.request
 
 import pytest
@@ -14,10 +15,15 @@ import sparseagg as sa
 import yaml
 from real_server import REPOSITORY, server_binary
 
+sys.path.append(str(REPOSITORY / "tests" / "support"))
+import howto_programs
+
 DEPLOY = REPOSITORY / "deploy"
 CHART = DEPLOY / "helm" / "sparseagg"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+SECURE = COMPOSE.with_name("secure.yaml")
+DATA = "data:/var/lib/sparseagg"
 UNIT = DEPLOY / "systemd" / "sparseagg.service"
 # Every "--flag" in these is one of the server's.
 FILES_OF_FLAGS = [
@@ -77,14 +83,6 @@ def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
     assert set(install[-1].replace("\\", " ").split()) - {"busybox"} == needed
 
 
-def test_flags_of_a_cluster_are_those_of_the_server() -> None:
-    manifests = yaml.safe_load_all(text(DEPLOY / "statefulset" / "servers.yaml"))
-    (servers,) = [each for each in manifests if each["kind"] == "StatefulSet"]
-    flags = {word.split("=")[0] for word in servers["spec"]["template"]["spec"]["containers"][0]["args"]}
-    assert flags
-    assert flags <= flags_of_server()
-
-
 @pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)
 def test_flags_are_those_of_the_server(path) -> None:
     flags = set(re.findall(r"(--[a-z-]+)", text(path)))
@@ -141,6 +139,23 @@ def test_compose_mounts_files_that_there_are() -> None:
     assert all((COMPOSE.parent / source).is_file() for source in files)
 
 
+def test_plain_compose_is_another_project_than_the_secure_one() -> None:
+    """So that `docker compose up` of the one cannot replace the server of the other, nor take its volume."""
+    names = {path.name: re.findall(r"^name: (.*)$", text(path), re.MULTILINE) for path in (COMPOSE, SECURE)}
+    assert names == {"compose.yaml": ["sparseagg-trial"], "secure.yaml": ["sparseagg"]}
+
+
+def test_secrets_of_compose_are_named_and_not_made() -> None:
+    (mount,) = [each for each in howto_programs.composed([SECURE])["services"]["server"]["volumes"] if each != DATA]
+    assert re.fullmatch(r"\$\{SPARSEAGG_SECRETS:\?.+\}", mount["source"])
+    assert mount["bind"] == {"create_host_path": False}
+
+
+@pytest.mark.parametrize("name", ["secrets/server.key", "secrets/tokens", "deploy/compose/secrets/tokens", "a.token"])
+def test_secrets_in_the_checkout_are_not_committed(name: str) -> None:
+    subprocess.run(["git", "-C", str(REPOSITORY), "check-ignore", "-q", name], check=True)
+
+
 def test_compose_limits_leave_the_server_its_tenth_and_its_time() -> None:
     flags = compose_flags()
     limit_gib = int(flags["memory-limit"].removesuffix("GiB"))
@@ -181,6 +196,60 @@ def test_chart_keeps_the_data_on_the_claim() -> None:
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
     assert "data-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
+
+
+def test_chart_makes_a_claim_that_outlives_the_release() -> None:
+    found = rendered({"data": {"size": "50Gi", "storageClass": "fast"}})
+    claim = found["PersistentVolumeClaim"]
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
+    assert claim["spec"]["storageClassName"] == "fast"
+    volumes = found["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    name = claim["metadata"]["name"]
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in volumes
+    assert "data-dir" in found["ConfigMap"]["data"]["server.toml"]
+    own = rendered({"data": {"size": "50Gi", "claim": "rounds"}})
+    assert "PersistentVolumeClaim" not in own
+
+
+def test_chart_mounts_each_file_that_its_config_names() -> None:
+    values = {
+        "credentials": {"tokensSecret": "a", "tlsSecret": "b", "jwtKeySecret": "c", "clientCertificates": True},
+        "noiseKeySecret": "d",
+        "certificateKeySecret": "e",
+    }
+    found = rendered(values)
+    named = set(re.findall(r'"(/run/secrets/[^/]+)/', found["ConfigMap"]["data"]["server.toml"]))
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    mounted = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert len(named) == 5
+    assert named <= set(mounted)
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert {secrets[mounted[path]] for path in named} == set("abcde")
+
+
+@pytest.mark.parametrize(
+    ("credentials", "grpc", "http"), [({}, "kubernetes.io/h2c", "http"), ({"tlsSecret": "tls"}, "https", "https")]
+)
+def test_chart_says_what_its_ports_speak(credentials, grpc, http) -> None:
+    """A gateway that was told of plain HTTP/2 would speak it to a port with TLS."""
+    ports = rendered({"credentials": credentials})["Service"]["spec"]["ports"]
+    assert {port["name"]: port["appProtocol"] for port in ports} == {"grpc": grpc, "http": http}
+
+
+def test_chart_keeps_the_addresses_of_clients() -> None:
+    """Behind an address of the node's, all clients would be one to the limits for each address."""
+    assert "externalTrafficPolicy" not in rendered()["Service"]["spec"]
+    for kind in ("NodePort", "LoadBalancer"):
+        assert rendered({"service": {"type": kind}})["Service"]["spec"]["externalTrafficPolicy"] == "Local"
+
+
+def test_chart_sends_an_ingress_to_the_http_port() -> None:
+    found = rendered({"ingress": {"enabled": True, "host": "agg.example.org"}})
+    (rule,) = found["Ingress"]["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": found["Service"]["metadata"]["name"], "port": {"name": "http"}}
+    assert "Ingress" not in rendered({"ingress": {"enabled": True, "host": "a"}, "http": {"enabled": False}})
 
 
 def test_chart_runs_as_nobody_who_may_write() -> None:

@@ -5,10 +5,15 @@ and what the deployment publishes is called as a client, a browser and a probe c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
+import os
 import re
 import shlex
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -18,11 +23,12 @@ import pytest
 import sparseagg as sa
 import yaml
 from real_server import REPOSITORY
-from test_deploy import CHART, COMPOSE, CONTAINERFILE, DEPLOY, compose_server, rendered, text
+from test_deploy import CHART, COMPOSE, CONTAINERFILE, DEPLOY, SECURE, compose_server, howto_programs, rendered, text
 
+sys.path.append(str(REPOSITORY / "scripts"))
+check_deploy = pytest.importorskip("check_deploy", reason="`make lint-deploy` installs what it needs")
 FLAGS = REPOSITORY / "docs" / "reference" / "flags.md"
 CONTAINER = REPOSITORY / "docs" / "howto" / "deploy-compose.md"
-SECRETS = "/run/secrets/sparseagg-"
 
 
 def documented() -> dict[str, int]:
@@ -64,6 +70,34 @@ def compose() -> Deployment:
     return Deployment(words_to_flags(service["command"]), container_ports(service["ports"]))
 
 
+def compose_secure() -> Deployment:
+    service = howto_programs.composed([COMPOSE, SECURE])["services"]["server"]
+    ports = [mapping.rpartition(":") for mapping in service["ports"]]
+    assert {host for host, _, _ in ports} == {"8001", "127.0.0.1:8002", "8003"}, "the metrics have no credentials"
+    return Deployment(words_to_flags(service["command"]), {int(port) for _, _, port in ports})
+
+
+def statefulset() -> Deployment:
+    manifests = list(yaml.safe_load_all(text(DEPLOY / "statefulset" / "servers.yaml")))
+    found = {each["kind"]: each["spec"] for each in manifests}
+    (container,) = found["StatefulSet"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {port["name"]: port["port"] for port in found["Service"]["ports"]} == ports
+    policy = [port["port"] for rule in found["NetworkPolicy"]["ingress"] for port in rule["ports"]]
+    assert sorted(policy) == sorted(ports)
+    flags = words_to_flags(container["args"])
+    (limit,) = re.findall(r"^(\d+)GiB$", flags["memory-limit"])
+    resources = container["resources"]
+    memory = f"{math.ceil(int(limit) * 1024 * 1.1)}Mi"
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
+    assert flags["threads"] == resources["requests"]["cpu"]
+    (mount,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"]
+    assert flags["data-dir"].startswith(f"{mount}/")  # below it: a volume may have lost+found of another owner
+    stop_s = sum(int(flags[name].removesuffix("s")) for name in ("drain-delay", "shutdown-deadline"))
+    assert found["StatefulSet"]["template"]["spec"]["terminationGracePeriodSeconds"] > stop_s
+    return Deployment(flags, set(ports.values()))
+
+
 def podman() -> Deployment:
     (command,) = re.findall(r"^(podman run (?:.*\\\n)*.*)$", text(CONTAINER), re.MULTILINE)
     _, _, after = command.partition(" sparseagg-server ")
@@ -79,9 +113,10 @@ def chart(**values: object) -> Deployment:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     # Callers come through the Service, Prometheus and probes to the pod; the policy must let both in.
     service = {port["name"]: port["targetPort"] for port in found["Service"]["spec"]["ports"]}
-    policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
     assert set(service.values()) == set(ports) - {"metrics"}
-    assert sorted(policy) == sorted(ports)
+    if "NetworkPolicy" in found:
+        policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+        assert sorted(policy) == sorted(ports)
     return Deployment(config_to_flags(found["ConfigMap"]["data"]["server.toml"]), set(ports.values()))
 
 
@@ -96,8 +131,9 @@ def bare() -> Deployment:
 DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
     "compose": compose,
     "podman": podman,
-    "chart": chart,
-    "chart with TLS": lambda: chart(credentials={"tlsSecret": "tls", "tokensSecret": "tokens"}),
+    "compose with TLS": compose_secure,
+    "statefulset": statefulset,
+    **{f"chart with {name}": functools.partial(chart, **values) for name, values in check_deploy.ACCEPTED.items()},
     "systemd unit": unit,
     "no flags": bare,
 }
@@ -107,13 +143,18 @@ def run_as(deployment: Deployment, start_server: Callable, folder: Path):
     """Starts the server with the deployment's flags, but at free ports and with files that are here."""
     flags = {"grpc-address": "127.0.0.1:8001", "metrics-address": "127.0.0.1:8002", "http-address": "127.0.0.1:8003"}
     flags.update(deployment.flags)
-    if any(SECRETS in value for value in flags.values()):
-        start_server("--dev-tls", str(folder / "tls"))
-        (folder / "tokens").write_text("")
-        for name, file in (("certificate", "server.pem"), ("key", "server.key")):
-            flags[f"tls-{name}"] = str(folder / "tls" / file)
-        flags["tokens-file"] = str(folder / "tokens")
+    if flags.get("backend") == "cuda":  # which needs a GPU
+        flags["backend"] = "cpu"
+        del flags["gpu-devices"]
+    files = files_of_a_deployment(start_server, folder) if "/run/secrets" in str(flags) else {}
+    for name, value in flags.items():
+        if value.startswith("/run/secrets/"):
+            flags[name] = str(files[name])
+        elif value.startswith("/var/lib/"):
+            flags[name] = str(folder / "data")
     for name, port in documented().items():
+        if flags[f"{name}-address"] == "none":
+            continue
         host, _, number = flags[f"{name}-address"].rpartition(":")
         assert int(number) == port, f"{name} is at another port than the one that is documented"
         assert deployment.is_local or host == "0.0.0.0", f"nobody outside reaches {name}"
@@ -124,14 +165,38 @@ def run_as(deployment: Deployment, start_server: Callable, folder: Path):
     )
 
 
+def files_of_a_deployment(start_server: Callable, folder: Path) -> dict[str, Path]:
+    """The files that a deployment mounts, by flag."""
+    start_server("--dev-tls", str(folder / "tls"))
+    files = {name: folder / name for name in ("tokens-file", "noise-key-file", "certificate-key", "jwt-key")}
+    files["tokens-file"].write_text("")
+    files["noise-key-file"].write_bytes(os.urandom(32))
+    files["noise-key-file"].chmod(0o600)
+    new = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(files["certificate-key"])]
+    subprocess.run(new, check=True)
+    public = ["openssl", "pkey", "-in", str(files["certificate-key"]), "-pubout", "-out", str(files["jwt-key"])]
+    subprocess.run(public, check=True)
+    for name, file in (("certificate", "server.pem"), ("key", "server.key"), ("client-ca", "ca.pem")):
+        files[f"tls-{name}"] = folder / "tls" / file
+    return files
+
+
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_deployment_every_documented_port_is_published_and_answers(name, start_server, tmp_path):
     assert set(documented()) == {"grpc", "metrics", "http"}
     deployment = DEPLOYMENTS[name]()
-    assert deployment.published == set(documented().values())
+    has_http = deployment.flags.get("http-address") != "none"
+    published = {number for name, number in documented().items() if name != "http" or has_http}
+    assert deployment.published == published
     server = run_as(deployment, start_server, tmp_path)
-    ca = tmp_path / "tls" / "ca.pem"
-    tls = ssl.create_default_context(cafile=str(ca)) if ca.exists() else None
+    tls, client_tls = None, False
+    if "tls-certificate" in deployment.flags:
+        ca, *own = (str(tmp_path / "tls" / name) for name in ("ca.pem", "client.pem", "client.key"))
+        tls, client_tls = ssl.create_default_context(cafile=ca), sa.TLS(ca)
+        if "tls-client-ca" in deployment.flags:
+            tls.load_cert_chain(*own)
+            client_tls = sa.TLS(ca, *own)
+    needs_token = {"tokens-file", "jwt-key"} & set(deployment.flags) and "tls-client-ca" not in deployment.flags
 
     def get(address: str, path: str, scheme: str = "http") -> str:
         local = address.replace("0.0.0.0", "127.0.0.1")
@@ -139,14 +204,16 @@ def test_deployment_every_documented_port_is_published_and_answers(name, start_s
             return answer.read().decode()
 
     scheme = "http" if tls is None else "https"
-    assert "<title>" in get(server.http_address, "/", scheme), "the status page"
-    assert "Client" in get(server.http_address, "/sparseagg.js", scheme)
+    if has_http:
+        assert "<title>" in get(server.http_address, "/", scheme), "the status page"
+        assert "Client" in get(server.http_address, "/sparseagg.js", scheme)
     assert "sparseagg_" in get(server.metrics_address, "/metrics")
     assert get(server.metrics_address, "/readyz")
-    with sa.Client(server.address.replace("0.0.0.0", "127.0.0.1"), tls=ca if tls else False) as client:
-        if tls is None:
+    with sa.Client(server.address.replace("0.0.0.0", "127.0.0.1"), tls=client_tls) as client:
+        if not needs_token:
             assert client.server_info().version == sa.__version__
-            assert json.loads(get(server.http_address, "/v1/rounds")).get("rounds", []) == []
+            if has_http and tls is None:
+                assert json.loads(get(server.http_address, "/v1/rounds")).get("rounds", []) == []
         else:
             with pytest.raises(sa.errors.UnauthenticatedError):
                 client.server_info()

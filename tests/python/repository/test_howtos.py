@@ -84,7 +84,12 @@ def deployed(tmp_path: Path) -> Iterator[Path]:
 
 def test_deploy_with_compose(deployed: Path) -> None:
     """The page's files, flags and mounts make a server with TLS and tokens, which answers the page's commands."""
-    run("deploy-compose", deployed, f"localhost:8001=$(cat {deployed}/address)")
+    run(
+        "deploy-compose",
+        deployed,
+        f"localhost:8001=$(cat {deployed}/address)",
+        f"$HOME/sparseagg={REPOSITORY}",
+    )
     with pytest.raises(sa.SparseaggError), sa.Client((deployed / "address").read_text()) as client:
         client.server_info()
 

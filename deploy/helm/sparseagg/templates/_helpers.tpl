@@ -20,6 +20,15 @@ labels:
   helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{- /* The claim of --data-dir: the one that is given, or the chart's own; empty without a volume. */ -}}
+{{- define "sparseagg.claim" -}}
+{{- if .Values.data.claim -}}
+{{- .Values.data.claim -}}
+{{- else if .Values.data.size -}}
+{{- include "sparseagg.name" . -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Memory of the pod: --memory-limit and a tenth more, rounded up. */ -}}
 {{- define "sparseagg.memory" -}}
 {{ div (add (mul .Values.memoryLimitMiB 11) 9) 10 }}Mi
