@@ -282,6 +282,20 @@ def test_most_clients_without_samples_and_metrics_leave_those_of_the_others(
         assert dict(found[1]) == {"loss": pytest.approx(2.0), "accuracy": pytest.approx(0.5)}
 
 
+def test_own_averages_that_divide_by_0_end_no_run(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def average(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+        return MetricRecord({"accuracy": 1.0 / sum(content["metrics"]["seen"] for content in contents)})  # type: ignore[call-overload,index]
+
+    app: Any = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+    for kind in ("train", "evaluate"):
+        app = reporting(app, lambda _: {"num-examples": 3, "seen": 0}, kind)
+    own = {"train_metrics_aggr_fn": average, "evaluate_metrics_aggr_fn": average}
+    got, result = start(SparseFedAvg(sparse=SPARSE, **own), LocalGrid(app, NODES))
+    assert (got["embedding.weight"] != jobs.initial_model()["embedding.weight"]).any()
+    assert not result.evaluate_metrics_clientapp
+    assert caplog.text.count("there is no average of the metrics") == 4
+
+
 @pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
 def test_buffered_versions_of_clients_without_samples_go_on(
     weighting: str, tmp_path: Any, caplog: pytest.LogCaptureFixture

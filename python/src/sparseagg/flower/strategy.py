@@ -314,7 +314,11 @@ class SparseMixin:
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the strategy's. A reply whose metrics do not go with the others' counts as a failure."""
         usable = with_usable_metrics(list(replies), self.weighted_by_key)
-        return super().aggregate_evaluate(server_round, usable)  # type: ignore[misc]
+        try:
+            return super().aggregate_evaluate(server_round, usable)  # type: ignore[misc]
+        except ArithmeticError as error:  # of a user's own average
+            log(WARNING, "aggregate_evaluate: there is no average of the metrics: %s", error)
+            return None
 
     def _own_step(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Lets the strategy take its step: FedAvg's method, which it calls, sees the merged model as the only reply."""
