@@ -228,6 +228,9 @@ def test_chart_mounts_each_file_that_its_config_names() -> None:
     assert named <= set(mounted)
     secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     assert {secrets[mounted[path]] for path in named} == set("abcde")
+    # Kubernetes' own default lets everybody in the container read them, of which the server warns.
+    assert {volume["secret"]["defaultMode"] for volume in pod["volumes"] if "secret" in volume} == {0o440}
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
 
 
 @pytest.mark.parametrize(

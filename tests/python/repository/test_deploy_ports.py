@@ -91,6 +91,11 @@ def statefulset() -> Deployment:
     memory = f"{math.ceil(int(limit) * 1024 * 1.1)}Mi"
     assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
     assert flags["threads"] == resources["requests"]["cpu"]
+    pod = found["StatefulSet"]["template"]["spec"]
+    assert {volume["secret"]["defaultMode"] for volume in pod["volumes"]} == {
+        0o440
+    }  # of which the server does not warn
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
     (mount,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"]
     assert flags["data-dir"].startswith(f"{mount}/")  # below it: a volume may have lost+found of another owner
     stop_s = sum(int(flags[name].removesuffix("s")) for name in ("drain-delay", "shutdown-deadline"))
