@@ -14,6 +14,7 @@ import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
 from sparseagg._internal.base.bfloat16 import bits_from_float, bits_from_integer
 from sparseagg._internal.updates.arrays import tensor_data, update_data
+from sparseagg._internal.updates.batch import batches
 
 
 def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:
@@ -318,6 +319,26 @@ def test_update_data_masked_entries_are_refused():
             update_data(spec, update)
     (data,) = update_data(spec, np.ma.masked_array([1.0, 2.0], [False, False]))
     assert data.values.tolist() == [[1.0], [2.0]]
+
+
+def test_tensor_data_of_a_matrix():
+    spec = sa.TensorSpec("v", "float32", shape=(3, 2))
+    rows = np.matrix([[1.0, 2.0], [3.0, 1e39]])
+    with pytest.raises(
+        sa.InvalidArgumentError, match=r"key 8, position 1, column 1: value 1e\+39 does not fit float32"
+    ):
+        tensor_data(sa.TensorSpec("v", "float32", num_rows=9, row_width=2), ([7, 8], rows))
+    assert tensor_data(spec, np.matrix(np.ones((3, 2)))).values.tolist() == [[1.0, 1.0]] * 3
+
+
+def test_batches_count_bytes_of_ids_not_characters():
+    ids = [f"{'é' * 100}{n}" for n in range(40)]
+    for batch in batches(ids, [], None, 1000):
+        assert len(batch.client_ids.encode()) <= 1000
+    with pytest.raises(
+        sa.InvalidArgumentError, match=r"a client id must be a string that UTF-8 can encode, got 'a\\ud800'"
+    ):
+        list(batches(["b", "a\ud800"], [], None, 1000))
 
 
 def test_tensor_data_longdouble_is_rounded_to_float16_once():

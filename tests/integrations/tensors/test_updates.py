@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,8 @@ def test_pandas() -> None:
     with_keys = indexed.rename(columns=str).rename_axis("key").reset_index()
     shuffled = with_keys[[*with_keys.columns[::-1]]].iloc[::-1, ::-1]
     nullable = indexed.convert_dtypes().astype({0: "Float32", 1: "Int64"})
-    for made in (indexed, with_keys, shuffled, nullable, pandas.DataFrame(array)):
+    everywhere = pandas.DataFrame(array, index=pandas.RangeIndex(len(array), name="row"))
+    for made in (indexed, with_keys, shuffled, nullable, everywhere):
         assert np.array_equal(dense(tensor_data(by_row(), made)), array), f"seed {SEED}"
     assert tensor_data(by_row(), indexed).num_keys == len(indexed)
     series = pandas.Series(array.reshape(-1))
@@ -206,6 +208,89 @@ def test_pandas_that_makes_no_sense_says_where() -> None:
     ]:
         with pytest.raises(sa.InvalidArgumentError, match=text):
             tensor_data(spec, made)
+
+
+def test_a_default_index_of_pandas_is_no_keys() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"item": [7, 9, 7], "grad": [1.0, 2.0, 3.0]})
+    spec = sa.TensorSpec("v", "float32", shape=(10000, 2))
+    for made in (frame, frame[1:], frame["grad"], frame[::-1]):
+        with pytest.raises(sa.InvalidArgumentError, match=r"its index only counts rows.* give keys as .*to_numpy\(\)"):
+            tensor_data(spec, made)
+    single = sa.TensorSpec("v", "float32", num_rows=10)
+    for made in (frame.set_index("item"), frame.rename(columns={"item": "key"}), (frame["item"], frame["grad"])):
+        data = tensor_data(single, made)
+        assert (data.keys.tolist(), data.values.tolist()) == ([7, 9, 7], [[1.0], [2.0], [3.0]])
+
+
+def table_libraries() -> list[Any]:
+    pandas, arrow, polars = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "polars"))
+    return [pandas.DataFrame, arrow.table, polars.DataFrame]
+
+
+def test_value_columns_go_by_name() -> None:
+    spec = sa.TensorSpec("v", "float32", num_rows=5, row_width=2)
+    tables = table_libraries()
+    for table, other in zip(tables, tables[1:] + tables[:1]):
+        clients = [
+            table({"key": [1], "x": [1.0], "y": [100.0]}),
+            table({"y": [100.0], "key": [1], "x": [1.0]}),
+            ([1], other({"y": [100.0], "x": [1.0]})),
+            table({"key": [], "z": []}),  # without rows
+            ([1], [[1.0, 100.0]]),
+        ]
+        round_spec = sa.RoundSpec([spec], op="sum")
+        assert sa.aggregate(clients, round_spec)["v"].values.tolist() == [[4.0, 400.0]]
+        renamed = table({"key": [1], "x": [1.0], "z": [1.0]})
+        message = r"\['x', 'z'\], but those of the first table for this tensor are \['x', 'y'\]"
+        with pytest.raises(sa.InvalidArgumentError, match=message):
+            sa.aggregate([clients[0], renamed], round_spec)
+        assert sa.aggregate([renamed], round_spec)["v"].values.tolist() == [[1.0, 1.0]], "each round has its own names"
+        one, two = sa.Aggregator(round_spec), sa.Aggregator(round_spec)
+        one.add("a", clients[0])
+        two.add("b", clients[1])
+        with pytest.raises(sa.InvalidArgumentError, match="the aggregators differ in the columns of the tables"):
+            one.merge(two)
+        with sa.Client(":memory:") as client:
+            rnd = client.create_round(round_spec)
+            for name, update in enumerate(clients):
+                rnd.submit(name, update)
+                rnd.refresh()
+            rnd.submit_batch(["p", "q"], {"v": ([0, 1, 1], *clients[2])})
+            with pytest.raises(sa.InvalidArgumentError, match=message):
+                rnd.submit("r", renamed)
+            assert rnd.finish()["v"].values.tolist() == [[5.0, 500.0]]
+
+
+def test_tables_without_rows_touch_nothing() -> None:
+    pandas, arrow, polars = (pytest.importorskip(name) for name in ("pandas", "pyarrow", "polars"))
+    pytest.importorskip("pyarrow.csv")
+    text = b"key,x,y\n"
+    spec = sa.TensorSpec("v", "float32", num_rows=5, row_width=2)
+    read = [pandas.read_csv(io.BytesIO(text)), arrow.csv.read_csv(io.BytesIO(text)), polars.read_csv(text)]
+    for table in (*read, arrow.table({"key": [], "x": [], "y": []}), pandas.DataFrame(), arrow.table({})):
+        data = tensor_data(spec, table)
+        assert (data.num_keys, data.values.shape) == (0, (0, 2))
+    for table in read:
+        rows = table.drop("key", axis=1) if isinstance(table, pandas.DataFrame) else table.drop(["key"])
+        data = tensor_data(spec, (table["key"], rows))
+        assert (data.num_keys, data.values.shape) == (0, (0, 2))
+
+
+def test_columns_of_different_dtypes_are_rounded_once() -> None:
+    beside = (1 << 60) + (1 << 36) + 1  # float64 rounds it down to half-way between two float32
+    once = float((1 << 60) + (1 << 37))
+    for table in table_libraries():
+        columns = {"a": np.array([beside]), "b": np.array([0.5], np.float32)}
+        for made in (table({"key": [1], **columns}), ([1], table(columns))):
+            data = tensor_data(sa.TensorSpec("v", "float32", num_rows=5, row_width=2), made)
+            assert data.values.tolist() == [[once, 0.5]]
+        exact = sa.TensorSpec("v", "int64", num_rows=5, row_width=2)
+        mixed = {"key": [1, 2], "a": np.array([-3, 4]), "b": np.array([2**53 + 1, 7], np.uint64)}
+        assert tensor_data(exact, table(mixed)).values.tolist() == [[-3, 2**53 + 1], [4, 7]]
+        mixed["b"] = np.array([1, 2**63], np.uint64)
+        with pytest.raises(sa.InvalidArgumentError, match="key 2, position 1, column 1: value 9223372036854775808"):
+            tensor_data(exact, table(mixed))
 
 
 def test_arrow() -> None:

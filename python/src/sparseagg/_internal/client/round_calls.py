@@ -14,6 +14,7 @@ from sparseagg._internal.client.round_attributes import RoundAttributes
 from sparseagg._internal.client.round_errors import raise_if_failed
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import DeadlineExceededError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -28,6 +29,7 @@ class RoundCalls(RoundAttributes):
     ) -> None:
         self._connection = connection
         self._info = info
+        self._spec = info.spec  # one for all updates, for its table_columns
         self._owns_connection = owns_connection
 
     @property
@@ -37,6 +39,10 @@ class RoundCalls(RoundAttributes):
     @property
     def info(self) -> RoundInfo:
         return self._info
+
+    @property
+    def spec(self) -> RoundSpec:
+        return self._spec
 
     async def refresh(self) -> RoundInfo:
         """Asks the server for the round, and returns it as it is now."""

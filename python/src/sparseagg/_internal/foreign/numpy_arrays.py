@@ -63,12 +63,15 @@ def to_numpy(array: Any) -> Array:
 
 
 def _unmasked(array: Array) -> Array:
-    """Returns the array; raises if it is of objects or has masked entries, whose values have no meaning."""
+    """Returns the array; raises if it is of objects or has masked entries, whose values have no meaning.
+
+    The array is of no subclass, such as a matrix, which has two axes in every shape. Without entries, any type will do.
+    """
     if np.ma.is_masked(array):
         raise ValueError("some of its entries are masked")
-    if array.dtype == object:
+    if array.dtype == object and array.size:
         raise ValueError("it is no array of numbers")
-    return array
+    return np.asarray(array)
 
 
 def _refuse_other(thing: Any) -> None:

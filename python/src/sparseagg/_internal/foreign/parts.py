@@ -7,9 +7,10 @@ from typing import Any, Union
 
 import numpy as np
 
-__all__ = ["Array", "Entries", "Keyed", "Parts"]
+__all__ = ["Array", "Entries", "Keyed", "Parts", "Rows"]
 
 Array = np.ndarray[Any, Any]
+Rows = Union[Array, list[Array]]  # a list: the columns, of any types, each of shape (n,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Keyed:
     """
 
     keys: Array
-    rows: Array | None
+    rows: Rows | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,23 +16,20 @@ import numpy as np
 from sparseagg._internal.foreign.compressed import expand_blocks, expand_pointers
 from sparseagg._internal.foreign.numpy_arrays import to_numpy
 from sparseagg._internal.foreign.parts import Array, Entries, Keyed, Parts
-from sparseagg._internal.foreign.tables import is_table, read_table
 
 __all__ = ["read_parts"]
 
 
 def read_parts(tensor: Any) -> Parts:
-    """Returns the parts of a sparse array or a table; None for other things, which may be dense arrays.
+    """Returns the parts of a sparse array; None for other things, which may be dense arrays.
 
-    Stored zeros are entries. SciPy, torch, TensorFlow, JAX and pydata's sparse are known, and tables.
+    Stored zeros are entries. SciPy, torch, TensorFlow, JAX and pydata's sparse are known.
 
     Raises:
         Exception: of any kind, as the array's library raises them; ``ValueError`` where the array makes no sense.
     """
     if isinstance(tensor, np.ndarray):
         return None
-    if is_table(tensor):  # first: a frame's columns are attributes of any name
-        return read_table(tensor)
     if hasattr(tensor, "fill_value") and hasattr(tensor, "todense"):
         return _read_pydata(tensor)
     if hasattr(tensor, "tocoo"):

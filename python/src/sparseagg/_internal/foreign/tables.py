@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Callable
 
 import numpy as np
 
 from sparseagg._internal.foreign.numpy_arrays import has_attribute, has_columns
-from sparseagg._internal.foreign.parts import Array, Keyed
+from sparseagg._internal.foreign.parts import Array, Keyed, Rows
 
-__all__ = ["is_table", "read_columns", "read_table"]
+__all__ = ["Places", "is_table", "read_columns", "read_table"]
 
 KEY = "key"  # the name of the column with the keys
+
+# Returns where the columns of a row are among value columns of these names; ValueError: the names are not those.
+Places = Callable[[list[Any]], list[int]]
 
 
 class _MissingValue(ValueError):
@@ -35,7 +38,7 @@ def _naming_key(keys: Array) -> Iterator[None]:
 
 def is_table(thing: Any) -> bool:
     """Returns whether this is a frame or series of pandas, or has columns, which only a table does."""
-    return _is_pandas(thing) or has_columns(thing) or _is_stream(thing)
+    return not isinstance(thing, np.ndarray) and (_is_pandas(thing) or has_columns(thing) or _is_stream(thing))
 
 
 def _is_pandas(thing: Any) -> bool:
@@ -51,37 +54,45 @@ def _is_stream(thing: Any) -> bool:
     return has_attribute(thing, "__arrow_c_stream__") and has_attribute(thing, "schema")
 
 
-def read_table(table: Any) -> Keyed:
+def read_table(table: Any, places: Places) -> Keyed:
     """Returns the keys and rows of a table.
 
     Keys are the column "key"; of pandas, where there is none, the index. The other columns are values. One of Arrow's
-    columns may hold lists.
+    columns may hold lists. A table without rows has no keys, whatever its columns and their types are.
 
     Raises:
-        ValueError: the table is of no kind that is read, has no keys, a value is missing or is no number, or lists
-            differ in length; the message names the column.
+        ValueError: the table is of no kind that is read, has no keys, a value is missing or is no number, lists
+            differ in length, or ``places`` refuses the names; the message names the column.
     """
-    return _read_pandas(table) if _is_pandas(table) else _read_arrow(_as_arrow(table))
+    table = table if _is_pandas(table) else _as_arrow(table)
+    if _num_rows(table) == 0:
+        return Keyed(np.empty(0, np.uint64), np.empty(0))
+    return _read_pandas(table, places) if _is_pandas(table) else _read_arrow(table, places)
 
 
-def read_columns(table: Any) -> Array:
-    """Returns the rows of a table whose columns are all values, shape (n, columns).
+def read_columns(table: Any, places: Places) -> Rows:
+    """Returns the rows of a table whose columns are all values.
 
     Raises:
         ValueError: as of ``read_table``; or there is a column "key".
     """
-    if _is_pandas(table):
-        if not has_columns(table):
-            return _pandas_numbers(table, "the series")
-        names, rows = list(table.columns), _pandas_rows(table)
-    else:
-        table = _as_arrow(table)
-        names, rows = list(table.column_names), _arrow_rows(table, range(table.num_columns))
+    if _is_pandas(table) and not has_columns(table):
+        return _pandas_numbers(table, "the series")
+    table = table if _is_pandas(table) else _as_arrow(table)
+    names = list(table.columns if _is_pandas(table) else table.column_names)
     if KEY in names:
         raise ValueError(f"its column {KEY!r} is not a value; give the table alone, or the other columns as rows")
-    if rows is None:
+    if not names:
         raise ValueError("it has no columns")
+    if _num_rows(table) == 0:
+        return np.empty((0, len(names)))
+    rows = _pandas_rows(table, places) if _is_pandas(table) else _arrow_rows(table, names, places)
+    assert rows is not None  # there are columns
     return rows
+
+
+def _num_rows(table: Any) -> int:
+    return int(len(table.index) if _is_pandas(table) else table.num_rows)
 
 
 def _as_arrow(table: Any) -> Any:
@@ -96,9 +107,9 @@ def _as_arrow(table: Any) -> Any:
     return pyarrow.table(table)
 
 
-def _read_pandas(table: Any) -> Keyed:
+def _read_pandas(table: Any, places: Places) -> Keyed:
     if not has_columns(table):  # a series
-        keys = _pandas_numbers(table.index, "the index")
+        keys = _index_keys(table.index, "(keys, series), and a dense array as series.to_numpy()")
         with _naming_key(keys):
             return Keyed(keys, _pandas_numbers(table, "the series"))
     names = list(table.columns)
@@ -106,21 +117,33 @@ def _read_pandas(table: Any) -> Keyed:
         raise ValueError(f"{names.count(KEY)} of its columns are named {KEY!r}")
     is_value = [name != KEY for name in names]
     if all(is_value):
-        keys = _pandas_numbers(table.index, "the index")
+        keys = _index_keys(
+            table.index, f"a column {KEY!r} or frame.set_index(…), and a dense array as frame.to_numpy()"
+        )
     else:
         keys = _pandas_numbers(table[KEY], f"column {KEY!r}")
     with _naming_key(keys):
-        return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)]))
+        return Keyed(keys, _pandas_rows(table.iloc[:, np.flatnonzero(is_value)], places))
 
 
-def _pandas_rows(values: Any) -> Array | None:
+def _index_keys(index: Any, cure: str) -> Array:
+    """Returns the keys of an index; raises for one that pandas makes where none is given: its numbers are of rows."""
+    if index.name is None and all(has_attribute(index, field) for field in ("start", "stop", "step")):
+        raise ValueError(f"its index only counts rows, so that its keys are not known; give keys as {cure}")
+    return _pandas_numbers(index, "the index")
+
+
+def _pandas_rows(values: Any, places: Places) -> Rows | None:
     """Returns the numbers of a frame's columns; None if there are no columns."""
-    if len(values.columns) == 0:
+    names = list(values.columns)
+    if not names:
         return None
-    if all(_is_number_type(dtype) for dtype in values.dtypes):
-        return np.asarray(values.to_numpy())
-    columns = (_pandas_numbers(values.iloc[:, at], f"column {name!r}") for at, name in enumerate(values.columns))
-    return np.column_stack(list(columns))
+    order = places(names)
+    dtypes = set(values.dtypes)
+    if len(dtypes) == 1 and all(map(_is_number_type, dtypes)):
+        rows = values.to_numpy()
+        return np.asarray(rows if order == sorted(order) else rows[:, order])
+    return [_pandas_numbers(values.iloc[:, at], f"column {names[at]!r}") for at in order]
 
 
 def _pandas_numbers(column: Any, what: str) -> Array:
@@ -140,25 +163,28 @@ def _is_number_type(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
-def _read_arrow(table: Any) -> Keyed:
+def _read_arrow(table: Any, places: Places) -> Keyed:
     names = list(table.column_names)
     if names.count(KEY) != 1:
         raise ValueError(f"one of its columns must be {KEY!r}; it has {', '.join(map(repr, names)) or 'none'}")
     keys = _arrow_numbers(table.column(names.index(KEY)), KEY)
     with _naming_key(keys):
-        return Keyed(keys, _arrow_rows(table, [at for at, name in enumerate(names) if name != KEY]))
+        return Keyed(keys, _arrow_rows(table, names, places))
 
 
-def _arrow_rows(table: Any, positions: Sequence[int]) -> Array | None:
-    """Returns the numbers of the columns at these positions; None if there are none."""
-    names = [table.column_names[at] for at in positions]
-    columns = [_arrow_numbers(table.column(at), name) for at, name in zip(positions, names)]
-    if len(columns) < 2:
-        return columns[0] if columns else None
-    for name, column in zip(names, columns):
+def _arrow_rows(table: Any, names: list[str], places: Places) -> Rows | None:
+    """Returns the numbers of all columns but that of the keys; None if there are no others."""
+    values = [at for at, name in enumerate(names) if name != KEY]
+    if not values:
+        return None
+    order = [values[at] for at in places([names[at] for at in values])]
+    columns = [_arrow_numbers(table.column(at), names[at]) for at in order]
+    if len(columns) == 1:
+        return columns[0]
+    for at, column in zip(order, columns):
         if column.ndim > 1:
-            raise ValueError(f"column {name!r} holds lists, so that it must be the only one of values")
-    return np.column_stack(columns)
+            raise ValueError(f"column {names[at]!r} holds lists, so that it must be the only one of values")
+    return columns
 
 
 def _arrow_numbers(column: Any, name: str) -> Array:

@@ -79,7 +79,7 @@ class Aggregator:
             limit makes the aggregator fold the updates before it and release them. From then on ``add`` takes clients
             in ascending order of id (bytewise) only, where canonical sums of floats are among the tensors. The result
             has the same bits as without a limit.
-        device: "cuda" merges on the GPU, and needs the package ``sparseagg[cuda13]``. "cpu" and None merge on the CPU.
+        device: "cuda" merges on the GPU, and needs the package ``sparseagg-cuda13``. "cpu" and None merge on the CPU.
             A GPU that fails later is replaced by the CPU. The result has the same bits everywhere.
         noise_key: for a spec with ``privacy``, which needs it: 32 random bytes or more, such as
             ``secrets.token_bytes(32)``. Whoever knows them can subtract the noise. The same key, spec and updates give
@@ -108,7 +108,7 @@ class Aggregator:
             what = "memory_limit must be a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
         fields = engine_fields(spec)
-        self.spec = spec
+        self.spec = spec.with_options()  # with table_columns of its own
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
         self._given = 0  # guarded by _lock: positions that add_all has taken
@@ -206,6 +206,12 @@ class Aggregator:
                 raise InvalidArgumentError(f"the aggregators differ in tensor {name!r}")
         if list(mine) != list(theirs):
             raise InvalidArgumentError("the aggregators differ in the order of their tensors")
+        for name, columns in other.spec.table_columns.items():
+            if self.spec.table_columns.setdefault(name, columns) != columns:
+                raise InvalidArgumentError(
+                    f"the aggregators differ in the columns of the tables for tensor {name!r}: "
+                    f"{shown(self.spec.table_columns[name])} and {shown(columns)}"
+                )
         with extension.errors():
             self._engine.merge(other._engine)
 

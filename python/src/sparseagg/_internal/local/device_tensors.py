@@ -7,8 +7,6 @@ import math
 import string
 from typing import TYPE_CHECKING, Any, Union
 
-import numpy as np
-
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.foreign.device_arrays import ANY_DEVICE, cuda_device, is_torch_coo
@@ -95,7 +93,7 @@ def device_engine_data(
             tensor's dtype, for they are not converted there.
     """
     assert engine.device_stream is not None
-    reader = _Reader(engine, engine.device_stream[0], copy)
+    reader = _Reader(engine, engine.device_stream[0], copy, spec.table_columns)
     return [reader.read(tensor, given) for tensor, given in given_tensors(spec, update)]
 
 
@@ -104,6 +102,7 @@ class _Reader:
     engine: DeviceReader
     device: int
     copy: bool
+    columns: dict[str, list[Any]]
 
     def read(self, spec: TensorSpec, tensor: Any) -> TensorData | DeviceData:
         data: TensorData | DeviceData | None = None
@@ -116,7 +115,7 @@ class _Reader:
             data = self._read_dense(spec, tensor)
         if data is not None:
             return data
-        host = engine_tensor_data(spec, tensor)
+        host = engine_tensor_data(spec, tensor, self.columns)
         return host.copied() if self.copy else host
 
     def _read_pair(self, spec: TensorSpec, keys: Any, rows: Any) -> TensorData | DeviceData | None:
@@ -167,7 +166,7 @@ class _Reader:
         if borrowed_rows is not None:
             check_row_shape(spec, borrowed_rows.shape, num_keys)
         if num_keys == 0:  # of any dtype, as in host memory
-            return TensorData(spec, np.empty(0, dtype=f"=u{spec.key_bytes}"), None, 0)
+            return engine_tensor_data(spec, ([], None))
         if borrowed_keys.dtype not in _KEY_TYPES:
             raise InvalidArgumentError(
                 f"tensor {spec.name!r}: keys on a GPU must be {', '.join(_KEY_TYPES[:-1])} or {_KEY_TYPES[-1]}, got "

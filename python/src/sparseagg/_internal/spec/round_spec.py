@@ -391,6 +391,14 @@ class RoundSpec(Options):
         return Aggregation(**{"result_layout": tensor.layout, **of_round, **own})
 
     @functools.cached_property
+    def table_columns(self) -> dict[str, list[Any]]:
+        """The names of the value columns, by tensor, in order: those of the first table that was given for it.
+
+        Each round and aggregator has a spec of its own, so that names bind there alone.
+        """
+        return {}
+
+    @functools.cached_property
     def _by_layout(self) -> dict[str, Aggregation]:
         """How tensors without options are aggregated: one object for all, since there may be thousands of them."""
         return {

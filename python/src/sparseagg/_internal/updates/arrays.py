@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.foreign.device_arrays import READ_ON_GPU, cuda_device
 from sparseagg._internal.foreign.numpy_arrays import to_numpy
-from sparseagg._internal.foreign.parts import Array, Entries, Keyed
+from sparseagg._internal.foreign.parts import Array, Entries, Keyed, Rows
 from sparseagg._internal.foreign.sparse_arrays import read_parts
-from sparseagg._internal.foreign.tables import is_table, read_columns
+from sparseagg._internal.foreign.tables import Places, is_table, read_columns, read_table
 from sparseagg._internal.spec.options import outside_key_space
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.tied import every_name
-from sparseagg._internal.updates.wire_values import first_true, wire_values
+from sparseagg._internal.updates.wire_values import first_true, wire_columns, wire_values
 from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 __all__ = [
@@ -42,6 +43,12 @@ __all__ = [
     "update_data",
     "with_wire_keys",
 ]
+
+
+_NUMBER_TEXTS = (
+    "number them the same way in all clients: by a common list of the texts, or by a 64-bit hash of each, in a tensor "
+    "of num_rows=0"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +102,8 @@ def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
 
     The engine checks keys, and brings them to the wire's type, in the pass that copies them.
     """
-    return [engine_tensor_data(tensor, given) for tensor, given in given_tensors(spec, update)]
+    columns = spec.table_columns
+    return [engine_tensor_data(tensor, given, columns) for tensor, given in given_tensors(spec, update)]
 
 
 def given_tensors(spec: RoundSpec, update: Any) -> list[tuple[TensorSpec, Any]]:
@@ -140,15 +148,15 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
 
 
 @default_float_environment()
-def tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
-    """Converts one tensor; see ``update_data``."""
-    return with_wire_keys(engine_tensor_data(spec, tensor))
+def tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]] | None = None) -> TensorData:
+    """Converts one tensor; see ``update_data``. ``columns``: ``RoundSpec.table_columns`` of its round."""
+    return with_wire_keys(engine_tensor_data(spec, tensor, columns))
 
 
-def engine_tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+def engine_tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]] | None = None) -> TensorData:
     """Converts one tensor as ``engine_data`` does."""
     with readable(spec, tensor):
-        return _tensor_data(spec, tensor)
+        return _tensor_data(spec, tensor, {} if columns is None else columns)
 
 
 @contextlib.contextmanager
@@ -165,7 +173,7 @@ def readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
         ) from error
 
 
-def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
+def _tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]]) -> TensorData:
     if callable(getattr(tensor, "as_update", None)):  # a TensorResult
         tensor = tensor.as_update()
     if isinstance(tensor, tuple):
@@ -176,14 +184,33 @@ def _tensor_data(spec: TensorSpec, tensor: Any) -> TensorData:
             keys = _key_array(keys)
         with readable(spec, rows, "rows of "):
             if rows is not None:
-                rows = read_columns(rows) if is_table(rows) else to_numpy(rows)
+                rows = read_columns(rows, _places(spec, columns)) if is_table(rows) else to_numpy(rows)
         return _from_rows(spec, keys, rows)
-    parts = read_parts(tensor)
+    # Tables first: a frame's columns are attributes of any name.
+    parts = read_table(tensor, _places(spec, columns)) if is_table(tensor) else read_parts(tensor)
     if isinstance(parts, Keyed):
         return _from_rows(spec, parts.keys, parts.rows)
     if isinstance(parts, Entries):
         return _from_entries(spec, parts)
     return _from_dense(spec, tensor)
+
+
+def _places(spec: TensorSpec, columns: dict[str, list[Any]]) -> Places:
+    """Returns the function that finds the columns of a tensor's first table in its later ones, by name."""
+
+    def places(names: list[Any]) -> list[int]:
+        first = columns.setdefault(spec.name, names)
+        if names == first:
+            return list(range(len(names)))
+        at = {name: place for place, name in enumerate(names)}
+        if len(names) != len(first) or set(first) != set(at) or len(at) < len(names):
+            raise ValueError(
+                f"its value columns are {shown(names)}, but those of the first table for this tensor are "
+                f"{shown(first)}; columns go by name: rename them, or give rows without names, as (keys, array)"
+            )
+        return [at[name] for name in first]
+
+    return places
 
 
 def kind_of(thing: Any) -> str:
@@ -192,7 +219,12 @@ def kind_of(thing: Any) -> str:
 
 
 def _key_array(keys: Any) -> Array:
-    array = to_numpy(keys)
+    try:
+        array = to_numpy(keys)
+    except ValueError as error:
+        if any(isinstance(key, str) for key in keys):
+            raise ValueError(f"they are text; {_NUMBER_TEXTS}") from error
+        raise
     # NumPy makes floats from integers without a common type, such as 0 and 2^64 - 1.
     if array.dtype.kind == "f" and isinstance(keys, (list, tuple)) and all(type(key) is int for key in keys):
         return np.array(keys, dtype=np.uint64)
@@ -241,9 +273,13 @@ def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
         raise InvalidArgumentError(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
 
 
-def _from_rows(spec: TensorSpec, keys: Array, rows: Any) -> TensorData:
+def _from_rows(spec: TensorSpec, keys: Array, rows: Rows | None) -> TensorData:
     keys = _integer_keys(spec, keys)
-    values = None if rows is None else wire_values(spec, keys, to_numpy(rows), len(keys))
+    if isinstance(rows, list):
+        return TensorData(spec, keys, wire_columns(spec, keys, rows), len(keys))
+    if rows is None and len(keys) == 0:
+        rows = np.empty(0)  # no keys have no values, whatever the op
+    values = None if rows is None else wire_values(spec, keys, rows, len(keys))
     return TensorData(spec, keys, values, len(keys))
 
 
@@ -337,7 +373,10 @@ def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
     if keys.size == 0:
         return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}")
+        cure = {"U": f"; {_NUMBER_TEXTS}", "f": "; np.asarray(keys).astype(np.int64) makes integers of whole numbers"}
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}{cure.get(keys.dtype.kind, '')}"
+        )
     return np.ascontiguousarray(keys, dtype=f"={keys.dtype.kind}{max(4, keys.dtype.itemsize)}")
 
 

@@ -63,7 +63,7 @@ def _column(spec: RoundSpec, num_clients: int, name: str, columns: Any) -> Batch
     if not isinstance(columns, tuple) or len(columns) != 3:
         raise InvalidArgumentError(f"tensor {name!r} of a batch must be (offsets, keys, rows), got {shown(columns)}")
     offsets = to_numpy(columns[0])
-    data = tensor_data(tensor, columns[1:])
+    data = tensor_data(tensor, columns[1:], spec.table_columns)
     if offsets.shape != (num_clients + 1,) or offsets.dtype.kind not in "iu":
         raise InvalidArgumentError(
             f"tensor {name!r}: offsets of {num_clients} clients must be {num_clients + 1} integers, not "
@@ -107,12 +107,12 @@ def batches(
     Raises:
         InvalidArgumentError: ids or weights are not as many as the clients, or not of their types.
     """
-    ids = [client_id if type(client_id) is str else checked_client_id(client_id) for client_id in client_ids]
+    ids = [checked_client_id(client_id) for client_id in client_ids]
     for client_id in ids:
         if "\n" in client_id:
             raise InvalidArgumentError(f"client id {client_id!r} has a control character")
     every_weight = None if weights is None else _weights(weights, len(ids))
-    sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+    sizes = np.fromiter((len(client_id.encode()) for client_id in ids), np.int64, len(ids))
     sizes += _HEAD_BYTES + 4 * len(columns)
     for column in columns:
         arrays = [array for array in (column.data.keys, column.data.values) if array is not None]

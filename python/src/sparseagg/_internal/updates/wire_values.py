@@ -12,7 +12,16 @@ from sparseagg._internal.foreign.parts import Array
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["check_row_shape", "first_true", "misfit", "wire_values"]
+__all__ = ["check_row_shape", "first_true", "misfit", "wire_columns", "wire_values"]
+
+
+class _Misfit(Exception):
+    """A value does not fit the tensor's dtype."""
+
+    def __init__(self, values: Array, bad: Array) -> None:
+        super().__init__()
+        self.index = first_true(bad.reshape(-1))
+        self.value = values.reshape(-1)[self.index]
 
 
 def first_true(mask: Array) -> int:
@@ -33,16 +42,36 @@ def wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: i
         InvalidArgumentError: the size is wrong, or a value does not fit the dtype.
     """
     check_row_shape(spec, values.shape, num_keys)
-    if values.size == 0:
-        converted = np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
-    elif spec.dtype == "bfloat16":
-        converted = _to_bfloat16(spec, keys, values)
-    elif spec.dtype.startswith("float"):
-        converted = _to_float(spec, keys, values)
-    else:
-        converted = _to_integer(spec, keys, values)
+    try:
+        converted = _converted(spec, values)
+    except _Misfit as error:
+        raise misfit(spec, keys, error.index, error.value, spec.dtype) from None
     wire = converted.dtype.newbyteorder("<")
     return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.row_width)
+
+
+def wire_columns(spec: TensorSpec, keys: Array, columns: list[Array]) -> Array:
+    """Returns the values of columns, each of shape (n,) and of a dtype of its own, as ``wire_values`` does.
+
+    Each value is rounded once: a dtype that all columns have in common would round int64 beside float32 before.
+    """
+    check_row_shape(spec, (len(keys), len(columns)), len(keys))
+    rows = []
+    for at, column in enumerate(columns):
+        try:
+            rows.append(_converted(spec, column))
+        except _Misfit as error:
+            raise misfit(spec, keys, error.index * spec.row_width + at, error.value, spec.dtype) from None
+    return wire_values(spec, keys, np.column_stack(rows), len(keys))
+
+
+def _converted(spec: TensorSpec, values: Array) -> Array:
+    """Returns the values in the tensor's dtype, in any byte order; bfloat16 as its bits."""
+    if values.size == 0:
+        return np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+    if spec.dtype == "bfloat16":
+        return _to_bfloat16(spec, values)
+    return _to_float(spec, values) if spec.dtype.startswith("float") else _to_integer(spec, values)
 
 
 def check_row_shape(spec: TensorSpec, shape: tuple[int, ...], num_keys: int) -> None:
@@ -56,11 +85,6 @@ def check_row_shape(spec: TensorSpec, shape: tuple[int, ...], num_keys: int) -> 
 
 def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:
     return InvalidArgumentError(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
-
-
-def _refuse_value(spec: TensorSpec, keys: Array | None, values: Array, bad: Array) -> InvalidArgumentError:
-    at = first_true(bad.reshape(-1))
-    return misfit(spec, keys, at, values.reshape(-1)[at], spec.dtype)
 
 
 def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgumentError:
@@ -79,7 +103,7 @@ def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: 
     return InvalidArgumentError(f"{where}: value {value} does not fit {dtype}")
 
 
-def _to_float(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
+def _to_float(spec: TensorSpec, values: Array) -> Array:
     if bfloat16.is_bfloat16(values.dtype):
         values = values.astype(np.float32)
     if values.dtype.kind not in "fiub":
@@ -95,7 +119,7 @@ def _to_float(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
     if infinite.any():
         overflow = infinite & np.isfinite(values)
         if overflow.any():
-            raise _refuse_value(spec, keys, values, overflow)
+            raise _Misfit(values, overflow)
     return converted
 
 
@@ -110,7 +134,7 @@ def _rounded_to_odd(values: Array) -> Array:
     return np.where((near != values) & (near.view(np.uint64) % 2 == 0), other, near)
 
 
-def _to_bfloat16(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
+def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any byte order
         return values
     if bfloat16.is_bfloat16(values.dtype):
@@ -124,11 +148,11 @@ def _to_bfloat16(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
     if infinite.any():
         overflow = infinite & np.isfinite(values)
         if overflow.any():
-            raise _refuse_value(spec, keys, values, overflow)
+            raise _Misfit(values, overflow)
     return bits
 
 
-def _to_integer(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
+def _to_integer(spec: TensorSpec, values: Array) -> Array:
     if values.dtype.kind not in "iub":
         raise _refuse_type(spec, values)
     dtype = np.dtype(spec.dtype)
@@ -139,5 +163,5 @@ def _to_integer(spec: TensorSpec, keys: Array | None, values: Array) -> Array:
         # Older NumPy compares integers of mixed signs as float64. Minima and maxima as Python integers are exact.
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
             outside = np.array([not limits.min <= int(v) <= limits.max for v in values.reshape(-1)])
-            raise _refuse_value(spec, keys, values, outside)
+            raise _Misfit(values, outside)
     return values.astype(dtype)
