@@ -369,6 +369,63 @@ def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None
     assert opened.refresh().num_submissions == 0
 
 
+BAD = "a\ud800"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, rnd, stream: client.create_round(rnd.spec, round_id=BAD),
+        lambda client, rnd, stream: client.get_round(BAD),
+        lambda client, rnd, stream: client.model(BAD),
+        lambda client, rnd, stream: client.get_task(BAD),
+        lambda client, rnd, stream: client.cancel_tasks(in_round=BAD),
+        lambda client, rnd, stream: rnd.submit(BAD, ([1], [1.0])),
+        lambda client, rnd, stream: rnd.submit("a", ([1], [1.0]), submission_id=BAD),
+        lambda client, rnd, stream: rnd.submit("a", {BAD: ([1], [1.0])}),
+        lambda client, rnd, stream: rnd.submit("a", ([1], [1.0]), value_encoding={BAD: "float16"}),
+        lambda client, rnd, stream: rnd.submit_batch([BAD], {"v": ([0, 1], [1], [1.0])}),
+        lambda client, rnd, stream: rnd.submit_batch(["a"], {BAD: ([0, 1], [1], [1.0])}),
+        lambda client, rnd, stream: rnd.withdraw(BAD),
+        lambda client, rnd, stream: rnd.close(only=[BAD]),
+        lambda client, rnd, stream: rnd.cancel(BAD),
+        lambda client, rnd, stream: stream.withdraw("a", BAD),
+        lambda client, rnd, stream: stream.submit("a", ([1], [1.0]), base_version=0, submission_id=BAD),
+        lambda client, rnd, stream: sa.Client(BAD),
+        lambda client, rnd, stream: sa.Client("localhost:1", tls=BAD).server_info(),
+        lambda client, rnd, stream: sa.Client("localhost:1", token=BAD).server_info(),
+        lambda client, rnd, stream: sa.open_round(f"sparseagg://localhost:1/rounds/{BAD}"),
+        lambda client, rnd, stream: sa.TensorSpec(BAD, "float32", num_rows=1),
+        lambda client, rnd, stream: sa.aggregate({BAD: ([1], [1.0])}, rnd.spec),
+    ],
+)
+def test_a_lone_surrogate_is_an_error_of_this_package_wherever_text_goes(call):
+    with sa.Client(":memory:") as client:
+        rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)], op="sum"))
+        stream = client.stream(rnd.spec, buffer=2)
+        with pytest.raises(sa.InvalidArgumentError):
+            call(client, rnd, stream)
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (lambda spec: sa.aggregate([(["x", "y"], [1.0, 2.0])], spec), "number them the same way in all clients"),
+        (lambda spec: sa.aggregate([(np.array(["x"]), [1.0])], spec), "number them the same way in all clients"),
+        (lambda spec: sa.aggregate([(np.array(["x"], object), [1.0])], spec), "number them the same way"),
+        (lambda spec: sa.aggregate([([1.0], [1.0])], spec), r"np.asarray\(keys\).astype\(np.int64\)"),
+        (
+            lambda spec: sa.aggregate([], spec, device="cuda:0"),
+            "'cuda' is the first GPU that CUDA_VISIBLE_DEVICES leaves",
+        ),
+    ],
+)
+def test_errors_of_newcomers_name_the_way_out(call, way_out):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)], op="mean", weighting="by_weight")
+    with pytest.raises(sa.InvalidArgumentError, match=way_out):
+        call(spec)
+
+
 @pytest.mark.parametrize(("former", "present"), [("dimension", "num_rows"), ("width", "row_width")])
 def test_former_names_of_sizes_raise_errors_that_have_the_present_ones(former, present):
     text = f"'{former}' is called '{present}' now"

@@ -44,3 +44,16 @@ def test_former_name_is_an_error_that_has_the_present_one() -> None:
         assert not hasattr(module, "Unknown")
     with pytest.raises(ImportError, match="'RoundClosed' is called"):
         from sparseagg import RoundClosed  # noqa: F401
+
+
+def test_missing_names_tell_what_does_not_have_them_and_where_they_are() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'sparseagg' has no attribute 'Unknown'$"):
+        _ = sa.Unknown
+    for name in set(errors.__all__) - set(sa.__all__):
+        with pytest.raises(ImportError, match=f"'{name}' is not in sparseagg itself, but in sparseagg.errors"):
+            getattr(sa, name)
+    with sa.Client(":memory:") as client:
+        rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1)], op="sum"))
+        for thing, kind in ((client, "Client"), (rnd, "Round"), (rnd._inner, "Round")):
+            with pytest.raises(AttributeError, match=f"^'{kind}' object has no attribute 'shape'$"):
+                _ = thing.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import get_args
 
@@ -10,6 +11,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.base import types
 from sparseagg._internal.spec import clip_spec, privacy_spec
+from sparseagg._internal.spec.options import OptionArguments
 from sparseagg._internal.wire import formats, values
 
 SPEC = sa.RoundSpec(
@@ -19,6 +21,7 @@ SPEC = sa.RoundSpec(
     ]
 )
 UPDATE = {"embedding": ([1], np.ones((1, 4), np.float32)), "bias": np.ones(10, np.float32)}
+AS_OF = r"as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 
 @pytest.mark.parametrize(
@@ -46,9 +49,35 @@ def test_error_without_a_near_word_suggests_none():
         sa.RoundSpec([], op=7)
 
 
+def test_what_the_server_described_says_as_of_when():
+    with sa.Client(":memory:") as client:
+        rnd = client.create_round(SPEC)
+        before = repr(rnd)
+        rnd.submit("a", UPDATE)
+        assert repr(rnd) == before, "repr never calls the server"
+        assert re.search(f"open, submissions: 0, {AS_OF}", before)
+        assert f"state, {before[before.index('as of') : -1]}" in rnd._repr_html_()
+        described = rnd.info
+        assert "submissions: 1, as of" in repr(client.get_round(rnd.id))
+        assert rnd.refresh().as_of >= described.as_of
+        assert rnd.info != described
+        rnd.cancel()
+        assert rnd.info == rnd.refresh(), "when it was read is no part of what it says"
+
+
 @pytest.mark.parametrize("address", [":memory:", "server"])
 def test_representations_are_short_lines(address, server):
     with sa.Client(server.address if address == "server" else address) as client:
+        of_tasks = {}
+        if address == "server":
+            client.create_tasks([sa.NewTask(id="task-7", payload=b"secret")])
+            of_tasks = {
+                repr(client.get_task("task-7")): rf"Task\('tasks/task-7', open, attempts: 0 of 10, {AS_OF}\)",
+                repr(client.lease_task("w")): (
+                    rf"Task\('tasks/task-7', leased, client 'w', attempts: 1 of 10, {AS_OF}\)"
+                ),
+            }
+            client.cancel_tasks(["task-7"])
         opened = client.create_round(SPEC)
         opened.submit("a", UPDATE)
         stream = client.stream(SPEC, buffer=3)
@@ -59,11 +88,16 @@ def test_representations_are_short_lines(address, server):
             repr(client): r"Client\('.*'\)",
             repr(client._inner): r"Client\('.*'\)",
             repr(client.server_info()): r"ServerInfo\(version \d+\.\d+\.\d+.*, CPU.*\)",
-            repr(opened): r"Round\('rounds/.*', done\)",
-            repr(opened.refresh()): r"RoundInfo\('rounds/.*', done, submissions: 1, refused: 0, tuples: 11, \d+ B\)",
-            repr(stream): r"Stream\('streams/.*', version 1\)",
-            repr(stream._inner): r"Stream\('streams/.*', version 1\)",
-            repr(stream.info): r"StreamInfo\('streams/.*', version 1, buffered: 0 of 3, commits: 0, refused: 0\)",
+            repr(opened): rf"Round\('rounds/.*', done, submissions: 1, {AS_OF}\)",
+            repr(opened.refresh()): (
+                rf"RoundInfo\('rounds/.*', done, submissions: 1, refused: 0, tuples: 11, \d+ B, {AS_OF}\)"
+            ),
+            repr(stream): rf"Stream\('streams/.*', version 1, {AS_OF}\)",
+            repr(stream._inner): rf"Stream\('streams/.*', version 1, {AS_OF}\)",
+            repr(stream.info): (
+                rf"StreamInfo\('streams/.*', version 1, buffered: 0 of 3, commits: 0, refused: 0, {AS_OF}\)"
+            ),
+            **of_tasks,
             repr(result): r"Result\(embedding: 1 rows, bias: 10 rows\)",
             repr(aggregator): r"Aggregator\(embedding, bias\)",
         }
@@ -72,6 +106,15 @@ def test_representations_are_short_lines(address, server):
     for text, pattern in shown.items():
         assert re.fullmatch(pattern, text)
         assert len(text) < 150
+
+
+def test_every_option_is_in_the_signatures_that_help_shows():
+    options = list(OptionArguments.__annotations__)
+    for cls in (sa.RoundSpec, sa.TensorSpec):
+        parameters = inspect.signature(cls).parameters
+        assert list(parameters)[-len(options) :] == options
+        assert (parameters["op"].annotation, parameters["op"].default) == ("Op | None", None)
+        assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 @pytest.mark.parametrize(

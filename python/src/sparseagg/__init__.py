@@ -124,4 +124,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    return errors.__getattr__(name)
+    if name in errors.__all__:  # an ImportError, for "from sparseagg import name" hides the text of an AttributeError
+        raise ImportError(f"{name!r} is not in sparseagg itself, but in sparseagg.errors", name=__name__)
+    try:
+        return errors.__getattr__(name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

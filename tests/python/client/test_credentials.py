@@ -319,7 +319,9 @@ def test_command_sends_token_over_tls(guarded: Guarded, capsys: pytest.CaptureFi
     assert main(["top", "--once", *flags, "--token-file", str(path)]) in (0, 1)  # 1: without the package rich
     capsys.readouterr()
     assert main(["info", *flags]) == 1
-    assert "headers 'authorization'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "headers 'authorization'" in said
+    assert "token=…, or SPARSEAGG_TOKEN in the environment, sends it (--token-file FILE for commands)" in said
     path.write_text("two tokens")
     assert main(["info", *flags, "--token-file", str(path)]) == 1
     assert "has no single token" in capsys.readouterr().err

@@ -105,7 +105,10 @@ def _tls_of_environment() -> TLS | bool:
 def _pem(path: _Path | None, what: str) -> bytes | None:
     if path is None:
         return None
-    pem = pathlib.Path(path).read_bytes()
+    try:
+        pem = pathlib.Path(path).read_bytes()
+    except ValueError as error:  # no name of a file, as with a lone surrogate or NUL
+        raise InvalidArgumentError(f"tls: {shown(path)} cannot be the name of a file: {error}") from error
     if not re.search(rb"-----BEGIN [A-Z ]*" + what.upper().encode(), pem):  # gRPC would look for it at every attempt
         raise InvalidArgumentError(f"tls: {os.fspath(path)} has no {what} in PEM")
     return pem

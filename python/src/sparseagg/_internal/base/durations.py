@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from sparseagg._internal.base.arguments import checked_number, shown
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["Seconds", "duration", "seconds_of", "time_of"]
+__all__ = ["Seconds", "as_of", "duration", "now", "seconds_of", "time_of"]
 
 Seconds = Union[float, datetime.timedelta]
 
@@ -45,3 +45,13 @@ def time_of(message: Message, field: str) -> datetime.datetime | None:
         return None
     time: datetime.datetime = getattr(message, field).ToDatetime(datetime.timezone.utc)
     return time
+
+
+def now() -> datetime.datetime:
+    """Returns the time of this machine's clock, in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def as_of(time: datetime.datetime | None) -> str:
+    """Returns the end of a ``repr`` that says when the server described the object; "" if nobody knows."""
+    return "" if time is None else f", as of {time:%Y-%m-%d %H:%M:%S} UTC"

@@ -38,7 +38,7 @@ def renamed(names: dict[str, str]) -> Callable[[_Class], _Class]:
             if name in names:
                 raise AttributeError(_message(name, names))
             if find is None:
-                raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return find(self, name)
 
         get.__name__ = "__getattr__"  # for help()

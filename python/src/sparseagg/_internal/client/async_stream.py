@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg import staleness as tables
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
-from sparseagg._internal.base.durations import Seconds, duration
+from sparseagg._internal.base.durations import Seconds, as_of, duration
 from sparseagg._internal.base.types import KeyEncoding, Update
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.batch_receipt import batch_receipt
@@ -125,9 +125,10 @@ class Stream:
     def __init__(self, connection: Connection | MemoryConnection, info: StreamInfo) -> None:
         self._connection = connection
         self._info = info
+        self._spec = info.spec  # one for all updates, for its table_columns
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r}, version {self.info.version})"
+        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
 
     @property
     def name(self) -> str:
@@ -137,11 +138,11 @@ class Stream:
     @property
     def spec(self) -> RoundSpec:
         """What each version computes."""
-        return self._info.spec
+        return self._spec
 
     @property
     def info(self) -> StreamInfo:
-        """The stream as the server described it last."""
+        """The stream as the server described it at ``info.as_of``; ``refresh`` asks again."""
         return self._info
 
     async def refresh(self) -> StreamInfo:
@@ -246,7 +247,9 @@ class Stream:
                 ``Round.withdraw``.
         """
         request = pb.WithdrawSubmissionRequest(
-            round=self.name, client_id=checked_client_id(client_id), submission_id=submission_id
+            round=self.name,
+            client_id=checked_client_id(client_id),
+            submission_id=checked_text("a submission id", submission_id),
         )
         return bool((await self._connection.call("WithdrawSubmission", request)).withdrawn)
 

@@ -75,7 +75,7 @@ class Client:
             ``http_proxy`` names, except for the loopback and for hosts that ``no_proxy`` lists.
         public_address: the address by which other machines reach the server; it stands in ``Round.handle``. None for
             ``address``.
-        device: of ":memory:": "cuda" merges on the GPU, and needs the package ``sparseagg[cuda13]``; updates may then
+        device: of ":memory:": "cuda" merges on the GPU, and needs the package ``sparseagg-cuda13``; updates may then
             have arrays in its memory, which are copied there, as ``sparseagg.aggregate`` takes them. "cpu" and None
             merge on the CPU. The result has the same bits.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparseagg._internal.base.durations import as_of
 from sparseagg._internal.client import async_stream
 from sparseagg._internal.client.blocking import blocking, blocking_iterator
 from sparseagg._internal.client.blocking_round import Round
@@ -24,7 +25,7 @@ class Stream:
         self._inner = inner
 
     def __repr__(self) -> str:
-        return f"Stream({self.name!r}, version {self.info.version})"
+        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
 
     @property
     def name(self) -> str:
@@ -38,7 +39,7 @@ class Stream:
 
     @property
     def info(self) -> StreamInfo:
-        """The stream as the server described it last."""
+        """The stream as the server described it at ``info.as_of``; ``refresh`` asks again."""
         return self._inner.info
 
     refresh = blocking(async_stream.Stream.refresh)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
+from sparseagg._internal.base.credentials import TOKEN_VARIABLE
 from sparseagg._internal.client.ended_call import broke_while_sending
 from sparseagg._internal.client.obstacles import Obstacle
 from sparseagg.errors import (
@@ -135,6 +136,8 @@ def home_of_answer(error: grpc.RpcError) -> str | None:
 
 def error_from_call(error: grpc.RpcError, text: str, obstacle: Obstacle | None = None) -> SparseaggError:
     """Returns the typed error of a failed call, with this text; ``obstacle`` has kept the call from its server."""
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED and "0 headers 'authorization'" in text:
+        text += f"; token=…, or {TOKEN_VARIABLE} in the environment, sends it (--token-file FILE for commands)"
     found = error_of(error.code(), text)
     if isinstance(found, UnavailableError):
         found.cannot_pass = obstacle is not None and not obstacle.is_absence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparseagg._internal.base.durations import as_of
 from sparseagg._internal.base.plain_text import html_table
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
@@ -14,7 +15,10 @@ class RoundAttributes:
 
     @property
     def info(self) -> RoundInfo:
-        """The round as the server described it last; ``refresh`` asks again."""
+        """The round as the server described it at ``info.as_of``; ``refresh`` asks again.
+
+        ``submit`` and calls of others do not change it.
+        """
         raise NotImplementedError
 
     @property
@@ -44,11 +48,12 @@ class RoundAttributes:
         return self.info.spec
 
     def __repr__(self) -> str:
-        return f"Round({self.name!r}, {self.info.state})"
+        info = self.info
+        return f"Round({self.name!r}, {info.state}, submissions: {info.num_submissions}{as_of(info.as_of)})"
 
     def _repr_html_(self) -> str:
         """The state that the server told last, as a table, which notebooks show."""
         info = self.info
-        heads = ("round", "state", "submissions", "refused", "tuples", "MB", "engine")
+        heads = ("round", f"state{as_of(info.as_of)}", "submissions", "refused", "tuples", "MB", "engine")
         sizes = (info.num_submissions, info.num_refused, info.num_tuples, f"{info.num_bytes / 1e6:.1f}")
         return html_table(heads, [(self.id, f"{info.state} {info.state_reason}", *sizes, info.engine)])

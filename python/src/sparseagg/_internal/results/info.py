@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg._internal.base.durations import seconds_of, time_of
+from sparseagg._internal.base.durations import as_of, now, seconds_of, time_of
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.sizes import decimal
@@ -256,6 +256,7 @@ class RoundInfo:
         engine: name of the engine that merges, "cpu" or "cuda".
         results: the tensors of a round that is "done".
         clip: what the bounds have done to the submissions; None: the spec has no ``clip``.
+        as_of: when this client read the description, by its own clock, in UTC; None: it comes from no server.
     """
 
     name: str
@@ -276,11 +277,12 @@ class RoundInfo:
     results: tuple[TensorSummary, ...]
     recent_refusals: tuple[Refusal, ...] = ()
     clip: ClipSummary | None = None
+    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return (
-            f"RoundInfo({self.name!r}, {plain(self.state)}, submissions: {self.num_submissions}, "
-            f"refused: {self.num_refused}, tuples: {self.num_tuples}, {decimal(self.num_bytes, 'B')})"
+            f"RoundInfo({self.name!r}, {plain(self.state)}, submissions: {self.num_submissions}, refused: "
+            f"{self.num_refused}, tuples: {self.num_tuples}, {decimal(self.num_bytes, 'B')}{as_of(self.as_of)})"
         )
 
     @property
@@ -324,4 +326,5 @@ class RoundInfo:
                 Refusal(each.client_id, each.code, each.reason, time_of(each, "time")) for each in proto.recent_refusals
             ),
             clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
+            as_of=now(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from sparseagg._internal.base.durations import seconds_of, time_of
+from sparseagg._internal.base.durations import as_of, now, seconds_of, time_of
 from sparseagg._internal.results.info import Refusal, RoundInfo, StreamPlace
 from sparseagg._internal.spec.options import enum_name
 from sparseagg._internal.spec.round_spec import RoundSpec
@@ -73,6 +73,7 @@ class StreamInfo:
         last_cut_cause: of the latest version that was cut: "full", "timer" or "call"; "unspecified" if none was, or the
             server has forgotten it.
         last_cut_time: when, in UTC; None likewise.
+        as_of: when this client read the description, by its own clock, in UTC.
     """
 
     name: str
@@ -92,11 +93,12 @@ class StreamInfo:
     recent_refusals: tuple[Refusal, ...]
     last_cut_cause: str
     last_cut_time: datetime.datetime | None
+    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return (
             f"StreamInfo({self.name!r}, version {self.version}, buffered: {self.num_buffered} of {self.buffer}, "
-            f"commits: {self.num_commits}, refused: {self.num_refused})"
+            f"commits: {self.num_commits}, refused: {self.num_refused}{as_of(self.as_of)})"
         )
 
     @classmethod
@@ -122,4 +124,5 @@ class StreamInfo:
             recent_refusals=tuple(refusals.recent_refusals),
             last_cut_cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.last_cut_cause),
             last_cut_time=time_of(proto, "last_cut_time"),
+            as_of=now(),
         )

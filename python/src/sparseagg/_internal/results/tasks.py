@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
-from sparseagg._internal.base.durations import Seconds, duration, seconds_of, time_of
+from sparseagg._internal.base.durations import Seconds, as_of, duration, now, seconds_of, time_of
+from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.spec.round_spec import enum_name
 from sparseagg.errors import InvalidArgumentError
@@ -81,6 +82,7 @@ class Task:
         result: of a "completed" task, from ``get_task`` and ``list_tasks``.
         base_version: of ``lease_task``, if ``round`` is a stream: its latest version with a result when the task was
             leased; 0: there is none. Else None.
+        as_of: when this client read the description, by its own clock, in UTC.
     """
 
     name: str
@@ -102,6 +104,14 @@ class Task:
     end_time: datetime.datetime | None
     expire_time: datetime.datetime | None
     base_version: int | None = None
+    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        worker = f", client {self.client_id!r}" if self.client_id else ""
+        return (
+            f"Task({self.name!r}, {plain(self.state)}{worker}, attempts: {self.attempts} of {self.max_attempts}"
+            f"{as_of(self.as_of)})"
+        )
 
     @property
     def id(self) -> str:
@@ -136,6 +146,7 @@ class Task:
             end_time=time_of(proto, "end_time"),
             expire_time=time_of(proto, "expire_time"),
             base_version=proto.base_version if proto.HasField("base_version") else None,
+            as_of=now(),
         )
 
 

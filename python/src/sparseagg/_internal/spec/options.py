@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -224,6 +225,17 @@ class Options:
     result_top_k: int | None
     result_min_norm: float | None
     return_moments: bool | None
+
+    def __init_subclass__(cls) -> None:
+        """Gives the class the signature that has each option, for ``help``, notebooks and editors."""
+        own = [
+            each for each in inspect.signature(cls.__init__).parameters.values() if each.kind is not each.VAR_KEYWORD
+        ]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
+            for name, kind in OptionArguments.__annotations__.items()
+        ]
+        vars(cls.__init__)["__signature__"] = inspect.Signature([*own, *options], return_annotation="None")
 
     def __init__(self, **options: Unpack[OptionArguments]) -> None:
         names = OptionArguments.__annotations__
