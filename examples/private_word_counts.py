@@ -2,7 +2,7 @@
 
     python examples/private_word_counts.py [PLAY] [--out FOLDER]
 
-Needs sparseagg[privacy], and matplotlib with --out. Experimental, as docs/privacy.md says. Each speech of the play is a
+Needs dp-accounting, and matplotlib with --out. Experimental, as docs/privacy.md says. Each speech of the play is a
 client, which sends at most 16 of its words; without a play, each file of Python's standard library is one. A word
 travels as a hash of 40 bits: the table has 2^40 rows, of which the result has those that many clients share.
 

@@ -97,7 +97,7 @@ def check_cuda(wheel: Path, folder: Path, prefix: list[str]) -> None:
     print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB: {said}{doctor}", end="", flush=True)
     if said.startswith("GPU: cuda ("):
         return
-    if "device='cuda' needs `pip install 'sparseagg[cuda13]'`" not in said or not doctor.endswith("status 1\n"):
+    if "device='cuda' needs the wheel that `make cuda-wheel` builds" not in said or not doctor.endswith("status 1\n"):
         raise SystemExit("check_wheel: that names neither a GPU nor what it needs")
 
 

@@ -24,6 +24,7 @@ from error_reference import with_texts  # noqa: E402
 from proto_reference import reference_of  # noqa: E402
 
 _LINK = re.compile(r"(!?\[(?:[^\]\[]|\[[^\]]*\])*\])\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
+_NOT_HERE = re.compile(r'^(```sh title=")not here: ', re.MULTILINE)  # for scripts/run_page.py, and no word to readers
 _SHOWN = {".png", ".svg", ".jpg"}
 
 
@@ -51,7 +52,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_others: Any) -> str:
     """Turns links to the repository's files into links to their copies, and links to folders into their text.
 
-    Puts the texts of the server's errors into their page.
+    Puts the texts of the server's errors into their page, and takes the marks of run_page.py away.
     """
     if page.file.src_uri == "reference/errors.md":
         markdown = with_texts(markdown)
@@ -65,7 +66,7 @@ def on_page_markdown(markdown: str, page: Any, **_others: Any) -> str:
             return text[1:-1]
         return f"{text}({posixpath.relpath(_copy_of(path), posixpath.dirname(page.file.src_uri) or '.')})"
 
-    return _LINK.sub(turned, markdown)
+    return _LINK.sub(turned, _NOT_HERE.sub(r"\1", markdown))
 
 
 def _copy_of(path: str) -> str:

@@ -3,7 +3,7 @@
     pem = pathlib.Path("certificate.pub").read_bytes()
     sparseagg.certificates.verify(rnd.certificate(), pem, receipt=rnd.receipt("client-7"))
 
-``verify`` needs the package ``cryptography``: ``pip install 'sparseagg[verify]'``. docs/certificates.md says what a
+``verify`` needs the package ``cryptography``: ``pip install cryptography``. docs/certificates.md says what a
 certificate proves, and what it does not.
 """
 

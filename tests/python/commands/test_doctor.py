@@ -174,7 +174,7 @@ def test_doctor_reads_the_drivers_version_and_says_how_to_merge_on_the_gpu(tmp_p
     assert finding("GPU").found == "driver 550.54.15, no nvidia-smi"
     engine = finding("CUDA engine")
     assert (engine.found, engine.state) == ("none", "note")
-    assert "pip install 'sparseagg[cuda13]'" in engine.advice
+    assert "make cuda-wheel" in engine.advice
     assert "R580" in engine.advice
 
 

@@ -103,7 +103,7 @@ def test_refused_plugin_says_why_and_what_to_install(name, text):
     said = printed(_TRY, plugin(name))
     assert said.startswith("UnavailableError ")
     assert text in said
-    assert "pip install 'sparseagg[cuda13]'" in said
+    assert "make cuda-wheel" in said
 
 
 def test_plugin_that_is_not_there_says_where_it_was_looked_for():
@@ -113,7 +113,7 @@ def test_plugin_that_is_not_there_says_where_it_was_looked_for():
 
 def test_no_plugin_says_what_to_install():
     said = printed("sys.modules['sparseagg_cuda13'] = None\n" + _TRY)
-    assert said.startswith("EngineMissingError no CUDA engine is installed: `pip install 'sparseagg[cuda13]'`")
+    assert said.startswith("EngineMissingError no CUDA engine is installed: the wheel that `make cuda-wheel` builds")
 
 
 def test_installed_package_is_found_and_not_imported(tmp_path):
@@ -171,4 +171,4 @@ def test_doctor_says_whether_the_engine_loads():
     _, found, state, advice = printed(_DOCTOR, path).split("|")
     assert (found, state) == (f"{path}, refused", "wrong")
     assert "R580" in advice
-    assert "pip install 'sparseagg[cuda13]'" in advice
+    assert "make cuda-wheel" in advice

@@ -152,5 +152,5 @@ def test_an_unknown_device_is_refused() -> None:
 
 def test_without_the_engine_a_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_plugin, "find", lambda: None)
-    with pytest.raises(sa.errors.EngineMissingError, match=r"pip install 'sparseagg\[cuda13\]'"):
+    with pytest.raises(sa.errors.EngineMissingError, match=r"make cuda-wheel"):
         sa.Client(MEMORY, device="cuda")

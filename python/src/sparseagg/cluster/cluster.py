@@ -52,7 +52,7 @@ class Cluster:
             start, which this object then owns, and starts again when they end: as processes on this machine, or with
             ``executor="ray"`` in actors that are spread over the nodes.
         executor: "local" merges in threads of this process. "ray" merges in actors of Ray, which
-            ``pip install "sparseagg[ray]"`` brings: of the cluster of Ray that this process is connected to, or of one
+            ``pip install "ray[data]"`` brings: of the cluster of Ray that this process is connected to, or of one
             on this machine, which ``close`` ends. The servers must be reached from all nodes of Ray.
         reducers: ranges that are merged at once; None: one for each core.
         ranges: ranges of keys of each tensor; None: as many as ``reducers`` and ``range_bytes`` ask for. It leaves no

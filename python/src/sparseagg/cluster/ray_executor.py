@@ -1,4 +1,4 @@
-"""Where ranges are merged: in actors of Ray, which ``pip install sparseagg[ray]`` brings."""
+"""Where ranges are merged: in actors of Ray, which ``pip install "ray[data]"`` brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection of this process to Ray, which ``pip install sparseagg[ray]`` brings."""
+"""The connection of this process to Ray, which ``pip install "ray[data]"`` brings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ray_session(num_cpus: float) -> Iterator[Any]:
         for name in ("ray.util", "ray.util.scheduling_strategies"):
             importlib.import_module(name)
     except ImportError as error:
-        raise UnimplementedError(f'a cluster with Ray needs it: pip install "sparseagg[ray]" ({error})') from error
+        raise UnimplementedError(f'a cluster with Ray needs it: pip install "ray[data]" ({error})') from error
     if ray.is_initialized():
         yield ray
         return

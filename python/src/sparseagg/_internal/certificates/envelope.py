@@ -34,7 +34,7 @@ def read_keys(pem: bytes) -> dict[str, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     except ImportError as error:
-        raise UnimplementedError("certificates need cryptography: pip install 'sparseagg[verify]'") from error
+        raise UnimplementedError("certificates need cryptography: pip install cryptography") from error
     keys = {}
     for block in _PEM.findall(pem):
         try:

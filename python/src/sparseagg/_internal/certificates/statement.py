@@ -31,7 +31,7 @@ def read_private_key(pem: bytes, where: str) -> Any:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
-        raise UnimplementedError("certificates need cryptography: pip install 'sparseagg[verify]'") from error
+        raise UnimplementedError("certificates need cryptography: pip install cryptography") from error
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:

@@ -118,14 +118,14 @@ def _package() -> Finding:
             "sparseagg",
             f"{sparseagg.__version__} in {where}, not installed by pip",
             "note",
-            "`pip install sparseagg` also installs what the package requires",
+            "`pip install` of the wheel that `make wheels` builds also installs what the package requires",
         )
     if installed != sparseagg.__version__:
         return Finding(
             "sparseagg",
             f"{sparseagg.__version__} in {where}, but pip has installed {installed}",
             "wrong",
-            f"remove {where} from PYTHONPATH, or `pip install --force-reinstall sparseagg`",
+            f"remove {where} from PYTHONPATH, or `pip install --force-reinstall` the wheel of {sparseagg.__version__}",
         )
     return Finding("sparseagg", f"{installed} in {where}")
 

@@ -20,7 +20,7 @@ _CUDA_KINDS = (2, 13)
 # For errors of reading an array that is on a GPU.
 READ_ON_GPU = (
     "; it is in the memory of a GPU: copy it to host memory, or merge it there with "
-    "sparseagg.aggregate (pip install sparseagg[cuda13])"
+    "sparseagg.aggregate and the package sparseagg-cuda13, the wheel of `make cuda-wheel`"
 )
 
 

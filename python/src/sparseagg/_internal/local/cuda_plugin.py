@@ -20,7 +20,10 @@ _MODULE = "sparseagg_cuda13"
 _FILE = "libsparseagg_cuda.so"
 _DRIVER_MODULE = pathlib.Path("/proc/driver/nvidia/version")
 _DRIVER_LIBRARY = "libcuda.so.1"
-CURE = "`pip install 'sparseagg[cuda13]'`, on Linux with an NVIDIA driver R580 or later"
+CURE = (
+    "the wheel that `make cuda-wheel` builds (`pip install build/cuda-wheels/sparseagg_cuda13-*.whl`), on Linux with "
+    "an NVIDIA driver R580 or later"
+)
 
 
 def find() -> str | None:
@@ -83,7 +86,10 @@ def driver() -> str | None:
 def uses_gpu(device: str | None) -> bool:
     """Returns whether an argument ``device`` asks for the GPU, whose engine is loaded then. Raises as ``load`` does."""
     if device not in (None, "cpu", "cuda"):
-        raise InvalidArgumentError(f"device must be 'cpu', 'cuda' or None, got {device!r}")
+        raise InvalidArgumentError(
+            f"device must be 'cpu', 'cuda' or None, got {device!r}; 'cuda' is the first GPU that CUDA_VISIBLE_DEVICES "
+            "leaves"
+        )
     if device != "cuda":
         return False
     load()

@@ -296,7 +296,7 @@ class Result(Mapping[str, TensorResult]):
         """Draws where rows are, and how many clients stand behind a row; returns a figure of matplotlib.
 
         One line of pictures for each sparse tensor: the share of the rows that the result has, over the range of keys
-        in 64 parts; and, with ``return_counts``, a histogram of the counts. Needs ``pip install 'sparseagg[plot]'``.
+        in 64 parts; and, with ``return_counts``, a histogram of the counts. Needs ``pip install matplotlib``.
 
         Raises:
             ModuleNotFoundError: there is no matplotlib.

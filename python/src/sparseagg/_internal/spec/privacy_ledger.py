@@ -1,4 +1,4 @@
-"""What rounds with privacy cost in ε and δ, and clipping that adapts. Experimental. Needs ``sparseagg[privacy]``."""
+"""What rounds with privacy cost in ε and δ, and clipping that adapts. Experimental. Needs ``dp-accounting``."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _accounting() -> Any:
     try:
         import dp_accounting
     except ImportError as error:
-        raise UnavailableError("PrivacyLedger needs dp-accounting: pip install 'sparseagg[privacy]'") from error
+        raise UnavailableError("PrivacyLedger needs dp-accounting: pip install dp-accounting") from error
     return dp_accounting
 
 

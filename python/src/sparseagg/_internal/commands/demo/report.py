@@ -10,7 +10,7 @@ from sparseagg._internal.commands.demo.coordinator import RoundReport
 __all__ = ["NO_PLOT", "plot", "table_header", "table_row"]
 
 # What to do where ``plot`` draws nothing.
-NO_PLOT = "matplotlib is not installed; `pip install 'sparseagg[demo]'` installs it"
+NO_PLOT = "matplotlib is not installed; `pip install matplotlib` installs it"
 
 # Title, width, and the unit or explanation below the title.
 _COLUMNS = (
