@@ -16,7 +16,7 @@ from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.foreign.device_arrays import READ_ON_GPU, cuda_device
-from sparseagg._internal.foreign.numpy_arrays import to_numpy
+from sparseagg._internal.foreign.numpy_arrays import has_columns, to_numpy
 from sparseagg._internal.foreign.parts import Array, Entries, Keyed, Rows
 from sparseagg._internal.foreign.sparse_arrays import read_parts
 from sparseagg._internal.foreign.tables import Places, is_table, read_columns, read_table
@@ -222,7 +222,8 @@ def _key_array(keys: Any) -> Array:
     try:
         array = to_numpy(keys)
     except ValueError as error:
-        if any(isinstance(key, str) for key in keys):
+        is_column = isinstance(keys, (list, tuple)) or (hasattr(keys, "__array__") and not has_columns(keys))
+        if is_column and getattr(keys, "ndim", 1) == 1 and any(isinstance(key, str) for key in keys):
             raise ValueError(f"they are text; {_NUMBER_TEXTS}") from error
         raise
     # NumPy makes floats from integers without a common type, such as 0 and 2^64 - 1.
