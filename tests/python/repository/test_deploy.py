@@ -257,6 +257,15 @@ def test_chart_sends_an_ingress_to_the_http_port() -> None:
     assert "Ingress" not in rendered({"ingress": {"enabled": True, "host": "a"}, "http": {"enabled": False}})
 
 
+@pytest.mark.parametrize("credential", [{"tokensSecret": "a"}, {"jwtKeySecret": "a"}, {}])
+def test_chart_warns_of_a_server_that_believes_everybody(credential) -> None:
+    helm = pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render({"credentials": credential}, name="release", namespace="default")
+    (notes,) = [each for name, each in texts.items() if name.endswith("NOTES.txt")]
+    assert ("has no credentials" in notes) is (not credential)
+
+
 def test_chart_runs_as_nobody_who_may_write() -> None:
     pod = rendered()["Deployment"]["spec"]["template"]["spec"]
     (user,) = re.findall(r"^USER (\d+):\d+$", text(CONTAINERFILE), re.MULTILINE)

@@ -28,6 +28,7 @@ from test_deploy import CHART, COMPOSE, CONTAINERFILE, DEPLOY, SECURE, compose_s
 sys.path.append(str(REPOSITORY / "scripts"))
 check_deploy = pytest.importorskip("check_deploy", reason="`make lint-deploy` installs what it needs")
 FLAGS = REPOSITORY / "docs" / "reference" / "flags.md"
+KUBERNETES = REPOSITORY / "docs" / "howto" / "deploy-kubernetes.md"
 CONTAINER = REPOSITORY / "docs" / "howto" / "deploy-compose.md"
 
 
@@ -125,6 +126,11 @@ def chart(**values: object) -> Deployment:
     return Deployment(config_to_flags(found["ConfigMap"]["data"]["server.toml"]), set(ports.values()))
 
 
+def howto_values() -> dict:
+    (values,) = re.findall(r'^```yaml title="values.yaml"\n(.*?)^```$', text(KUBERNETES), re.MULTILINE | re.DOTALL)
+    return yaml.safe_load(values)
+
+
 def unit() -> Deployment:
     return Deployment(config_to_flags(text(DEPLOY / "systemd" / "server.toml")), set(documented().values()), True)
 
@@ -139,6 +145,7 @@ DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
     "compose with TLS": compose_secure,
     "statefulset": statefulset,
     **{f"chart with {name}": functools.partial(chart, **values) for name, values in check_deploy.ACCEPTED.items()},
+    "chart with the values of its page": lambda: chart(**howto_values()),
     "systemd unit": unit,
     "no flags": bare,
 }
