@@ -6,6 +6,7 @@ import math
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -308,6 +309,22 @@ def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tm
         config = tmp_path / f"{number}.toml"
         config.write_text(each, encoding="utf-8")
         start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
+
+
+def test_unit_confines_the_server(tmp_path) -> None:
+    """To what `systemd-analyze security` gives 2.0 of 10 or less; what the unit lacks costs the rest."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / UNIT.name  # without the program, which need not be installed here
+    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text(UNIT)))
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_unit_tries_again_for_as_long_as_a_cause_lasts() -> None:
+    assert "\nStartLimitIntervalSec=0\n" in text(UNIT).partition("[Service]")[0]
+    assert "\nRestart=on-failure\n" in text(UNIT)
 
 
 def test_unit_has_the_folder_of_the_socket_that_its_config_shows() -> None:
