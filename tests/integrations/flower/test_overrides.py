@@ -247,6 +247,8 @@ def test_arrays_of_replies_are_gone_with_a_text_and_the_rest_is_there(tmp_path: 
     def look(content: RecordDict) -> None:
         with pytest.raises(KeyError, match="'arrays': the arrays of a reply are merged when it arrives, and not kept"):
             content["arrays"]
+        with pytest.raises(KeyError, match="'arrays': the arrays of a reply are merged when it arrives, and not kept"):
+            content.array_records["arrays"]
         assert "arrays" not in content
         assert content.get("arrays") is None
         assert (len(content.array_records), CONFIG in content) == (0, False)

@@ -26,14 +26,27 @@ _MOST_SHOWN = 5  # weights in the log
 _GONE = "{!r}: the arrays of a reply are merged when it arrives, and not kept; it has its metrics and configuration: {}"
 
 
+class _NoArrays(dict[str, ArrayRecord]):
+    """No arrays, and an error that says why."""
+
+    def __init__(self, others: str) -> None:
+        super().__init__()
+        self._others = others
+
+    def __missing__(self, name: str) -> ArrayRecord:
+        raise KeyError(_GONE.format(name, self._others))
+
+
 class _Merged(RecordDict):
     """What is left of a reply whose arrays are merged."""
 
     def __getitem__(self, name: str) -> Any:
-        try:
-            return super().__getitem__(name)
-        except KeyError:
-            raise KeyError(_GONE.format(name, ", ".join(map(repr, self)))) from None
+        return super().__getitem__(name) if name in self else self.array_records[name]
+
+    @property
+    def array_records(self) -> Any:
+        """As of a ``RecordDict``."""
+        return super().array_records or _NoArrays(", ".join(map(repr, self)))
 
 
 def without_arrays(content: RecordDict) -> RecordDict:
