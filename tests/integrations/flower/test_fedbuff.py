@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jobs
@@ -98,6 +99,12 @@ def run(
     for name, array in models[max(models)].items():
         np.testing.assert_array_equal(last[name], array)
     return result, models
+
+
+@pytest.mark.parametrize("timeout", [math.nan, -1.0, "60"])
+def test_timeout_that_is_no_number_is_refused(timeout: Any) -> None:  # at NaN, a run would wait for ever
+    with pytest.raises(sa.InvalidArgumentError, match="timeout must be a number of seconds"):
+        SparseFedBuff(sparse=[], concurrency=1, buffer=1).start(None, initial(), 1, timeout)
 
 
 @pytest.mark.parametrize("mods", [True, False])

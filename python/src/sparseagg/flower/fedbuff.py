@@ -16,7 +16,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 
 import sparseagg as sa
-from sparseagg._internal.base.arguments import checked_integer
+from sparseagg._internal.base.arguments import checked_integer, checked_number
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
@@ -160,13 +160,14 @@ class SparseFedBuff:
         Raises:
             FailedPreconditionError: the stream has commits, and ``initial_version`` is None; or versions since then
                 have expired (``result_ttl`` of the options).
-            InvalidArgumentError: there is no such version yet.
+            InvalidArgumentError: there is no such version yet, or an argument is out of range.
 
         Returns:
             The last model; ``train_metrics_clientapp`` and ``evaluate_metrics_serverapp`` by version.
         """
         if initial_version is not None:
             checked_integer("initial_version must be 0 or more", initial_version, 0, 1 << 62)
+        timeout = checked_number("timeout must be a number of seconds, 0 or more", timeout)
         config = train_config or ConfigRecord()
         run = _Run(self, grid, initial_arrays, timeout, config, evaluate_fn, initial_version)
         try:
