@@ -189,8 +189,9 @@ def test_reference_documents_every_metric(start_server) -> None:
 
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:
     offered = names_in(read(metered.metrics_address))
-    # Those whose only label appears with the first refusal.
-    offered |= {"sparseagg_rejected_total", "sparseagg_denied_total"}
+    # Those whose only label appears with the first refusal, and that of a machine with GPUs.
+    later = {"sparseagg_rejected_total", "sparseagg_denied_total", "sparseagg_tenant_refused_total"}
+    offered |= later | {"sparseagg_gpu_usable"}
     dashboard = json.loads((DEPLOY / "grafana" / "sparseagg.json").read_text(encoding="utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) >= len(dashboard["panels"]) > 0
