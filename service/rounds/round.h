@@ -168,7 +168,7 @@ class Round : public std::enable_shared_from_this<Round> {
   // Appends the next chunk. An error discards the upload and counts it as refused.
   // Errors: FAILED_PRECONDITION: not the chunk expected next. INVALID_ARGUMENT: bad input. RESOURCE_EXHAUSTED: a limit
   // is exceeded. Of an upload discarded before: the reason of the discard, and nothing is counted.
-  absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, Repeats::kRefuse); }
+  absl::Status Append(UploadHandle& upload, const Chunk& chunk) { return AppendChunk(upload, chunk, nullptr); }
   // Counts the submission, completely or not at all, and ends the upload. The same content committed before by the
   // same client is answered with a duplicate receipt.
   // An error that leaves the upload: FAILED_PRECONDITION: the last chunk is missing. Errors that end it and count it as
@@ -342,7 +342,7 @@ class Round : public std::enable_shared_from_this<Round> {
   absl::StatusOr<std::shared_ptr<UploadHandle>> OpenUploadLocked(UploadName name, bool is_named, const std::string& tag,
                                                                  UploadHandle::OnDiscard on_discard)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats);
+  absl::Status AppendChunk(UploadHandle& upload, const Chunk& chunk, const ContentHash* hash);
   // Makes the name free for a chunk 0 with `tag`. Returns: the upload that was removed, to be freed after mu_.
   UploadTable::Map::node_type RemoveOtherTagLocked(UploadName name, const std::string& tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -87,6 +87,7 @@ absl::StatusOr<Receipt> Round::Commit(UploadHandle& handle) {
       return absl::FailedPreconditionError(
           absl::StrCat("commit before the chunk marked last; chunk ", upload.next_sequence(), " is expected next"));
     }
+    handle.chunk_hashes_ = upload.chunk_hashes();
     handle.is_committing_ = true;
   }
   absl::StatusOr<Receipt> receipt = ToStatus([&, committed = &upload] { return CommitComplete(handle, *committed); });
@@ -134,7 +135,7 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerWithoutAddLocked(const Uploa
       return absl::AlreadyExistsError(absl::StrCat("client '", handle.client_id, "' has committed submission '",
                                                    found->receipt.submission_id, "' with other content"));
     }
-    committed_.SetRetry(handle.client_id, handle.submission_id, handle.tag);
+    committed_.SetRetry(handle.client_id, handle.submission_id, handle.tag, handle.chunk_hashes_);
     return CountDuplicate(*found);
   }
   // The stream has begun the commit while the version was open (BeginStreamCommit).
@@ -206,16 +207,18 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   const bool is_sum = prepared.updates.front()->is_partial();
   const uint64_t num_submissions = prepared.num_submissions;
   const std::optional<double> weight = is_sum ? std::nullopt : std::optional(upload.weight());
-  records.emplace(handle.client_id, CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_,
-                                                        "", "", prepared.clip, weight,
-                                                        FactorOf(*config_, handle.stream_), num_submissions, leaf});
+  records.emplace(
+      handle.client_id,
+      CommittedSubmission{hash, receipt, upload.next_sequence(), handle.tag, handle.id_, "", "", prepared.clip, weight,
+                          FactorOf(*config_, handle.stream_), num_submissions, leaf, upload.chunk_hashes()});
   const SubmissionRecord stored = records.begin()->second.Record();
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
     if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoom(*config_, committed_, num_submissions));
   }
-  const uint64_t submission_bytes = RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf);
+  const uint64_t submission_bytes =
+      RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf, upload.chunk_hashes().size());
   RETURN_IF_ERROR(sum_.ReserveForAdd(submission_bytes, prepared, upload.reservation().bytes()));
   // Before the Add, which cannot always be taken back. If the Add fails, the record is removed again.
   absl::Status recorded = journal_->Write(&Store::PutSubmission, handle.client_id, stored);

@@ -52,7 +52,7 @@ absl::Status Round::RestoreSubmission(const std::string& client_id, const Submis
     upload->stream_ = StreamPlaceOf(*config_, record);
     upload->client_of_key_ = record.client_id;
   }
-  const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, Repeats::kRefuse); });
+  const absl::Status read = chunks([&](const Chunk& chunk) { return AppendChunk(*upload, chunk, nullptr); });
   if (!read.ok()) Discard(*upload);
   RETURN_IF_ERROR(read);
   RETURN_IF_ERROR(Commit(*upload).status());
@@ -105,7 +105,8 @@ absl::Status Round::RestoreUpload(uint64_t number, const UploadRecord& record, c
     upload->has_stored_chunks_ = true;
   }
   absl::Status read = chunks([&](const Chunk& chunk) {
-    absl::Status appended = AppendChunk(*upload, chunk, Repeats::kRefuse);
+    const ContentHash hash = HashOfChunk(chunk);
+    absl::Status appended = AppendChunk(*upload, chunk, &hash);
     if (appended.ok()) ++*num_chunks;
     return appended;
   });

@@ -41,7 +41,7 @@ absl::StatusOr<Receipt> Round::SubmitToStream(const std::string& client_id, cons
     const std::shared_ptr<StreamCommits> commits = Commits();
     if (commits == nullptr) return absl::NotFoundError(absl::StrCat("no stream '", config_->id, "'"));
     Upload upload(config_, &tenant_.budget);
-    RETURN_IF_ERROR(upload.Append(chunk, Repeats::kRefuse));
+    RETURN_IF_ERROR(upload.Append(chunk));
     StreamUpload complete{client_id, submission_id, tag, upload, upload.Hash(), nullptr};
     if (journal_->IsActive()) {
       complete.chunks = [&chunk](const StreamUpload::TakeChunk& take) { return take(chunk.message); };

@@ -48,9 +48,9 @@ bool Round::HasSubmission(absl::string_view client_id, absl::string_view submiss
 void Round::WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& withdrawn) {
   const CommittedSubmission& submission = *committed_.Find(client_id);
   const uint64_t kept_bytes = submission.leaf.empty() ? 0 : submission.leaf.size() + sizeof(std::string);
-  sum_.ForgetSubmission(
-      RoundSum::SubmissionBytes(client_id, submission.receipt.submission_id, submission.tag, submission.leaf) -
-      kept_bytes);
+  sum_.ForgetSubmission(RoundSum::SubmissionBytes(client_id, submission.receipt.submission_id, submission.tag,
+                                                  submission.leaf, submission.chunk_hashes.size()) -
+                        kept_bytes);
   committed_.Withdraw(client_id, withdrawn);
   if (kept_bytes > 0) certificate_.AddWithdrawn(std::move(withdrawn.find(client_id)->second.leaf));
 }

@@ -36,11 +36,13 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
 }
 
 uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag,
-                                   absl::string_view leaf) {
+                                   absl::string_view leaf, size_t num_chunk_hashes) {
   // The client id is twice in the table of submissions and twice in the aggregation; retries bring another submission
-  // id and tag. A leaf is copied for the certificate, and has two hashes in the tree.
+  // id and tag, and other chunks. A leaf is copied for the certificate, and has two hashes in the tree.
   const uint64_t leaf_bytes = leaf.empty() ? 0 : 2 * (leaf.size() + sizeof(std::string)) + 64;
-  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size()) + leaf_bytes;
+  const uint64_t chunk_bytes = 2 * sizeof(ContentHash) * num_chunk_hashes;
+  return kSubmissionOverheadBytes + 4 * client_id.size() + 2 * (submission_id.size() + tag.size()) + leaf_bytes +
+         chunk_bytes;
 }
 
 absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared,

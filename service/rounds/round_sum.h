@@ -37,7 +37,7 @@ class RoundSum {
 
   // Returns: the memory that the round needs to remember a committed submission.
   static uint64_t SubmissionBytes(absl::string_view client_id, absl::string_view submission_id, absl::string_view tag,
-                                  absl::string_view leaf);
+                                  absl::string_view leaf, size_t num_chunk_hashes);
   // Reserves memory for the submission and for the result with it, and merges pending updates if that is needed.
   // `upload_bytes`: that the submission has reserved itself.
   absl::Status ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared, uint64_t upload_bytes);

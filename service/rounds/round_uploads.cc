@@ -144,7 +144,7 @@ void Round::Refuse(UploadHandle& upload, const absl::Status& status) {
   if (!removed.empty()) CountRefusedLocked(upload.client_id, status);
 }
 
-absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeats repeats) {
+absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, const ContentHash* hash) {
   MutexLock one_at_a_time(&upload.mu_);
   Upload& staged = upload.upload_;
   const absl::Duration begin = services_.clock.Monotonic();
@@ -157,7 +157,7 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     if (chunk.sequence == expected) upload.last_chunk_at_ = begin;  // repeats and gaps do not keep the upload
   }
   // By pointer: in a lambda the thread-safety analysis does not know that the upload's mutex is held.
-  absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, repeats); });
+  absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, hash); });
   const absl::Duration end = services_.clock.Monotonic();
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
@@ -178,9 +178,9 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, Repeat
     upload.progress_.received_tuples = staged.num_tuples();
     upload.progress_.complete = staged.complete();
   } else if (!status.ok()) {
-    // A gap ends a stream upload; a named upload goes on and waits for the chunk.
-    const bool is_gap = !is_appended && absl::IsFailedPrecondition(status);
-    if (!is_gap || repeats == Repeats::kRefuse) Refuse(upload, status);
+    // A gap ends a stream upload; a named upload goes on and waits for the chunk. So it does after a false repeat.
+    const bool is_gap = !is_appended && (absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status));
+    if (!is_gap || hash == nullptr) Refuse(upload, status);
   }
   return status;
 }
@@ -203,17 +203,23 @@ UploadTable::Map::node_type Round::RemoveOtherTagLocked(UploadName name, const s
 absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, const std::string& submission_id,
                                                const Chunk& chunk, const std::string& tag) {
   const UploadName name(client_id, submission_id);
+  const ContentHash hash = HashOfChunk(chunk);
   UploadTable::Map::node_type replaced;
   std::shared_ptr<UploadHandle> upload;
   {
     MutexLock lock(&mu_);
     if (chunk.sequence == 0) replaced = RemoveOtherTagLocked(name, tag);
     upload = uploads_.FindNamed(name);
-    if (upload == nullptr || upload->tag != tag) {
-      // A late chunk of a committed submission is answered with its progress. Not chunk 0 without a tag where there is
-      // no upload: it may begin other content, so it opens an upload, and the commit compares.
-      const bool may_be_late = chunk.sequence > 0 || upload != nullptr || !tag.empty();
-      if (may_be_late && HasUploadLocked(name, tag)) return FindCommittedLocked(name)->progress();
+    if ((upload == nullptr || upload->tag != tag) && HasUploadLocked(name, tag)) {
+      // A late chunk of a committed submission is answered with its progress. Another chunk 0 where there is no upload
+      // opens one, and the commit compares: it may begin the same content in other chunks.
+      const CommittedSubmission committed = *FindCommittedLocked(name);
+      const absl::Span<const ContentHash> hashes = committed.ChunkHashesOf(name.second, tag);
+      if (!hashes.empty()) {
+        const absl::Status repeat = CheckRepeat(chunk, hash, hashes);
+        if (repeat.ok()) return committed.progress();
+        if (chunk.sequence > 0 || upload != nullptr) return repeat;
+      }
     }
     if (upload != nullptr && upload->tag != tag) return UploadTable::ReplacedError(name);
     if (upload == nullptr && chunk.sequence > 0) {
@@ -230,12 +236,12 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
     }
     if (upload->is_committing_) {
       // The upload is complete. Its mutex is held by the commit, so that the answer must not need the upload itself.
-      if (chunk.sequence < upload->progress_.next_sequence) return upload->progress_;
-      return ChunkAfterLast(chunk.sequence, upload->progress_.next_sequence - 1);
+      RETURN_IF_ERROR(CheckRepeat(chunk, hash, upload->chunk_hashes_));
+      return upload->progress_;
     }
   }
   replaced = {};  // its memory is for this upload
-  RETURN_IF_ERROR(AppendChunk(*upload, chunk, Repeats::kIgnore));
+  RETURN_IF_ERROR(AppendChunk(*upload, chunk, &hash));
   MutexLock lock(&mu_);
   return upload->progress_;
 }

@@ -44,10 +44,12 @@ bool SubmissionTable::HasUpload(UploadName name, absl::string_view tag) const {
          (found->retry_id == name.second && found->retry_tag == tag);
 }
 
-void SubmissionTable::SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag) {
+void SubmissionTable::SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag,
+                               const std::vector<ContentHash>& chunk_hashes) {
   CommittedSubmission& submission = submissions_.find(client_id)->second;
   submission.retry_id = submission_id;
   submission.retry_tag = tag;
+  submission.retry_chunk_hashes = chunk_hashes;
 }
 
 std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* client_id, size_t max_size) const {

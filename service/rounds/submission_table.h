@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "host/base/content_hash.h"
 #include "host/clip/clip_summary.h"
 #include "service/rounds/receipt.h"
@@ -35,6 +36,9 @@ struct CommittedSubmission {
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
   uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
+  // As of Upload::chunk_hashes; the second of retry_id and retry_tag.
+  std::vector<ContentHash> chunk_hashes = {};        // NOLINT(readability-redundant-member-init)
+  std::vector<ContentHash> retry_chunk_hashes = {};  // NOLINT(readability-redundant-member-init)
 
   // Returns: what the store keeps of it.
   SubmissionRecord Record() const {
@@ -54,6 +58,11 @@ struct CommittedSubmission {
     record.base_version = receipt.stream->base_version;
     record.client_id = receipt.client_id;
     return record;
+  }
+  // Returns: the hashes of the chunks of the upload with these ids; empty: unknown.
+  absl::Span<const ContentHash> ChunkHashesOf(absl::string_view submission_id, absl::string_view upload_tag) const {
+    const bool is_first = submission_id == receipt.submission_id && upload_tag == tag;
+    return is_first ? chunk_hashes : retry_chunk_hashes;
   }
   UploadProgress progress() const { return {num_chunks, receipt.num_tuples, /*complete=*/true, /*committed=*/true}; }
 };
@@ -84,8 +93,9 @@ class SubmissionTable {
                                                    bool has_positions) const;
   // Returns: whether an upload of this name and tag, or with the same content, has been committed.
   bool HasUpload(UploadName name, absl::string_view tag) const;
-  // Notes the ids of a repeated commit of the client's submission. Requires: there is one.
-  void SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag);
+  // Notes the ids and chunks of a repeated commit of the client's submission. Requires: there is one.
+  void SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag,
+                const std::vector<ContentHash>& chunk_hashes);
   // Sets the factor of the client's weight. Requires: there is a submission.
   void SetClientWeight(absl::string_view client_id, double factor) {
     submissions_.find(client_id)->second.client_weight = factor;

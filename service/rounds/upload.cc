@@ -14,6 +14,8 @@ namespace {
 
 // Upper estimate of the memory of an upload, and of each tensor in it, without keys and values.
 constexpr uint64_t kUploadOverheadBytes = 2048;
+// The same of each further chunk: its hash, in a list that has twice the capacity.
+constexpr uint64_t kChunkOverheadBytes = 2 * sizeof(ContentHash);
 
 // Columns start with at most so many times the tuples of the first chunk.
 constexpr uint64_t kMaxExpectedFactor = 8;
@@ -34,13 +36,44 @@ absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
 Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
     : config_(std::move(config)), reservation_(budget, config_->KeepsSubmissions()) {}
 
-absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
-  if (chunk.sequence < next_sequence_ && repeats == Repeats::kIgnore) return absl::OkStatus();
+ContentHash HashOfChunk(const Chunk& chunk) {
+  ContentHasher hasher;
+  const auto add = [&hasher](const std::vector<uint64_t>& words) {
+    hasher.Add(words.data(), words.size() * sizeof(words[0]));
+  };
+  const auto add_bytes = [&hasher](absl::string_view bytes) {
+    hasher.Add(bytes.data(), bytes.size());
+    return absl::OkStatus();
+  };
+  add({chunk.last, chunk.weight.has_value(), std::bit_cast<uint64_t>(chunk.weight.value_or(0.0)), chunk.slices.size()});
+  for (const ChunkSlice& slice : chunk.slices) {
+    const SliceView& view = slice.view;
+    add({slice.tensor.size(), static_cast<uint64_t>(view.key_type), view.first_key, view.num_keys, view.keys.size(),
+         view.has_values, static_cast<uint64_t>(view.value_packing), view.values.size(),
+         slice.dtype.has_value() ? 1 + static_cast<uint64_t>(*slice.dtype) : 0, slice.is_partial, slice.keys_sorted,
+         slice.keys_unique, reinterpret_cast<uintptr_t>(slice.imported.get())});
+    add_bytes(slice.tensor).IgnoreError();
+    view.keys.ForEachBatch(1, add_bytes).IgnoreError();  // add_bytes has no error
+    view.values.ForEachBatch(1, add_bytes).IgnoreError();
+  }
+  return hasher.Digest();
+}
+
+absl::Status CheckRepeat(const Chunk& chunk, const ContentHash& hash, absl::Span<const ContentHash> hashes) {
+  if (chunk.sequence >= hashes.size()) return ChunkAfterLast(chunk.sequence, hashes.size() - 1);
+  if (hashes[chunk.sequence] == hash) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      "chunk ", chunk.sequence, " has other content than the chunk ", chunk.sequence,
+      " that came before; another submission_id, or a chunk 0 with another upload_tag, begins a new upload"));
+}
+
+absl::Status Upload::Append(const Chunk& chunk, const ContentHash* hash) {
+  if (chunk.sequence < next_sequence_ && hash != nullptr) return CheckRepeat(chunk, *hash, chunk_hashes_);
   RETURN_IF_ERROR(CheckSequence(chunk));
   RETURN_IF_ERROR(CheckWeight(chunk));
   RETURN_IF_ERROR(CheckBaseVersion(chunk));
+  RETURN_IF_ERROR(reservation_.Grow(chunk.sequence == 0 ? kUploadOverheadBytes : kChunkOverheadBytes, "an upload"));
   if (chunk.sequence == 0) {
-    RETURN_IF_ERROR(reservation_.Grow(kUploadOverheadBytes, "an upload"));
     weight_ = chunk.weight;
     base_version_ = chunk.base_version.value_or(0);
   }
@@ -51,6 +84,7 @@ absl::Status Upload::Append(const Chunk& chunk, Repeats repeats) {
     }
     RETURN_IF_ERROR(AppendSlice(chunk.sequence, slice, /*more_chunks=*/!chunk.last));
   }
+  if (hash != nullptr) chunk_hashes_.push_back(*hash);
   ++next_sequence_;
   complete_ = chunk.last;
   return absl::OkStatus();

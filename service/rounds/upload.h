@@ -52,11 +52,14 @@ struct Chunk {
   absl::Span<const absl::string_view> message;  // as received, for service/store; borrowed; Upload does not read it
 };
 
-// What Append does with a chunk whose sequence number came before. It does not compare the content.
-enum class Repeats {
-  kIgnore,  // nothing, and returns OK: for unary calls, which clients retry
-  kRefuse,  // returns FAILED_PRECONDITION: for streams
-};
+// Returns: the hash of what a client sends again if it repeats the chunk: all but the sequence number, and but
+// base_version, which a retry may change.
+ContentHash HashOfChunk(const Chunk& chunk);
+
+// Returns: OK if the chunk repeats the one of its number. `hash`: of the chunk. `hashes`: of the chunks that came
+// before. Errors: FAILED_PRECONDITION: those were all chunks of the upload, and fewer. ALREADY_EXISTS: that chunk had
+// other content.
+absl::Status CheckRepeat(const Chunk& chunk, const ContentHash& hash, absl::Span<const ContentHash> hashes);
 
 // Returns: the FAILED_PRECONDITION for a chunk that comes after the last one. `sequence`: the number of that chunk.
 // `last`: the number of the chunk that was marked as the last one. For Append, and for Round once the upload has gone.
@@ -69,23 +72,24 @@ using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 //
 //   Upload upload(config, &budget);
 //   upload.ExpectTuples(tuples);                              // optional
-//   RETURN_IF_ERROR(upload.Append(chunk, Repeats::kIgnore));  // for each chunk, until upload.complete()
+//   const ContentHash chunk_hash = HashOfChunk(chunk);
+//   RETURN_IF_ERROR(upload.Append(chunk, &chunk_hash));  // for each chunk, until upload.complete()
 //   const ContentHash hash = upload.Hash();
 //   ASSIGN_OR_RETURN(std::vector<ValidatedUpdate> updates, upload.TakeUpdates());  // once; then reservation() only
 //
 // Not thread-safe, not movable. After an error or std::bad_alloc of any method the upload is unusable, and keeps its
-// reservation until it is destroyed. After a FAILED_PRECONDITION of Append it goes on as before.
+// reservation until it is destroyed. After FAILED_PRECONDITION or ALREADY_EXISTS of Append it goes on as before.
 class Upload {
  public:
   // `budget`: not null; outlives the upload. Append reserves the memory for each chunk there before it allocates.
   Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget);
 
-  // Validates the chunk and copies its keys and values.
-  // Errors: FAILED_PRECONDITION: another chunk was expected; nothing changes. Chunks that came before are an error only
-  // if `repeats` says so, also when the upload is complete. INVALID_ARGUMENT: bad input, with tensor, chunk, key,
-  // position and value. RESOURCE_EXHAUSTED: the submission is larger than its limit, or the memory budget is used up;
-  // the text says which.
-  absl::Status Append(const Chunk& chunk, Repeats repeats);
+  // Validates the chunk and copies its keys and values. A chunk that came before has no effect, also when the upload is
+  // complete. `hash`: HashOfChunk(chunk), of an upload by unary calls, which clients retry; null: of a stream, where a
+  // chunk that came before is an error. Errors: FAILED_PRECONDITION: another chunk was expected. ALREADY_EXISTS: as of
+  // CheckRepeat. INVALID_ARGUMENT: bad input, with tensor, chunk, key, position and value. RESOURCE_EXHAUSTED: the
+  // submission is larger than its limit, or the memory budget is used up; the text says which.
+  absl::Status Append(const Chunk& chunk, const ContentHash* hash = nullptr);
 
   // Sets how many tuples each tensor will probably get, so that later chunks need not enlarge its columns. A column
   // starts with that size, but with at most 8 times the tuples of the tensor's first slice.
@@ -94,10 +98,12 @@ class Upload {
 
   bool complete() const { return complete_; }                // the last chunk has been appended
   uint64_t next_sequence() const { return next_sequence_; }  // number of the chunk expected next
-  uint64_t num_tuples() const { return num_tuples_; }        // of all tensors, so far
-  double weight() const { return weight_.value_or(1.0); }    // of the submission; 1 if none was sent
-  uint64_t base_version() const { return base_version_; }    // 0 unless the config is of a stream
-  uint64_t num_bytes() const { return num_bytes_; }          // of decoded keys and values; the keys of a run are none
+  // Of the chunks so far; empty if Append was given none.
+  const std::vector<ContentHash>& chunk_hashes() const { return chunk_hashes_; }
+  uint64_t num_tuples() const { return num_tuples_; }      // of all tensors, so far
+  double weight() const { return weight_.value_or(1.0); }  // of the submission; 1 if none was sent
+  uint64_t base_version() const { return base_version_; }  // 0 unless the config is of a stream
+  uint64_t num_bytes() const { return num_bytes_; }        // of decoded keys and values; the keys of a run are none
 
   // Returns: the XXH3-128 of weight, tensors, keys and values as decoded, so that it does not depend on chunking,
   // packing or declarations. Values of `union`, which ignores them, are not part of it. With an imported update, which
@@ -154,6 +160,7 @@ class Upload {
   std::optional<double> weight_;
   uint64_t base_version_ = 0;
   uint64_t next_sequence_ = 0;
+  std::vector<ContentHash> chunk_hashes_;
   uint64_t num_tuples_ = 0;
   uint64_t num_bytes_ = 0;
   bool complete_ = false;

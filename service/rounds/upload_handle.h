@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -83,12 +84,13 @@ class UploadHandle {
   bool is_removed_ = false;     // from the round, rather than destroyed with it
   bool is_submission_ = false;  // the stored chunks are those of a committed submission
   bool is_named_ = false;
-  bool is_committing_ = false;         // a commit runs, and decides what becomes of the upload
-  bool counts_as_refused_ = false;     // of a discarded upload
-  std::optional<StreamPlace> stream_;  // of a commit to a stream, whose client_id is the key in the version
-  std::string client_of_key_;          // of a commit to a stream: the client's id
-  std::optional<ContentHash> hash_;    // of the content, from the commit on
-  UploadProgress progress_;            // as of the last complete chunk, for callers that do not wait for mu_
+  bool is_committing_ = false;             // a commit runs, and decides what becomes of the upload
+  bool counts_as_refused_ = false;         // of a discarded upload
+  std::optional<StreamPlace> stream_;      // of a commit to a stream, whose client_id is the key in the version
+  std::string client_of_key_;              // of a commit to a stream: the client's id
+  std::optional<ContentHash> hash_;        // of the content, from the commit on
+  std::vector<ContentHash> chunk_hashes_;  // the same of the chunks: Upload::chunk_hashes for callers without mu_
+  UploadProgress progress_;                // as of the last complete chunk, for callers that do not wait for mu_
   absl::Status discard_status_;  // the reason why the round removed the upload; OK: it has not, or it is committed
   absl::Duration last_chunk_at_ = absl::ZeroDuration();  // Clock::Monotonic of the last new chunk
   OnDiscard on_discard_;

@@ -230,7 +230,7 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Complete(const LeaseName& lease, cons
     ASSIGN_OR_RETURN(const TaskEntry* const task, GetLocked(lease.tenant, lease.task_id));
     const TaskStateRecord& state = task->state;
     if (state.state == TaskState::kCompleted && state.leases.back() == lease.holder &&
-        state.submission_id == submission_id) {
+        state.submission_id == submission_id && state.result == result) {
       return SnapshotLocked(*task);
     }
     RETURN_IF_ERROR(CheckMayCompleteLocked(*task, lease.holder));
@@ -274,9 +274,8 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Fail(const LeaseName& lease, const st
     const TaskStateRecord& state = task->state;
     const bool is_latest = !state.leases.empty() && state.leases.back() == lease.holder;
     const bool is_given_back = state.lease_expire_time == absl::InfinitePast();
-    if (is_latest && is_given_back && (state.state == TaskState::kFailed || state.state == TaskState::kOpen)) {
-      return SnapshotLocked(*task);
-    }
+    const bool is_as_asked = state.state == TaskState::kFailed || (state.state == TaskState::kOpen && retry);
+    if (is_latest && is_given_back && is_as_asked) return SnapshotLocked(*task);
     RETURN_IF_ERROR(CheckIsLatest(state, lease.holder));
     TaskStateRecord next = retry ? AfterLeaseLocked(*task, reason) : EndedLocked(*task, TaskState::kFailed, reason);
     next.lease_expire_time = absl::InfinitePast();  // Extend does not renew it

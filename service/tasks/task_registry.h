@@ -122,13 +122,14 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   // FAILED_PRECONDITION: the task has ended, another lease has followed, Fail has given the lease back, or the holder
   // uses the lease id for another task now.
   absl::StatusOr<TaskSnapshot> Extend(const LeaseName& lease, absl::Duration duration);
-  // Completes the task. The latest lease may do so, and each earlier one, until the task has ended. The same lease and
-  // submission again change nothing.
+  // Completes the task. The latest lease may do so, and each earlier one, until the task has ended. The same
+  // lease, submission and result again change nothing.
   // Errors: NOT_FOUND: no task. FAILED_PRECONDITION: the task has ended; the holder never had a lease; or the task has
   // a round in which the client has no committed submission with this id. RESOURCE_EXHAUSTED: no memory for the result.
   absl::StatusOr<TaskSnapshot> Complete(const LeaseName& lease, const std::string& submission_id,
                                         const std::string& result);
-  // Ends the lease: the task is OPEN again if `retry` and it has attempts left, else FAILED. Again: no effect.
+  // Ends the lease: the task is OPEN again if `retry` and it has attempts left, else FAILED. Again: no effect,
+  // but that a task that is still OPEN is FAILED if the repetition says so.
   // Errors: NOT_FOUND: no task. FAILED_PRECONDITION: the task has ended, or the lease has passed on.
   absl::StatusOr<TaskSnapshot> Fail(const LeaseName& lease, const std::string& reason, bool retry);
 

@@ -23,7 +23,7 @@ namespace {
 absl::StatusOr<ContentHash> Take(const Chunk& chunk, MemoryBudget& budget) {
   static const auto config = std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(3000), SmallLimits()));
   Upload upload(config, &budget);
-  RETURN_IF_ERROR(upload.Append(chunk, Repeats::kRefuse));
+  RETURN_IF_ERROR(upload.Append(chunk));
   const ContentHash hash = upload.Hash();
   RETURN_IF_ERROR(upload.TakeUpdates().status());
   return hash;

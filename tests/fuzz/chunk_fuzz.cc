@@ -26,7 +26,7 @@ absl::StatusOr<std::optional<ContentHash>> Take(const absl::StatusOr<Chunk>& chu
   static const auto config = std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(3000), SmallLimits()));
   RETURN_IF_ERROR(chunk.status());
   Upload upload(config, &budget);
-  RETURN_IF_ERROR(upload.Append(*chunk, Repeats::kRefuse));
+  RETURN_IF_ERROR(upload.Append(*chunk));
   if (!upload.complete()) return std::nullopt;
   const ContentHash hash = upload.Hash();
   RETURN_IF_ERROR(upload.TakeUpdates().status());

@@ -52,7 +52,7 @@ v1::UpdateChunk LargeChunk() {
 SubmissionRecord SubmissionOf(const v1::UpdateChunk& chunk) {
   MemoryBudget budget(0);
   Upload upload(std::make_shared<const RoundConfig>(*DecodeRoundSpec(ThreeTensors(3000), SmallLimits())), &budget);
-  Require(upload.Append(*DecodeChunk(chunk), Repeats::kRefuse).ok(), "a good chunk");
+  Require(upload.Append(*DecodeChunk(chunk)).ok(), "a good chunk");
   return {"s", "", 2, 1, upload.num_tuples(), upload.num_bytes(), upload.Hash()};
 }
 

@@ -136,7 +136,7 @@ TEST(ChunkMutation, SpoiltSlices_AreTakenOrRefusedAsTheCallersFault) {
       Spoil(random, *wire.mutable_slices(static_cast<int>(random() % static_cast<uint64_t>(wire.slices_size()))));
     }
     const auto chunk = DecodeChunk(wire);
-    absl::Status status = chunk.ok() ? upload.Append(*chunk, Repeats::kRefuse) : chunk.status();
+    absl::Status status = chunk.ok() ? upload.Append(*chunk) : chunk.status();
     if (status.ok()) status = upload.TakeUpdates().status();
     EXPECT_TRUE(is_spoilt || status.ok()) << status;
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status)) << status;

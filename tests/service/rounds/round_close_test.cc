@@ -116,7 +116,9 @@ TEST_F(RoundCloseTest, CloseWithOnly_MergedOnArrival_TakesAllOrIsRefused) {
 TEST_F(RoundCloseTest, CloseWithOnly_OpenUploads_AreDiscardedButRetriesOfWhatCounts) {
   const auto round = Open(SumSpec());
   for (const char* client : {"in", "out"}) ASSERT_THAT(Submit(*round, client, {7}, {1}), IsOk());
-  for (const char* client : {"in", "out"}) ASSERT_THAT(Put(*round, MakeChunk("", client, {7}, {1})), IsOk());
+  for (const char* client : {"in", "out"}) {
+    ASSERT_THAT(Put(*round, MakeChunk("", client, {7}, {1}, 0, false)), IsOk());  // a retry, in other chunks
+  }
   ASSERT_EQ(round->Snapshot().num_uploads, 2);
   ASSERT_THAT(round->CloseWithOnly(Clients{"in"}), IsOk());
   EXPECT_EQ(round->Snapshot().num_uploads, 1);

@@ -143,6 +143,8 @@ TEST_F(RoundRaceTest, StatusAndChunks_OfAnUploadThatIsBeingCommitted_AreAnswered
     EXPECT_TRUE(progress->complete);
     EXPECT_FALSE(progress->committed);
   }
+  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1, 2}, {1, 2})),
+              Fails(Code::kAlreadyExists, HasSubstr("chunk 0 has other content")));
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {3}, {1}, 1)),
               Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 after chunk 0, which was marked last")));
   go_.Notify();

@@ -45,7 +45,7 @@ TEST_F(RoundSealTest, Seal_TakesNoSubmissionAndGivesNoneBack) {
 
 TEST_F(RoundSealTest, Seal_RetryOfWhatCounts_GetsItsReceipt) {
   const auto round = OpenWith({"a"});
-  ASSERT_THAT(Put(*round, MakeChunk("", "a", {7}, {1})), IsOk());  // a retry under way
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {7}, {1}, 0, false)), IsOk());  // a retry under way, in other chunks
   ASSERT_THAT(Put(*round, MakeChunk("", "late", {7}, {1})), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
   EXPECT_EQ(round->Snapshot().num_uploads, 1) << "that of 'late' is discarded";

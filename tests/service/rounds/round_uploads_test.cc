@@ -154,6 +154,33 @@ TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) 
   EXPECT_EQ(round->Snapshot().num_refused, 0);
 }
 
+TEST_F(RoundUploadsTest, PutChunk_RepeatWithOtherContent_IsRefusedAndTheUploadGoesOn) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
+  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {100}, 0, false)),
+              Fails(Code::kAlreadyExists, HasSubstr("chunk 0 has other content")));
+  EXPECT_EQ(round->Snapshot().num_refused, 0);
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {2}, {2}, 1)), IsOk());
+  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
+  EXPECT_THAT(round->Close(), IsOk());
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+}
+
+TEST_F(RoundUploadsTest, Committed_LateChunksWithOtherContent_AreNotTakenForRepeats) {
+  const auto round = Open(SumSpec());
+  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
+  ASSERT_THAT(Put(*round, Tagged("x", {2}, {2}, 1)), IsOk());
+  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
+  EXPECT_THAT(Put(*round, Tagged("x", {2}, {3}, 1)), Fails(Code::kAlreadyExists, HasSubstr("chunk 1 has other")));
+  EXPECT_THAT(Put(*round, Tagged("x", {2}, {3}, 2)), Fails(Code::kFailedPrecondition, HasSubstr("marked last")));
+  // Chunk 0 may begin the same content in other chunks: the commit compares.
+  EXPECT_TRUE(Submit(*round, Tagged("x", {1, 2}, {1, 2}))->duplicate);
+  EXPECT_THAT(Submit(*round, Tagged("x", {1, 2}, {1, 3})), Fails(Code::kAlreadyExists, HasSubstr("other content")));
+  EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
+  EXPECT_THAT(round->Close(), IsOk());
+  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
+}
+
 TEST_F(RoundUploadsTest, PutChunk_FirstIsNotZero_IsAGap) {
   const auto round = Open(SumSpec());
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 3)),
@@ -243,12 +270,11 @@ TEST_F(RoundUploadsTest, Committed_ALateChunkZeroOfItsTag_OpensNothing) {
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
 }
 
-// Without a tag nothing tells before the commit whether it says what is committed.
-TEST_F(RoundUploadsTest, Committed_ALateChunkZeroWithoutATag_IsNoRefusalWhenItTimesOut) {
+TEST_F(RoundUploadsTest, Committed_AnotherChunkZero_IsNoRefusalWhenItTimesOut) {
   limits_.upload_timeout = absl::Seconds(30);
   const auto round = Open(SumSpec());
   ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1})), IsOk());
+  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
   EXPECT_EQ(round->Snapshot().num_uploads, 1);
   Advance(absl::Seconds(30));
   RunPendingTasks();

@@ -36,8 +36,8 @@ class SubmissionTableTest : public ::testing::Test {
 
 TEST_F(SubmissionTableTest, Find_ByFirstIdAndLatestRetry) {
   Insert("client", "first", 3);
-  table_.SetRetry("client", "second", "tag 2");
-  table_.SetRetry("client", "third", "tag 3");
+  table_.SetRetry("client", "second", "tag 2", {});
+  table_.SetRetry("client", "third", "tag 3", {{1, 2}});
   EXPECT_EQ(table_.Find("client")->progress().received_tuples, 3);
   EXPECT_NE(table_.Find("client", "first"), nullptr);
   EXPECT_EQ(table_.Find("client", "second"), nullptr);
@@ -46,6 +46,8 @@ TEST_F(SubmissionTableTest, Find_ByFirstIdAndLatestRetry) {
   EXPECT_TRUE(table_.HasUpload({"client", "first"}, "tag of first"));
   EXPECT_TRUE(table_.HasUpload({"client", "third"}, "tag 3"));
   EXPECT_FALSE(table_.HasUpload({"client", "third"}, "tag of first"));
+  EXPECT_EQ(table_.Find("client")->ChunkHashesOf("third", "tag 3").size(), 1u);
+  EXPECT_TRUE(table_.Find("client")->ChunkHashesOf("first", "tag of first").empty());
   EXPECT_FALSE(table_.HasUpload({"other", "first"}, "tag of first"));
 }
 

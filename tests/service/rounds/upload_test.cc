@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
+#include "host/base/status_macros.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/spec_codec.h"
 #include "tests/service/support/round_fixture.h"
@@ -31,9 +33,11 @@ class UploadTest : public ::testing::Test {
     std::iota(keys.begin(), keys.end(), static_cast<uint32_t>(sequence) * num_rows);
     return ChunkOf(sequence, false, keys, std::vector<float>(size_t{num_rows} * 256, 1));
   }
-  static absl::Status Append(Upload& upload, const v1::UpdateChunk& wire, Repeats repeats = Repeats::kIgnore) {
+  static absl::Status Append(Upload& upload, const v1::UpdateChunk& wire, bool takes_repeats = true) {
     const auto chunk = DecodeChunk(wire);
-    return chunk.ok() ? upload.Append(*chunk, repeats) : chunk.status();
+    RETURN_IF_ERROR(chunk.status());
+    const ContentHash hash = HashOfChunk(*chunk);
+    return upload.Append(*chunk, takes_repeats ? &hash : nullptr);
   }
   static v1::UpdateChunk ChunkOf(uint64_t sequence, bool last, const std::vector<uint32_t>& keys,
                                  const std::vector<float>& values) {
@@ -75,7 +79,7 @@ TEST_F(UploadTest, Expect_LikeTheLastSubmission_MakesRoomOnce) {
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const uint64_t bytes = upload->reservation().bytes();
   ASSERT_THAT(Append(*upload, ChunkOf(1, true, {3, 4, 5}, {3, 4, 5})), IsOk());
-  EXPECT_EQ(upload->reservation().bytes(), bytes);
+  EXPECT_EQ(upload->reservation().bytes(), bytes + 2 * sizeof(ContentHash));
   EXPECT_EQ(upload->num_bytes(), 40);
 }
 
@@ -110,7 +114,36 @@ TEST_F(UploadTest, Append_RepeatedChunk_IsIgnoredOrRefusedAsAsked) {
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1})), IsOk());
   EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1})), IsOk());
   EXPECT_EQ(upload->num_tuples(), 1);
-  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1}), Repeats::kRefuse), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(Append(*upload, ChunkOf(0, false, {1}, {1}), /*takes_repeats=*/false),
+              HasCode(Code::kFailedPrecondition));
+}
+
+TEST_F(UploadTest, Append_RepeatThatDiffersAnywhere_IsRefusedAndTheUploadGoesOn) {
+  const auto upload = MakeUpload(SumSpec());
+  const v1::UpdateChunk first = ChunkOf(0, false, {1, 2}, {3, 4});
+  ASSERT_THAT(Append(*upload, first), IsOk());
+  const std::vector<std::function<void(v1::UpdateChunk&)>> changes = {
+      [](v1::UpdateChunk& chunk) { chunk.set_last(true); },
+      [](v1::UpdateChunk& chunk) { chunk.set_weight(1); },
+      [](v1::UpdateChunk& chunk) { chunk.clear_slices(); },
+      [](v1::UpdateChunk& chunk) { *chunk.add_slices() = chunk.slices(0); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_tensor("other"); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_keys_sorted(true); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_keys_unique(true); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_num_keys(2); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_U64); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_INT32); },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->mutable_keys()->back() ^= 1; },
+      [](v1::UpdateChunk& chunk) { chunk.mutable_slices(0)->mutable_values()->back() ^= 1; },
+  };
+  for (const auto& change : changes) {
+    v1::UpdateChunk other = first;
+    change(other);
+    EXPECT_THAT(Append(*upload, other), Fails(Code::kAlreadyExists, HasSubstr("chunk 0 has other content")));
+  }
+  EXPECT_THAT(Append(*upload, first), IsOk());
+  EXPECT_THAT(Append(*upload, ChunkOf(1, true, {5}, {6})), IsOk());
+  EXPECT_EQ(upload->num_tuples(), 3);
 }
 
 TEST_F(UploadTest, Append_AfterTheLastChunk_IsRefused) {

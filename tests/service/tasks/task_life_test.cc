@@ -138,6 +138,8 @@ TEST_F(TaskLifeTest, Extend_OfALeaseGivenBack_IsRefused) {
   EXPECT_THAT(Extend("task", "1"), Fails(Code::kFailedPrecondition, "the lease was given back"));
   EXPECT_THAT(Fail("task", "1", /*retry=*/true), IsOk());  // a repetition
   EXPECT_EQ(StateOf("task"), TaskState::kOpen);
+  EXPECT_THAT(Fail("task", "1", /*retry=*/false), IsOk());  // and this is none
+  EXPECT_EQ(StateOf("task"), TaskState::kFailed);
 }
 
 TEST_F(TaskLifeTest, Complete_Once) {
@@ -146,6 +148,8 @@ TEST_F(TaskLifeTest, Complete_Once) {
   ASSERT_THAT(tasks().Complete(NameOf("task", "1"), "s", "answer"), IsOk());
   EXPECT_THAT(tasks().Complete(NameOf("task", "1"), "s", "answer"), IsOk());
   EXPECT_THAT(Complete("task", "1", "other"), Fails(Code::kFailedPrecondition, "the task is COMPLETED"));
+  EXPECT_THAT(tasks().Complete(NameOf("task", "1"), "s", "another answer"),
+              Fails(Code::kFailedPrecondition, "the task is COMPLETED"));
   EXPECT_THAT(Complete("task", "2", "s"), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(Fail("task", "1", false), HasCode(Code::kFailedPrecondition));
   const TaskSnapshot task = Get("task");

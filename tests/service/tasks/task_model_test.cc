@@ -231,8 +231,8 @@ class TaskModelTest : public TaskFixture, public ::testing::WithParamInterface<u
       }
       default: {
         const bool retry = rng_.Coin();
-        const bool again =
-            is_latest && task->is_given_back && (task->state == TaskState::kOpen || task->state == TaskState::kFailed);
+        const bool again = is_latest && task->is_given_back &&
+                           ((task->state == TaskState::kOpen && retry) || task->state == TaskState::kFailed);
         EXPECT_EQ(Fail(id, client, retry).ok(), (is_open && is_latest) || again) << id << " " << client;
         if (!is_open || !is_latest || again) return;
         task->is_given_back = true;
