@@ -35,15 +35,18 @@ std::string FieldHead(int field, uint64_t size) {
 
 }  // namespace
 
+bool IsInBulkBody(const google::protobuf::FieldDescriptor* field) {
+  return field->containing_type() == v1::TensorSlice::descriptor() &&
+         (field->number() == v1::TensorSlice::kKeysFieldNumber ||
+          field->number() == v1::TensorSlice::kValuesFieldNumber);
+}
+
 absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body) {
   HttpFields of_chunk;
   HttpFields of_slice;
   uint64_t key_bytes = 0;
   bool has_key_bytes = false;
   for (const auto& [name, value] : parameters) {
-    if (name == "keys" || name == "values") {
-      return absl::InvalidArgumentError(absl::StrCat("'", name, "' is in the body, and not for the query"));
-    }
     if (name == "key_bytes" || name == "keyBytes") {
       if (std::exchange(has_key_bytes, true)) return absl::InvalidArgumentError("'key_bytes' occurs 2 times");
       if (!absl::SimpleAtoi(value, &key_bytes) || key_bytes > body.size()) {
@@ -51,7 +54,10 @@ absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameter
                                                        " is not a number up to the ", body.size(),
                                                        " bytes of the body"));
       }
-    } else if (FindField(v1::TensorSlice::descriptor(), name) != nullptr) {
+    } else if (const auto* const field = FindField(v1::TensorSlice::descriptor(), name); field != nullptr) {
+      if (IsInBulkBody(field)) {
+        return absl::InvalidArgumentError(absl::StrCat("'", name, "' is in the body, and not for the query"));
+      }
       of_slice.emplace_back(name, value);
     } else {
       of_chunk.emplace_back(name, value);

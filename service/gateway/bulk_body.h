@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_GATEWAY_BULK_BODY_H_
 #define SPARSEAGG_SERVICE_GATEWAY_BULK_BODY_H_
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
@@ -12,6 +13,9 @@
 #include "service/gateway/http_message.h"
 
 namespace sparseagg::service {
+
+// Returns: whether a field of a chunk or of its slice is in the body; all others are in the query.
+bool IsInBulkBody(const google::protobuf::FieldDescriptor* field);
 
 // Makes an UpdateChunk with one slice. The body is the slice's keys, `key_bytes` of them, and then its values. All else
 // comes from the query: the fields of UpdateChunk and of TensorSlice, and key_bytes.

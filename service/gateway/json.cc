@@ -43,9 +43,18 @@ absl::StatusOr<std::string> Convert(const Descriptor* type, const std::string& j
       absl::StrCat("not the JSON of a ", type->name(), ": ", absl::string_view(problem.data(), problem.size())));
 }
 
-// Returns: the value as JSON. Errors: INVALID_ARGUMENT: not UTF-8, which JSON could only carry as another text.
+// Returns: the value as JSON. Bytes are base64 here, too, so that one text of an upload_tag is the same in a query and
+// in a body. Errors: INVALID_ARGUMENT: not UTF-8, which JSON could only carry as another text; not base64.
 absl::StatusOr<std::string> ValueToJson(const FieldDescriptor* field, const std::string& value) {
-  if (field->type() == FieldDescriptor::TYPE_BYTES) return JsonQuote(absl::Base64Escape(value));
+  if (field->type() == FieldDescriptor::TYPE_BYTES) {
+    std::string bytes;
+    const bool has_space = value.find(' ') != std::string::npos;  // which was a "+"; the decoders ignore spaces
+    if (!has_space && (absl::Base64Unescape(value, &bytes) || absl::WebSafeBase64Unescape(value, &bytes))) {
+      return JsonQuote(absl::Base64Escape(bytes));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", field->name(), "' is not base64, of which a query must write + as %2B"));
+  }
   if (!IsUtf8(value)) return absl::InvalidArgumentError(absl::StrCat("'", field->name(), "' is not UTF-8"));
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
     if (const auto* found = FindShortName(field->enum_type(), value); found != nullptr) return JsonQuote(found->name());

@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "service/gateway/bulk_body.h"
 #include "service/gateway/http_message.h"
 #include "service/gateway/proto_comments.h"
 #include "service/gateway/routes.h"
 #include "service/version.h"
+#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
@@ -131,17 +133,17 @@ std::string Parameter(absl::string_view name, absl::string_view in, bool require
                       required ? "true" : "false", R"(,"schema":)", schema, "}");
 }
 
-// Adds the parameters for the fields of `type` that a query can have.
+// Adds the parameters for the fields of `type` that a query can have. `text`: in front of their descriptions.
 void AddQuery(const Descriptor* type, const Route& route, absl::string_view prefix, Schemas& schemas,
-              std::vector<std::string>* parameters) {
+              std::vector<std::string>* parameters, absl::string_view text = "") {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
-    if (prefix.empty() && field->name() == route.field) continue;
+    if (prefix.empty() && (field->name() == route.field || IsInBulkBody(field))) continue;
     const bool is_plain =
         field->type() != FieldDescriptor::TYPE_MESSAGE || field->message_type()->file()->package() == "google.protobuf";
     if (is_plain) {
       parameters->push_back(Parameter(absl::StrCat(prefix, field->name()), "query", false, schemas.Field(field),
-                                      schemas.comments().Of(field)));
+                                      absl::StrCat(text, schemas.comments().Of(field))));
     } else if (!field->is_repeated()) {
       AddQuery(field->message_type(), route, absl::StrCat(prefix, field->name(), "."), schemas, parameters);
     }
@@ -164,12 +166,16 @@ std::string Operation(const Route& route, Schemas& schemas) {
     const absl::string_view name = route.path.substr(open + 1, route.path.find('}') - open - 1);
     parameters.push_back(Parameter(name, "path", true, kNameSchema));
   }
-  if (!has_body) AddQuery(method->input_type(), route, "", schemas, &parameters);
-  if (route.method == Method::kPutChunk) parameters.emplace_back(kKeyBytes);
+  const bool has_bulk = route.method == Method::kPutChunk;
+  if (!has_body || has_bulk) AddQuery(method->input_type(), route, "", schemas, &parameters);
+  if (has_bulk) {
+    AddQuery(v1::TensorSlice::descriptor(), route, "", schemas, &parameters, "application/octet-stream: ");
+    parameters.emplace_back(kKeyBytes);
+  }
   std::string body;
   if (has_body) {
-    body = absl::StrCat(R"(,"requestBody":{"content":)",
-                        Content(schemas.Reference(method->input_type()), route.method == Method::kPutChunk), "}");
+    body = absl::StrCat(R"(,"requestBody":{"required":)", route.is_body_optional ? "false" : "true", R"(,"content":)",
+                        Content(schemas.Reference(method->input_type()), has_bulk), "}");
   }
   return absl::StrCat("\"", absl::AsciiStrToLower(route.verb), R"(":{"operationId":")", method->name(),
                       R"(","summary":)", JsonQuote(route.summary), ",", Description(schemas.comments().Of(method)),

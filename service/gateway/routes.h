@@ -24,6 +24,7 @@ struct Route {
   absl::string_view field;   // empty: the path has no variable
   absl::string_view prefix;  // of the variable
   absl::string_view summary;
+  bool is_body_optional = false;  // of POST: the path alone is a whole request
 };
 
 // All routes, in the order of the OpenAPI description.

@@ -296,7 +296,7 @@ TEST(Json, Query_FieldInBothForms_IsGivenTwice) {
 
 TEST(Json, Query_FieldsOfAllKinds) {
   const v1::UpdateChunk chunk = FromQuery(
-      {{"client_id", "c\"\n"}, {"sequence", "7"}, {"last", "true"}, {"weight", "0.5"}, {"uploadTag", "\xff\x01"}});
+      {{"client_id", "c\"\n"}, {"sequence", "7"}, {"last", "true"}, {"weight", "0.5"}, {"uploadTag", "/wE="}});
   EXPECT_EQ(chunk.client_id(), "c\"\n");
   EXPECT_EQ(chunk.sequence(), 7u);
   EXPECT_TRUE(chunk.last());
@@ -332,6 +332,10 @@ TEST(Json, Query_Errors) {
   EXPECT_THAT(std::string(QueryError(type, {{"name", "a"}, {"name", "b"}}).message()), HasSubstr("occurs 2 times"));
   EXPECT_THAT(std::string(QueryError(v1::UpdateChunk::descriptor(), {{"slices.keys", "a"}}).message()),
               HasSubstr("list of messages"));
+  for (const char* const tag : {"a", "a.b", "\xff", "/w E", " /wE="}) {
+    EXPECT_EQ(QueryError(v1::UpdateChunk::descriptor(), {{"upload_tag", tag}}).message(),
+              "'upload_tag' is not base64, of which a query must write + as %2B");
+  }
 }
 
 TEST(Json, ParseQuery_EscapesAndLimits) {
