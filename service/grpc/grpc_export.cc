@@ -1,6 +1,5 @@
 // The streaming calls ExportSubmissions and ExportPartial.
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,14 +20,13 @@
 namespace sparseagg::service {
 namespace {
 
-// A page of an export where the server has no --max-page-bytes.
+// The largest page of an export where the server has no --max-page-bytes.
 constexpr uint64_t kUnlimitedPageBytes = uint64_t{16} << 20;
 
 // What ExportSubmissions sends.
 struct Submissions {
   using Request = v1::ExportSubmissionsRequest;
   static constexpr absl::string_view kMethod = "ExportSubmissions";
-  static constexpr uint64_t kDefaultPageBytes = std::numeric_limits<uint64_t>::max();
 
   void Open(const Request& request) { query.sample_every = request.sample_every(); }
   uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
@@ -47,7 +45,6 @@ struct Submissions {
 struct Partial {
   using Request = v1::ExportPartialRequest;
   static constexpr absl::string_view kMethod = "ExportPartial";
-  static constexpr uint64_t kDefaultPageBytes = uint64_t{4} << 20;
 
   void Open(const Request&) {}
   uint64_t PageBytes(const Round& round) const { return SealedReader::PartialPageBytes(round.config(), query); }
@@ -102,9 +99,10 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
     ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
     ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));
     export_.query.keys = {request.range().begin(), request.range().end()};
-    const uint64_t limit = server_.limits.max_page_bytes == 0 ? kUnlimitedPageBytes : server_.limits.max_page_bytes;
-    const uint64_t wanted = request.max_page_bytes() == 0 ? Export::kDefaultPageBytes : request.max_page_bytes();
-    export_.query.max_bytes = std::min(limit, wanted);
+    export_.query.max_bytes = service_.methods().PageBytes(request.max_page_bytes());
+    if (server_.limits.max_page_bytes == 0) {
+      export_.query.max_bytes = std::min(export_.query.max_bytes, kUnlimitedPageBytes);
+    }
     export_.Open(request);
     page_token_ = request.page_token();
     pages_left_ = request.max_pages();  // 0 wraps around: no limit

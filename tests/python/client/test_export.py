@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
+from sparseagg._internal.wire.stub import make_stub
+from sparseagg.v1 import aggregation_pb2 as pb
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])
@@ -94,3 +97,30 @@ def test_kept_submissions_can_be_withdrawn(server, address):
             opened.submit(each, update)
         assert opened.withdraw(2)
         assert opened.finish()["v"].values.max() == 1.0
+
+
+def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
+    """A server that allows pages of any size, read by a client that takes messages of 4 MiB."""
+    server = start_server("--max-page-bytes", "0")
+    keys = np.arange(1_200_000, dtype=np.uint32)
+    tensors = [
+        sa.TensorSpec("sums", "int32", num_rows=keys.size, op="sum", return_counts=True),
+        sa.TensorSpec("rows", "float32", num_rows=keys.size, return_weights=True, return_moments=True),
+    ]
+    with sa.Client(server.address) as client:
+        opened = client.create_round(sa.RoundSpec(tensors, op="mean"), "large")
+        opened.submit("a", {"sums": (keys, keys.astype("i4")), "rows": (keys, keys.astype("f4"))})
+        opened.seal()
+        name = opened.name
+        with grpc.insecure_channel(server.address) as channel:
+            stub = make_stub(channel)
+            partials = list(stub.ExportPartial(pb.ExportPartialRequest(name=name, tensor="sums")))
+            exported = list(stub.ExportSubmissions(pb.ExportSubmissionsRequest(name=name, tensor="rows")))
+            opened.close()
+            opened.wait()
+            results = list(stub.StreamResult(pb.StreamResultRequest(name=name)))
+            assert stub.GetResult(pb.GetResultRequest(name=name, tensor="rows")).next_page_token
+        sizes = [page.ByteSize() for page in (*partials, *exported, *results)]
+        assert max(sizes) < 1 << 21, max(sizes)
+        assert sum(page.slice.num_keys or len(page.slice.keys) // 4 for page in exported) == keys.size
+        assert len(partials) > 1

@@ -33,6 +33,9 @@ __all__ = [
 # Key encodings that this client decodes in results, in addition to the plain ones.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
 
+# Of a page, for this client takes messages of any size: as much as the server allows.
+_SERVER_BOUNDS = (1 << 63) - 1
+
 
 def round_name(name: str) -> str:
     """Returns "rounds/{id}" for a name or an id; ``InvalidArgumentError`` if ``name`` is no string."""
@@ -130,7 +133,9 @@ def export_request(
         InvalidArgumentError: ``tensor`` is no text, or ``keys`` is no range.
     """
     tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
-    request = pb.ExportSubmissionsRequest(name=name, tensor=tensor, sample_every=sample_every)
+    request = pb.ExportSubmissionsRequest(
+        name=name, tensor=tensor, sample_every=sample_every, max_page_bytes=_SERVER_BOUNDS
+    )
     _set_range(request.range, keys)
     return request
 
@@ -138,7 +143,7 @@ def export_request(
 def partial_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportPartialRequest:
     """Returns the request of an export of a partial; arguments and errors as of ``export_request``."""
     tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
-    request = pb.ExportPartialRequest(name=name, tensor=tensor)
+    request = pb.ExportPartialRequest(name=name, tensor=tensor, max_page_bytes=_SERVER_BOUNDS)
     _set_range(request.range, keys)
     return request
 
