@@ -72,23 +72,34 @@ export class SparseaggError extends Error {
   }
 }
 
-/** Calls of one server. Any number may be under way at once. */
+/** Calls of one server. Any number may be under way at once. An option that a call does not have is a TypeError. */
 export class Client {
   /**
    * @param {string} [url] of the gateway; default: the origin of the page
    * @param {object} [options]
    * @param {string} [options.token] bearer token
+   * @param {boolean} [options.insecureToken] sends the token also over http:// to another machine, where everybody on the
+   *   way can read it; default false
    * @param {string} [options.tenant] another tenant than the token's, for admins
    * @param {number} [options.retries] attempts after the first for calls that may pass; default 6
    * @param {typeof fetch} [options.fetch] default: the global one
    */
-  constructor(url = "", { token, tenant, retries = 6, fetch = globalThis.fetch } = {}) {
+  constructor(url = "", { token, insecureToken = false, tenant, retries = 6, fetch = globalThis.fetch, ...unknown } = {}) {
+    refuseUnknown(unknown);
     this.url = url.replace(/\/+$/, "");
     this.token = token;
+    this.insecureToken = insecureToken;
     this.tenant = tenant;
     this.retries = retries;
     this._fetch = fetch.bind(globalThis);
     this._homes = new Map(); // clients of the other servers of a cluster, by URL
+    this._hasReached = false; // a server of HTTP
+    const { protocol, hostname } = addressOf(this.url);
+    this._isLocal = /^(localhost\.?|127\.\d+\.\d+\.\d+|\[::1\])$/.test(hostname);
+    if (token && protocol === "http:" && !this._isLocal && !insecureToken) {
+      const text = `everybody on the way to ${url || hostname} could read the token: use https://`;
+      throw new SparseaggError("INVALID_ARGUMENT", `${text}; insecureToken: true sends it nevertheless`, 0);
+    }
   }
 
   /**
@@ -114,8 +125,13 @@ export class Client {
   /** Returns the client of another server of a cluster, with the same credentials. @param {string} url */
   _of(url) {
     if (!this._homes.has(url)) {
-      const { token, tenant, retries, _fetch: fetch } = this;
-      this._homes.set(url, new Client(url, { token, tenant, retries, fetch }));
+      const { token, insecureToken, tenant, retries, _fetch: fetch } = this;
+      const home = new Client(url, { token, insecureToken, tenant, retries, fetch });
+      if (home._isLocal && !this._isLocal) {
+        const text = `the round has a server at ${url}, on this machine, but the first server is not on it`;
+        throw new SparseaggError("FAILED_PRECONDITION", text, 0);
+      }
+      this._homes.set(url, home);
     }
     return this._homes.get(url);
   }
@@ -264,7 +280,7 @@ export class Client {
    * @param {string} clientId 1 to 256 bytes of UTF-8 without control characters; "" for the name of the token
    * @param {Record<string, TensorUpdate>} update by tensor
    * @param {object} [options]
-   * @param {number} [options.weight] required if the round weights submissions; else without effect
+   * @param {number} [options.weight] required if the round weights submissions
    * @param {number | string} [options.baseVersion] of a stream: the version that the update was computed from
    * @param {string} [options.submissionId] names this content; default: a random one
    * @param {boolean} [options.pack] pack ascending keys; default true. The result is the same
@@ -274,33 +290,31 @@ export class Client {
    * @returns {Promise<object>} Submission; of a stream with its place, streamCommit
    */
   async submit(round, clientId, update, options = {}) {
-    const named = { ...options, submissionId: options.submissionId ?? randomId() };
-    return this._atHome(round, clientId, (home) => home._submit(round, clientId, update, named));
-  }
-
-  async _submit(round, clientId, update, options) {
-    const { weight, baseVersion, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, onProgress, signal } = options;
+    const { weight, baseVersion, submissionId, pack = true, chunkBytes = DEFAULT_CHUNK_BYTES, ...others } = options;
+    const { onProgress, signal, ...unknown } = others;
+    refuseUnknown(unknown);
     const tensors = Object.entries(update).map(([name, tensor]) => checkedTensor(name, tensor));
     const pieces = tensors.flatMap((tensor) => cut(tensor, chunkBytes));
-    const allBytes = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
-    let sentBytes = 0;
-    for (let sequence = 0; sequence < Math.max(1, pieces.length); ++sequence) {
-      const piece = pieces[sequence];
-      const query = new URLSearchParams({ client_id: clientId, submission_id: submissionId, sequence: `${sequence}` });
-      if (sequence === 0 && weight !== undefined) query.set("weight", `${weight}`);
-      if (sequence === 0 && baseVersion !== undefined) query.set("base_version", `${baseVersion}`);
-      if (sequence >= pieces.length - 1) query.set("last", "true");
-      let body = new Uint8Array();
-      if (piece) {
-        const encoded = encodePiece(piece, pack);
-        for (const [name, value] of Object.entries(encoded.fields)) query.set(name, `${value}`);
-        body = encoded.body;
+    if (pieces.length === 0) pieces.push({ bytes: 0 });
+    const chunks = pieces.map((piece, sequence) => () => encodeChunk(piece, sequence, pieces.length, pack, weight));
+    // No other upload has an id that was drawn at random.
+    const ids = { client_id: clientId, submission_id: submissionId ?? randomId() };
+    if (submissionId !== undefined) ids.upload_tag = await tagOf(chunks);
+    const ends = [0]; // bytes before each piece, and of all
+    for (const piece of pieces) ends.push(ends[ends.length - 1] + piece.bytes);
+    return this._atHome(round, clientId, async (home) => {
+      for (let sequence = 0; sequence < chunks.length; ) {
+        const { fields, body } = chunks[sequence]();
+        if (sequence === 0 && baseVersion !== undefined) fields.base_version = baseVersion;
+        const path = `${roundPath(round)}/chunks?${new URLSearchParams({ ...ids, ...fields })}`;
+        const response = await home._call("POST", path, { signal }, body, "application/octet-stream");
+        const { nextSequence, committed } = await response.json(); // of an upload that goes on, the first that is missing
+        sequence = committed ? chunks.length : Math.max(sequence + 1, Number(nextSequence));
+        onProgress?.(ends[sequence], ends[chunks.length]);
       }
-      await this._call("POST", `${roundPath(round)}/chunks?${query}`, { signal }, body, "application/octet-stream");
-      sentBytes += piece ? piece.bytes : 0;
-      onProgress?.(sentBytes, allBytes);
-    }
-    return this._json("POST", `${roundPath(round)}/submissions`, { signal }, { clientId, submissionId });
+      const message = { clientId, submissionId: ids.submission_id, uploadTag: ids.upload_tag };
+      return home._json("POST", `${roundPath(round)}/submissions`, { signal }, message);
+    });
   }
 
   /** Yields the committed submissions in the order of client ids. @param {string} round @param {CallOptions} [options] */
@@ -358,10 +372,10 @@ export class Client {
 
   /** Reads the result of a cluster's round from the servers that have its ranges; throws `error` if there is none. */
   async _clusterResult(round, names, options, error) {
-    const { state, spec } = await this.getRound(round, options);
+    const { begin, end, pageBytes, ...ofCalls } = options;
+    const { state, spec } = await this.getRound(round, ofCalls);
     if (state !== "ROUND_STATE_SEALED" || !spec.cluster) throw error;
-    const { begin, end, ...others } = options;
-    const words = await this.result(`${round}.result`, { ...others, tensors: ["list"] }).catch((cause) => {
+    const words = await this.result(`${round}.result`, { ...ofCalls, pageBytes, tensors: ["list"] }).catch((cause) => {
       throw cause.code === "NOT_FOUND" ? error : cause; // not closed, or its result_ttl is over
     });
     const { parts } = JSON.parse(new TextDecoder().decode(words.list.values));
@@ -506,7 +520,8 @@ export class Client {
    * @param {number} [options.leaseMs] default 60 s
    * @param {(event: "waiting" | "leased" | "completed" | "failed", task?: Task, error?: Error) => void} [options.onEvent]
    */
-  async work(clientId, handler, { signal, labels = [], leaseMs = 60_000, onEvent } = {}) {
+  async work(clientId, handler, { signal, labels = [], leaseMs = 60_000, onEvent, ...unknown } = {}) {
+    refuseUnknown(unknown);
     while (!signal?.aborted) {
       onEvent?.("waiting");
       let task;
@@ -527,8 +542,8 @@ export class Client {
         });
       }, leaseMs / 3);
       try {
-        const outcome = (await handler(task, lost.signal)) ?? {};
-        await this.completeTask(task, outcome);
+        const { submissionId, result } = (await handler(task, lost.signal)) ?? {};
+        await this.completeTask(task, { submissionId, result });
         onEvent?.("completed", task);
       } catch (error) {
         await this.failTask(task, `${error?.message ?? error}`.slice(0, 200)).catch(() => {}); // the lease may be over
@@ -559,7 +574,8 @@ export class Client {
   }
 
   /** Sends a request until it has an answer, an error that stays, or no attempts left. */
-  async _call(method, path, { signal, accept } = {}, body = undefined, type = undefined) {
+  async _call(method, path, { signal, accept, ...unknown } = {}, body = undefined, type = undefined) {
+    refuseUnknown(unknown);
     const headers = { accept: accept ?? "application/json" };
     if (body !== undefined) headers["content-type"] = type;
     if (this.token) headers.authorization = `Bearer ${this.token}`;
@@ -567,8 +583,10 @@ export class Client {
     const redirect = /\/(chunks|submissions|receipt)(\?|$)/.test(path) ? "manual" : "follow"; // see _atHome
     for (let attempt = 0; ; ++attempt) {
       let error;
+      let isFinal = false;
       try {
         const response = await this._fetch(this.url + path, { method, headers, body, signal, redirect });
+        this._hasReached = true;
         if (response.ok) return response;
         if (redirect === "manual" && (response.type === "opaqueredirect" || response.status === 307)) {
           const text = "another server of the round's cluster is the client's home";
@@ -578,9 +596,11 @@ export class Client {
         }
       } catch (cause) {
         if (signal?.aborted) throw cause;
-        error = new SparseaggError("UNREACHABLE", `${this.url || "the server"} does not answer: ${cause.message}`, 0);
+        const obstacle = obstacleOf(cause, this.url || "the server");
+        error = new SparseaggError("UNREACHABLE", obstacle.text, 0);
+        isFinal = obstacle.isFinal || (obstacle.isClosed && !this._hasReached && attempt > 0);
       }
-      if (attempt >= this.retries || (!TRANSIENT.has(error.code) && error.retryDelayMs === null)) throw error;
+      if (isFinal || attempt >= this.retries || (!TRANSIENT.has(error.code) && error.retryDelayMs === null)) throw error;
       await delay(Math.max(error.retryDelayMs ?? 0, Math.min(FIRST_DELAY_MS * 2 ** attempt, MAX_DELAY_MS)), signal);
     }
   }
@@ -808,7 +828,8 @@ const ENCODINGS = new Map([
 const ARRAYS = new Map([...ENCODINGS].map(([array, name]) => [`VALUE_ENCODING_${name}`, array]));
 ARRAYS.set("VALUE_ENCODING_FLOAT16", Uint16Array).set("VALUE_ENCODING_BFLOAT16", Uint16Array);
 
-function checkedTensor(name, { keys = null, values = null, valueEncoding = undefined }) {
+function checkedTensor(name, { keys = null, values = null, valueEncoding = undefined, ...unknown }) {
+  refuseUnknown(unknown, `tensor "${name}": `);
   if (Array.isArray(keys)) {
     if (!keys.every((key) => Number.isSafeInteger(key) && key >= 0)) {
       throw new RangeError(`tensor "${name}": a key is not a whole number from 0 to 2^53 - 1`);
@@ -866,6 +887,29 @@ function encodePiece({ name, encoding, keys, values }, pack) {
   body.set(keyBytes);
   if (values !== null) body.set(bytesOf(values), keyBytes.length);
   return { fields, body };
+}
+
+/** Returns the parameters and the body of a chunk, without those that identify the upload. */
+function encodeChunk(piece, sequence, numChunks, pack, weight) {
+  const { fields, body } = piece.name === undefined ? { fields: {}, body: new Uint8Array() } : encodePiece(piece, pack);
+  fields.sequence = sequence;
+  if (sequence === 0 && weight !== undefined) fields.weight = weight;
+  if (sequence === numChunks - 1) fields.last = true;
+  return { fields, body };
+}
+
+/**
+ * Returns the tag, in base64, of an upload whose id others may use: the same for the same content in the same chunks, so
+ * that the upload goes on; else a random one, where WebCrypto is not to be had.
+ */
+async function tagOf(chunks) {
+  if (!globalThis.crypto?.subtle) return toBase64(randomId());
+  const hashes = [];
+  for (const chunk of chunks) {
+    const { fields, body } = chunk();
+    hashes.push(await sha256(new TextEncoder().encode(JSON.stringify(fields)), [0], body));
+  }
+  return toBase64(await sha256(...hashes));
 }
 
 function ascends(keys) {
@@ -1036,6 +1080,43 @@ function withBytes(task) {
 }
 
 // ---- requests ----
+
+/** Every option that a call has is taken before; the rest would be ignored. */
+function refuseUnknown(options, where = "") {
+  const [name] = Object.keys(options);
+  if (name !== undefined) throw new TypeError(`${where}unknown option "${name}"`);
+}
+
+/** Returns the parts of the address of a gateway; "" is the page's. */
+function addressOf(url) {
+  let address;
+  try {
+    address = new URL(url, globalThis.location?.href);
+  } catch {
+    // below
+  }
+  if (["http:", "https:"].includes(address?.protocol)) return address;
+  throw new TypeError(`the URL of a gateway begins with http:// or https://, such as "http://127.0.0.1:8003", not "${url}"`);
+}
+
+/**
+ * Returns why there was no answer, from the error of fetch; and whether the server has closed the connection, and whether
+ * another attempt would fail the same way. Node knows; browsers tell it their console alone.
+ */
+function obstacleOf(error, url) {
+  const { code = "", message = "" } = error.cause ?? {};
+  const final = (text) => ({ text: `${text} (${message.trim()})`, isFinal: true });
+  if (/^ERR_SSL.*ALERT/.test(code)) return final(`${url} refuses the TLS of this client`);
+  if (/CERT|LEAF_SIGNATURE/.test(code)) {
+    return final(`the certificate of ${url} is not trusted; NODE_EXTRA_CA_CERTS names a file of more authorities`);
+  }
+  if (/SSL|EPROTO/.test(code)) return final(`there is no TLS at ${url}: is it the port of http://, or of gRPC?`);
+  if (code.startsWith("HPE_")) return final(`there is no HTTP/1.1 at ${url}: is it the port of gRPC?`);
+  if (code === "UND_ERR_SOCKET") {
+    return { text: `${url} closes the connection without an answer: is it a port of https://, or of gRPC?`, isClosed: true };
+  }
+  return { text: `${url} does not answer: ${error.message}${message && ` (${message})`}` };
+}
 
 function roundPath(round) {
   return `/v1/rounds/${encodeURIComponent(round.replace(/^(rounds|streams)\//, ""))}`;

@@ -1,6 +1,6 @@
 // Tests against a real server: SPARSEAGG_SERVER=build/dev/service/sparseagg-server node --test js/
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -21,26 +21,29 @@ let client;
 let folder;
 let publicKey;
 
+/** Starts a server; returns its process and its addresses. */
+async function startServer(...args) {
+  const flags = ["--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "127.0.0.1:0"];
+  const started = spawn(process.env.SPARSEAGG_SERVER, [...flags, "--log-level", "error", ...args], { stdio: ["ignore", "pipe", "inherit"] });
+  for await (const line of createInterface({ input: started.stdout })) {
+    const found = / grpc=(\S+).* http=(\S+)/.exec(line);
+    if (found) return { process: started, grpc: found[1], http: found[2] };
+  }
+  throw new Error("the server ended at once");
+}
+
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "sparseagg-js-"));
   const pair = generateKeyPairSync("ed25519");
   publicKey = pair.publicKey.export({ type: "spki", format: "pem" });
   const keyFile = join(folder, "key.pem");
   writeFileSync(keyFile, pair.privateKey.export({ type: "pkcs8", format: "pem" }));
-  const flags = ["--certificate-key", keyFile, "--grpc-address", "127.0.0.1:0", "--metrics-address", "none", "--http-address", "127.0.0.1:0"];
-  server = spawn(process.env.SPARSEAGG_SERVER, [...flags, "--log-level", "error"], { stdio: ["ignore", "pipe", "inherit"] });
-  for await (const line of createInterface({ input: server.stdout })) {
-    const found = / http=(\S+)/.exec(line);
-    if (found) {
-      client = new Client(`http://${found[1]}/`);
-      return;
-    }
-  }
-  throw new Error("the server ended at once");
+  server = await startServer("--certificate-key", keyFile);
+  client = new Client(`http://${server.http}/`);
 });
 
 after(() => {
-  server.kill();
+  server.process.kill();
   rmSync(folder, { recursive: true });
 });
 
@@ -163,6 +166,147 @@ test("a round from creation to result", async () => {
   assert.deepEqual([...w.counts.subarray(0, 4)], [1, 2, 2, 1]);
   const part = (await client.result(round.name, { begin: 14, end: 22 })).w;
   assert.deepEqual([...part.keys], [14, 21]);
+});
+
+test("uploads of one id are not mixed", async () => {
+  const contentOf = (x) => ({ w: { keys: Uint32Array.from({ length: 60_000 }, (_, i) => i), values: new Float32Array(120_000).fill(x) } });
+  /** A client whose requests fail after some chunks; `sent`: the numbers of the chunks that arrived. */
+  const breaking = (numChunks, sent) =>
+    new Client(`http://${server.http}`, {
+      retries: 0,
+      fetch: (url, options) => {
+        const sequence = new URL(url).searchParams.get("sequence");
+        if (sequence !== null && sent.length >= numChunks) throw new TypeError("broken");
+        if (sequence !== null) sent.push(Number(sequence));
+        return fetch(url, options);
+      },
+    });
+  for (const [second, chunkBytes] of [[1, 200_000], [2, 200_000], [1, 400_000], [1, 150_000]]) {
+    const { name } = await client.createRound(SPEC);
+    const options = { submissionId: "same", chunkBytes: 200_000, pack: false };
+    await assert.rejects(breaking(2, []).submit(name, "a", contentOf(1), options), { code: "UNREACHABLE" });
+    const sent = [];
+    const done = await breaking(99, sent).submit(name, "a", contentOf(second), { ...options, chunkBytes });
+    assert.equal(done.duplicate, false);
+    const isSame = second === 1 && chunkBytes === 200_000;
+    assert.deepEqual(sent.slice(0, 2), isSame && globalThis.crypto?.subtle ? [0, 2] : [0, 1]);
+    assert.equal((await client.submit(name, "a", contentOf(second), options)).duplicate, true);
+    await assert.rejects(client.submit(name, "a", contentOf(3), options), { code: "ALREADY_EXISTS" });
+    await client.closeRound(name);
+    await client.waitRound(name);
+    const { w } = await client.result(name);
+    assert.equal(w.keys.length, 60_000);
+    assert.ok(w.values.every((x) => x === second));
+  }
+});
+
+test("a repeated chunk with other content is refused", async () => {
+  const { name } = await client.createRound({ tensors: [{ name: "v", dtype: "DTYPE_FLOAT32", numRows: 9 }] });
+  const post = async (path, body, type) => {
+    const response = await fetch(`http://${server.http}/v1/${name}/${path}`, { method: "POST", headers: { "content-type": type }, body });
+    return [response.status, await response.json()];
+  };
+  const put = (x) =>
+    post("chunks?client_id=a&submission_id=one&last=true&tensor=v&key_encoding=U32&key_bytes=4", Uint8Array.of(3, 0, 0, 0, ...new Uint8Array(Float32Array.of(x).buffer)), "application/octet-stream");
+  assert.equal((await put(1))[0], 200);
+  assert.equal((await put(1))[0], 200);
+  const [status, { code, detail }] = await put(100);
+  assert.deepEqual([status, code], [409, "ALREADY_EXISTS"]);
+  assert.match(detail, /chunk 0 has other content than the chunk 0 that came before; another submission_id, or/);
+  const commit = JSON.stringify({ clientId: "a", submissionId: "one" });
+  assert.equal((await post("submissions", commit, "application/json"))[0], 200);
+  assert.equal((await put(1))[1].committed, true);
+  await client.closeRound(name);
+  await client.waitRound(name);
+  assert.deepEqual([...(await client.result(name)).v.values], [1]);
+});
+
+test("a token is not sent in clear", async () => {
+  const sent = [];
+  const servers = ["http://b.example", "http://127.0.0.1:9", "https://c.example"].map((httpUrl) => ({ httpUrl }));
+  const clientOf = (id) => Array.from({ length: 99 }, (_, i) => `c${i}`).find((each) => homeOf(each, 3) === id);
+  const mocked = async (url, { headers }) => {
+    sent.push([new URL(url).origin, headers.authorization]);
+    if (/rounds\/r$/.test(url)) return Response.json({ state: "ROUND_STATE_SEALED", spec: { tensors: [{ name: "w" }], cluster: { servers, index: 9 } } });
+    if (url.includes("r.result")) {
+      const list = new TextEncoder().encode(JSON.stringify({ parts: [{ tensor: "w", server: 0, begin: 0, end: null, name: "x" }] }));
+      const head = JSON.stringify({ sections: [0, list.length, 0, 0], page: { slice: { keyEncoding: "KEY_ENCODING_U32", valueEncoding: "" }, summary: { hasValues: true }, nextPageToken: "" } });
+      return new Response(new Blob([Uint32Array.of(head.length), head, list]));
+    }
+    if (url.includes("/result")) return Response.json({ code: "FAILED_PRECONDITION" }, { status: 400 });
+    return url.startsWith("https://a.example") ? new Response(null, { status: 307 }) : Response.json({ withdrawn: true });
+  };
+  const options = { token: "secret", fetch: mocked, retries: 0 };
+  const gateway = new Client("https://a.example", options);
+  const refused = { code: "INVALID_ARGUMENT", message: /everybody on the way to http:\/\/b.example could read the token/ };
+  await assert.rejects(gateway.withdraw("r", clientOf(0)), refused);
+  await assert.rejects(gateway.result("r"), refused);
+  await assert.rejects(gateway.withdraw("r", clientOf(1)), { code: "FAILED_PRECONDITION", message: /http:\/\/127.0.0.1:9, on this machine/ });
+  assert.equal(await gateway.withdraw("r", clientOf(2)), true);
+  assert.deepEqual(new Set(sent.map(([origin]) => origin)), new Set(["https://a.example", "https://c.example"]));
+  assert.equal(await new Client("https://a.example", { ...options, insecureToken: true }).withdraw("r", clientOf(0)), true);
+  assert.deepEqual(sent.at(-1), ["http://b.example", "Bearer secret"]);
+  assert.throws(() => new Client("http://b.example", options), refused);
+  for (const url of ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"]) new Client(url, options);
+});
+
+test("unknown options are refused", async () => {
+  const { name } = await client.createRound(SPEC);
+  const tensor = { keys: [1], values: new Float32Array(2) };
+  const calls = {
+    only: () => client.closeRound(name, { only: ["a"] }),
+    id: () => client.createRound(SPEC, { id: "x" }),
+    tensor: () => client.result(name, { tensor: "w" }),
+    Weight: () => client.submit(name, "a", { w: tensor }, { Weight: 2 }),
+    value: () => client.submit(name, "a", { w: { ...tensor, value: 1 } }),
+    timeout: () => client.waitRound(name, { timeout: 1 }),
+    state: () => client.listRounds({ state: "open" }).next(),
+    label: () => client.leaseTask("a", { label: [] }),
+    lease: () => client.work("a", () => {}, { lease: 1 }),
+    after_version: () => client.watchVersions("s", { after_version: 1 }).next(),
+  };
+  for (const [option, call] of Object.entries(calls)) {
+    await assert.rejects(async () => call(), { name: "TypeError", message: new RegExp(`unknown option "${option}"`) });
+  }
+  assert.throws(() => new Client("http://127.0.0.1:1", { tokens: "x" }), { name: "TypeError", message: /"tokens"/ });
+  for (const url of ["127.0.0.1:8003", "localhost:8003", ""]) assert.throws(() => new Client(url), /begins with http/);
+  assert.equal((await client.getRound(name)).state, "ROUND_STATE_OPEN");
+});
+
+const hasOpenssl = spawnSync("openssl", ["version"]).status === 0;
+
+test("what is no gateway is named at once", { skip: !hasOpenssl }, async () => {
+  const [key, certificate] = ["tls.key", "tls.pem"].map((file) => join(folder, file));
+  const names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"];
+  const made = spawnSync("openssl", ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2", ...names]);
+  assert.equal(made.status, 0, `${made.stderr}`);
+  const secure = await startServer("--tls-certificate", certificate, "--tls-key", key);
+  try {
+    for (const [url, text] of [
+      [`https://${secure.http}`, /the certificate of https:\S+ is not trusted; NODE_EXTRA_CA_CERTS names .*self-signed/],
+      [`http://${secure.http}`, /closes the connection without an answer: is it a port of https:/],
+      [`https://${server.http}`, /there is no TLS at https:/],
+      [`http://${server.grpc}`, /there is no HTTP\/1.1 at http:\S+: is it the port of gRPC/],
+    ]) {
+      let calls = 0;
+      const counted = (...args) => ((calls += 1), fetch(...args));
+      await assert.rejects(new Client(url, { fetch: counted }).info(), { code: "UNREACHABLE", message: text });
+      assert.ok(calls <= 2, `${calls} calls of ${url}`);
+    }
+    const trusting = `import(${JSON.stringify(new URL("./sparseagg.js", import.meta.url).href)}).then(async ({ Client }) => console.log((await new Client("https://${secure.http}").info()).version))`;
+    const environment = { ...process.env, NODE_EXTRA_CA_CERTS: certificate };
+    const child = spawn(process.execPath, ["-e", trusting], { env: environment, stdio: ["ignore", "pipe", "inherit"] });
+    const lines = [];
+    for await (const line of createInterface({ input: child.stdout })) lines.push(line);
+    assert.match(lines.join(), /^\d+\./);
+  } finally {
+    secure.process.kill();
+  }
+  const nobody = createServer();
+  await new Promise((ready) => nobody.listen(0, "127.0.0.1", ready));
+  const { port } = nobody.address();
+  await new Promise((closed) => nobody.close(closed));
+  await assert.rejects(new Client(`http://127.0.0.1:${port}`, { retries: 0 }).info(), /does not answer: fetch failed \(.*ECONNREFUSED/);
 });
 
 test("dense tensors, wide keys and other types", async () => {

@@ -70,7 +70,6 @@ function showUnlessStopped(error) {
 }
 
 async function start() {
-  const client = new Client(SERVER, { token: at("token").value.trim() || undefined, retries: 20 });
   const clientId = at("name").value.trim();
   const text = at("text").value;
   stopping = new AbortController();
@@ -79,6 +78,7 @@ async function start() {
   showProblem(null);
   const words = { waiting: "Waiting for a task …", completed: "Done, and counted" };
   try {
+    const client = new Client(SERVER, { token: at("token").value.trim() || undefined, retries: 20 });
     await client.work(clientId, (task, signal) => runTask(client, clientId, text, task, signal), {
       signal: stopping.signal,
       labels: ["next-character", `client=${clientId}`], // a coordinator may mean this client

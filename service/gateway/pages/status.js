@@ -9,7 +9,7 @@ const SHOWN_SUBMISSIONS = 200;
 const TOKEN = "sparseagg-token";
 
 const at = (id) => document.getElementById(id);
-let client = new Client("", { token: sessionStorage.getItem(TOKEN) ?? undefined, retries: 0 });
+let client = clientOf(sessionStorage.getItem(TOKEN) ?? undefined);
 let paused = false;
 let showsAll = false;
 let shownState = ""; // of the filter; empty: all
@@ -19,6 +19,11 @@ let listedState = ""; // of the round whose submissions are listed
 let lastReceived = null; // of the server, at the last answer
 let lastTime = 0;
 let lastCommits = new Map(); // by stream, with the time of the measurement
+
+/** The page has come from the same address, which --insecure alone serves in clear beyond the loopback. */
+function clientOf(token) {
+  return new Client("", { token, insecureToken: true, retries: 0 });
+}
 
 function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -442,7 +447,7 @@ at("first-python").textContent =
 at("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(TOKEN, at("token").value.trim());
-  client = new Client("", { token: at("token").value.trim(), retries: 0 });
+  client = clientOf(at("token").value.trim());
   update();
 });
 run();
