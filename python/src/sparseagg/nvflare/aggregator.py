@@ -24,12 +24,10 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
-from sparseagg._internal.base.arguments import is_number, shown
-from sparseagg._internal.base.types import Op
-from sparseagg._internal.client.finish_by_rule import Rule
+from sparseagg._internal.base import arguments, types
+from sparseagg._internal.client import finish_by_rule
 from sparseagg._internal.updates import contributors as updates
-from sparseagg.cluster import ClusterClient
-from sparseagg.cluster.connect import server_client
+from sparseagg.cluster import ClusterClient, connect
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
 from sparseagg.nvflare.round_merge import RoundMerge
@@ -83,7 +81,7 @@ class SparseAggregator(ModelAggregator):
     def __init__(
         self,
         sparse: list[str] | None = None,
-        op: Op = "mean",
+        op: types.Op = "mean",
         server: str | None = None,
         aggregation_weights: dict[str, float] | None = None,
         exclude_vars: str | None = None,
@@ -107,9 +105,10 @@ class SparseAggregator(ModelAggregator):
         self.rule = rule
         self._rule = _rule_of(rule)
         for client, factor in (aggregation_weights or {}).items():
-            if not is_number(factor) or not 0 <= factor < math.inf:
+            if not arguments.is_number(factor) or not 0 <= factor < math.inf:
                 raise sa.InvalidArgumentError(
-                    f"aggregation_weights of client {client!r} must be a number from 0 on, got {shown(factor)}"
+                    f"aggregation_weights of client {client!r} must be a number from 0 on, "
+                    f"got {arguments.shown(factor)}"
                 )
         self._lock = threading.RLock()
         self._client: sa.Client | ClusterClient | None = None
@@ -256,7 +255,7 @@ class SparseAggregator(ModelAggregator):
         """Returns the merge of a params_type; opens it with the first result."""
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
-                self._client = server_client(self.server, tls=self.tls, token=self.token)
+                self._client = connect.server_client(self.server, tls=self.tls, token=self.token)
             self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
         return self._merges[params_type]
 
@@ -295,21 +294,21 @@ class SparseAggregator(ModelAggregator):
         return helper.get_result() or None
 
 
-def _rule_of(given: Any) -> Rule | None:
+def _rule_of(given: Any) -> finish_by_rule.Rule | None:
     """Returns the rule of a job's arguments."""
     if given is None:
         return None
-    arguments = dict(given) if isinstance(given, Mapping) else {}
-    name = arguments.pop("name", None)
+    options = dict(given) if isinstance(given, Mapping) else {}
+    name = options.pop("name", None)
     if name not in _RULES:
         known = " or ".join(f'{{"name": "{each}", …}}' for each in _RULES)
-        raise sa.InvalidArgumentError(f"rule must be {known}, got {shown(given)}")
+        raise sa.InvalidArgumentError(f"rule must be {known}, got {arguments.shown(given)}")
     rule = _RULES[name]
     try:
-        inspect.signature(rule).bind(None, **arguments)
+        inspect.signature(rule).bind(None, **options)
     except TypeError as error:
         raise sa.InvalidArgumentError(f"rule {name!r}: {error}") from None
-    return functools.partial(rule, **arguments)
+    return functools.partial(rule, **options)
 
 
 def _num_steps(meta: Mapping[str, Any]) -> float:

@@ -11,9 +11,8 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
-from sparseagg._internal.base.types import OnNonfinite, Op
-from sparseagg._internal.spec import shapes
-from sparseagg._internal.spec.unused import ORDER_OPS
+from sparseagg._internal.base import types
+from sparseagg._internal.spec import shapes, unused
 from sparseagg._internal.updates import nonfinite
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
@@ -33,7 +32,7 @@ class ModelForm:
         params: Mapping[str, Any],
         sparse: list[str],
         elements: list[str],
-        op: Op,
+        op: types.Op,
         exclude_vars: str | None,
         options: Mapping[str, Any] | None,
     ) -> None:
@@ -50,7 +49,7 @@ class ModelForm:
         """Returns the spec of a round. Raises ``InvalidArgumentError`` if the options make no sense."""
         on_nonfinite, options = self._options()
         tracked = self._tracked()
-        is_order = self._op in ORDER_OPS
+        is_order = self._op in unused.ORDER_OPS
         absent = options.pop("absent", "zero") if is_order else None
         tensors = []
         for name, form in self._aggregated():
@@ -123,7 +122,7 @@ class ModelForm:
     def _is_sparse(self, name: str) -> bool:
         return name in self._sparse or name in self._elements
 
-    def _options(self) -> tuple[dict[str, OnNonfinite], dict[str, Any]]:
+    def _options(self) -> tuple[dict[str, types.OnNonfinite], dict[str, Any]]:
         return nonfinite.split_on_nonfinite(self._all_options, self._forms)
 
     def _aggregated(self) -> Iterable[tuple[str, ArrayForm]]:

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import sparseagg as sa
-from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
-from sparseagg._internal.spec.unused import is_weighted
+from sparseagg._internal.client import finish_by_rule
+from sparseagg._internal.spec import unused
 from sparseagg._internal.updates import contributors as updates
-from sparseagg.cluster import ClusterClient, ClusterRound
-from sparseagg.cluster.connect import check_rule
-from sparseagg.robust import ClientWeights
+from sparseagg.cluster import ClusterClient, ClusterRound, connect
 
 __all__ = ["RoundMerge"]
 
@@ -32,15 +30,17 @@ class RoundMerge:
         choice: of the rule, once ``finish`` has been called.
     """
 
-    def __init__(self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: Rule | None = None) -> None:
-        check_rule(client, rule)
+    def __init__(
+        self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: finish_by_rule.Rule | None = None
+    ) -> None:
+        connect.check_rule(client, rule)
         self._rule = rule
-        self.choice: ClientWeights | None = None
+        self.choice: sa.robust.ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
         client = client or self._own_client
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
-        self._is_weighted = is_weighted(spec)
+        self._is_weighted = unused.is_weighted(spec)
         self.accepted: dict[str, tuple[float, Any]] = {}
 
     def add(self, client: str, update: Mapping[str, Any], weight: float, metrics: Any) -> None:
@@ -64,7 +64,7 @@ class RoundMerge:
                 self._round.delete()
         else:
             assert isinstance(self._round, sa.Round)
-            result, self.choice = finish_by_rule(self._round, self._rule, self.accepted)
+            result, self.choice = finish_by_rule.finish_by_rule(self._round, self._rule, self.accepted)
             self.accepted = {client: self.accepted[client] for client, weight in self.choice.items() if weight > 0}
         self._round = None
         self._close_own_client()
