@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -11,8 +14,9 @@ import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.cluster_spec import home_of
-from sparseagg.cluster import Cluster
+from sparseagg.cluster import Cluster, ray_servers
 from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.ray_session import ray_session
 
 CLIENTS = [f"client-{i}" for i in range(20)]
 SPEC = one(op="mean", num_rows=1000, return_counts=True)
@@ -122,6 +126,23 @@ def test_creating_again_gives_the_same_round(cluster):
             cluster.create_round(one(op="sum"), "twice")
 
 
+def test_servers_of_different_limits_make_no_cluster(start_server):
+    servers = [
+        start_server(),
+        start_server("--max-bytes-per-submission", "1MiB"),
+        start_server("--max-open-rounds", "1"),
+    ]
+    with (
+        Cluster([each.address for each in servers[:2]]) as cluster,
+        pytest.raises(sa.errors.FailedPreconditionError, match=r"max_bytes_per_submission.* 1048576"),
+    ):
+        cluster.create_round(SPEC)
+    with Cluster([servers[0].address, servers[2].address]) as cluster:
+        with cluster.create_round(SPEC), pytest.raises(sa.errors.ResourceExhaustedError):
+            cluster.create_round(SPEC)
+        assert [len(list(client.list_rounds())) for client in cluster._clients] == [0, 0], "nothing stays"
+
+
 def test_client_on_two_servers_is_found(start_server):
     """Servers send clients home, so that only rounds whose servers were told different places can have this."""
     servers = [start_server(), start_server()]
@@ -150,7 +171,7 @@ def test_numbers_of_submissions_are_those_of_the_cluster(cluster):
         assert digest(opened.finish()) == digest(sa.aggregate(updates_of(CLIENTS[1:]), fixed))
         assert cluster.resume(opened.name).spec == fixed
     with submitted(cluster, fixed) as opened:
-        assert "20 submissions, beyond max_submissions 19" in failure_of(opened)
+        assert "20 submissions, beyond max_submissions 19; only=" in failure_of(opened)
 
 
 def test_round_without_submissions(cluster):
@@ -252,5 +273,39 @@ def test_ray_gives_the_same_bits_also_when_an_actor_is_killed(addresses):
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_that_is_missing_is_named(addresses):
-    with pytest.raises(sa.errors.UnimplementedError, match=r"sparseagg\[ray\]"):
+    with pytest.raises(sa.errors.UnimplementedError, match=r"ray\[data\]"):
         Cluster(addresses, executor="ray")
+
+
+@pytest.mark.parametrize("given", [None, "ray://head:10001"])
+def test_ray_of_a_job_is_joined_as_it_is(monkeypatch, given):
+    """``ray job submit`` sets RAY_ADDRESS, and ``ray.init`` then takes no number of CPUs."""
+    begun = []
+    ray = types.ModuleType("ray")
+    ray.is_initialized, ray.shutdown = (lambda: False), (lambda: None)
+    ray.init = lambda **options: begun.append(options)
+    for name in ("ray", "ray.util", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
+    monkeypatch.setenv("RAY_ADDRESS", given) if given else monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with ray_session(2.5) as joined:
+        assert joined is ray
+    (options,) = begun
+    # Others than the actors, such as tasks of Ray Data, find room on a Ray of this process, too.
+    assert options.get("num_cpus") == (None if given else 3 + (os.cpu_count() or 1))
+
+
+def test_server_of_ray_starts_only_where_its_directory_can_be(monkeypatch, tmp_path):
+    """A node that does not mount the volume has no folder for the servers, and gets none."""
+    util = types.ModuleType("ray.util")
+    util.get_node_ip_address = lambda: "127.0.0.1"
+    monkeypatch.setitem(sys.modules, "ray.util", util)
+    monkeypatch.setattr(ray_servers, "_READY_S", 0.5)
+    missing = tmp_path / "data"
+    actor = ray_servers._ServerActor(str(missing / "server-0"), False, [])
+    try:
+        with pytest.raises(sa.errors.FailedPreconditionError, match=str(missing)):
+            actor.home()
+        assert not missing.exists()
+    finally:
+        actor.close()

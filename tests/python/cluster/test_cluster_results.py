@@ -105,6 +105,54 @@ def test_another_coordinator_with_other_ranges_leaves_one_result(cluster, monkey
         assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
 
 
+def test_delete_takes_no_round_of_a_similar_name(cluster):
+    others = [cluster.create_round(SPEC, name) for name in ("exp.2", "exp.eval")]
+    with cluster.create_round(SPEC, "exp") as opened:
+        opened.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
+        opened.close()
+    assert [each.refresh().state for each in others] == ["open", "open"]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_disk_is_an_error_of_the_round(lost):
+    with Cluster(2) as cluster:
+        opened = submitted(cluster)
+        keeper = cluster._started.keepers[lost]
+        os.kill(keeper.pid, signal.SIGKILL)
+        with pytest.raises(sa.errors.NotFoundError):
+            opened.finish()
+        for _ in range(2):
+            with pytest.raises(sa.errors.NotFoundError, match=cluster.addresses[lost]):
+                cluster.create_round(SPEC, opened.name.removeprefix("rounds/"))
+        with pytest.raises(sa.errors.NotFoundError, match=cluster.addresses[lost]):
+            cluster.resume(opened.name)
+
+
+def test_a_stopped_server_is_waited_for_until_the_timeout():
+    with Cluster(2) as cluster:
+        opened = submitted(cluster)
+        pid = cluster._started.keepers[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for end in (opened.finish, opened.close):
+                with pytest.raises(sa.errors.DeadlineExceededError):
+                    end(timeout=0.5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert digest(opened.finish(timeout=60)) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_more_servers_know_the_rounds_of_fewer(folder):
+    with Cluster(2, data_dir=folder) as two:
+        closed, opened = submitted(two), submitted(two)
+        closed.close()
+    expected = digest(sa.aggregate(updates_of(), SPEC))
+    with Cluster(4, data_dir=folder) as four:
+        assert [each.name for each in four.client().list_rounds()] == [closed.name, opened.name]
+        assert digest(four.resume(closed.name).result()) == expected
+        assert digest(four.resume(opened.name).finish()) == expected
+
+
 def test_only_some_clients_count(cluster):
     chosen = CLIENTS[2:9]
     expected = sa.aggregate({each: updates_of()[each] for each in chosen}, SPEC)

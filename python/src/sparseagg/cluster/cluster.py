@@ -7,28 +7,37 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.spec.cluster_spec import HomeServer
+from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg.cluster.cluster_client import ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound
 from sparseagg.cluster.executor import Executor, LocalExecutor
+from sparseagg.cluster.on_all import on_all
 from sparseagg.cluster.plan import Plan
 from sparseagg.cluster.ray_executor import RayExecutor
 from sparseagg.cluster.ray_servers import RayServers
 from sparseagg.cluster.ray_session import ray_session
 from sparseagg.cluster.server_keeper import LocalServers
 from sparseagg.cluster.server_spec import server_spec
-from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from sparseagg.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    SparseaggError,
+    UnavailableError,
+)
 
 __all__ = ["Cluster"]
 
 _MOST_SERVERS = 1024
 _MOST_ID = 84  # bytes of a round's id: those of its result have the id, tensor and range
+_LIMITS = ("max_row_width", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")  # of clients
 
 
 class Cluster:
@@ -163,16 +172,32 @@ class Cluster:
         Raises:
             InvalidArgumentError: the spec makes no sense, or has such a field.
             AlreadyExistsError: the id is taken by another round.
+            NotFoundError: a server has lost its part of a round that has submissions.
+            FailedPreconditionError: the servers have different limits of submissions.
         """
         if round_id is not None and len(round_id) > _MOST_ID:
             raise InvalidArgumentError(
                 f"a cluster's round has an id of at most {_MOST_ID} bytes, got {shown(round_id)}"
             )
+        infos = on_all(self._clients, Client.server_info)
+        for name in _LIMITS:
+            limits = {home.address: getattr(info.limits, name) for home, info in zip(self.servers, infos)}
+            if len(set(limits.values())) > 1:
+                raise FailedPreconditionError(
+                    f"servers have different limits {name}, and refuse some clients: {limits}"
+                )
         specs = [server_spec(checked_spec(spec), self.servers, index) for index in range(len(self.servers))]
-        rounds = [self._clients[0].create_round(specs[0], round_id)]
-        name = rounds[0].name.removeprefix("rounds/")
-        rounds += [client.create_round(own, name) for client, own in zip(self._clients[1:], specs[1:])]
-        return ClusterRound(self._clients, self._executor, self._plan, rounds)
+        if round_id is not None:
+            self._check_kept(round_id)
+        rounds: list[Round] = []
+        try:
+            for client, own in zip(self._clients, specs):
+                rounds.append(client.create_round(own, rounds[0].id if rounds else round_id))
+        except SparseaggError as error:
+            if round_id is None and not isinstance(error, (UnavailableError, DeadlineExceededError)):
+                on_all(rounds, Round.delete)  # which nobody knows
+            raise
+        return self._round(rounds, range(len(rounds)))
 
     def open_round(self, round_id: str) -> ClusterRound:
         """Returns a round that exists on all servers: for clients that submit, and for another coordinator.
@@ -184,21 +209,40 @@ class Cluster:
             NotFoundError: a server does not have the round; the message has the server's address.
             FailedPreconditionError: the round is not one of a cluster, or has another spec on another server.
         """
-        rounds = []
+        first = self._opened(0, round_id)
+        cluster = first.spec.cluster or ClusterSpec(self.servers, len(self.servers) - 1)
+        servers = list(range(len(self._clients)))
+        if len(cluster.servers) != len(servers):  # the round is from before the cluster had other servers
+            servers = [self.addresses.index(each.address) for each in cluster.servers if each.address in self.addresses]
+        rounds = [self._opened(server, round_id) for server in servers]
+        own = [dataclasses.replace(cluster, index=index) for index in range(len(cluster.servers))]
+        if [opened.spec for opened in rounds] != [dataclasses.replace(first.spec, cluster=each) for each in own]:
+            raise FailedPreconditionError(
+                f"{first.name} on server {first.handle} is not the round of a cluster of {len(self._clients)} servers "
+                "in this order, or has another spec on another one"
+            )
+        return self._round(rounds, servers)
+
+    def _opened(self, server: int, round_id: str) -> Round:
+        try:
+            return self._clients[server].get_round(round_id)
+        except NotFoundError as error:
+            raise NotFoundError(f"server {self._clients[server].address}: {error}") from None
+
+    def _check_kept(self, round_id: str) -> None:
+        """Raises ``NotFoundError`` if a server has lost its part of a round that was used already."""
+        there, missing = [], []
         for client in self._clients:
             try:
-                rounds.append(client.get_round(round_id))
-            except NotFoundError as error:
-                raise NotFoundError(f"server {client.address}: {error}") from None
-        for index, opened in enumerate(rounds):
-            cluster = opened.spec.cluster
-            is_own = cluster is not None and (cluster.index, len(cluster.servers)) == (index, len(rounds))
-            if not is_own or dataclasses.replace(opened.spec, cluster=rounds[0].spec.cluster) != rounds[0].spec:
-                raise FailedPreconditionError(
-                    f"{opened.name} on server {opened.handle} is not the round of a cluster of {len(rounds)} servers "
-                    f"in this order, or not that of {self._clients[0].address}"
-                )
-        return ClusterRound(self._clients, self._executor, self._plan, rounds)
+                there.append(client.get_round(round_id))
+            except NotFoundError:
+                missing.append(client.address)
+        if missing and any(opened.info.num_submissions or opened.info.state != "open" for opened in there):
+            raise NotFoundError(f"server {missing[0]} has lost round {round_id}, of which others have submissions")
+
+    def _round(self, rounds: Sequence[Round], servers: Sequence[int]) -> ClusterRound:
+        clients = [self._clients[server] for server in servers]
+        return ClusterRound(clients, self._executor, dataclasses.replace(self._plan, servers=tuple(servers)), rounds)
 
     resume = open_round
 
@@ -209,9 +253,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.cluster.cluster_round import ClusterRound
-from sparseagg.errors import InvalidArgumentError, NotFoundError
+from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from sparseagg.cluster.cluster import Cluster
@@ -73,13 +74,8 @@ class ClusterClient:
     def list_rounds(self) -> Iterator[ClusterRound]:
         """Yields the rounds of the cluster, oldest first. Rounds that are on one server alone are left out."""
         for opened in self._clients[0].list_rounds():
-            cluster = opened.spec.cluster
-            if cluster is None or len(cluster.servers) != len(self._clients):
-                continue
-            try:
+            with contextlib.suppress(NotFoundError, FailedPreconditionError):  # being created, or deleted; of others
                 yield self._cluster.open_round(opened.name)
-            except NotFoundError:  # being created, or deleted
-                continue
 
     def model(self, name: str, **options: Any) -> Any:
         """Returns a published model, as ``Client.model``, on the server of its name's hash."""

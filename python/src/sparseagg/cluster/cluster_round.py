@@ -8,7 +8,6 @@ import os
 import pathlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -18,6 +17,7 @@ from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.deadlines import checked_deadline
 from sparseagg._internal.client.requests import checked_keys
 from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
 from sparseagg._internal.results.info import RoundInfo, Submission
@@ -66,9 +66,7 @@ class ClusterRound:
     def __enter__(self) -> ClusterRound:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.delete()
 
     @property
@@ -142,7 +140,7 @@ class ClusterRound:
         repeat, by other processes too (``Cluster.resume``); a result that is there stays.
 
         Args:
-            timeout: without effect: Ray repeats what fails.
+            timeout: until the ranges are merged, in seconds or as a timedelta; None: that of the clients' calls.
             only: the clients whose submissions count; None: all.
 
         Raises: as ``finish``.
@@ -150,8 +148,9 @@ class ClusterRound:
         found = self._published.find()
         if found is not None:
             return self._info(on_all(self._rounds, Round.refresh), found)
-        counted = _checked_only(only)
-        infos, parts = self._merge.run(counted, PartStore(self._id, len(self._clients), self.spec.result_ttl))
+        counted, deadline = _checked_only(only), checked_deadline(timeout)
+        store = PartStore(self._id, len(self._clients), self.spec.result_ttl)
+        infos, parts = self._merge.run(counted, store, deadline)
         begun = time.monotonic()
         listed: list[Part] = []
         cut: dict[str, int] = {}
@@ -263,7 +262,7 @@ class ClusterRound:
         result.
 
         Args:
-            timeout: without effect: Ray repeats what fails.
+            timeout: until the ranges are merged, in seconds or as a timedelta; None: that of the clients' calls.
             only: the clients whose submissions count; None: all.
 
         Raises:
@@ -274,7 +273,7 @@ class ClusterRound:
             NotFoundError, UnavailableError: a server has lost the round, or cannot be reached. Nothing is merged then.
         """
         counted = _checked_only(only)
-        infos, parts = self._merge.run(counted, None)
+        infos, parts = self._merge.run(counted, None, checked_deadline(timeout))
         if not parts:
             empty = dict(result_of_nothing(self.name, self.spec).items())
             return Result(empty, self._info(infos, None, empty, {}))

@@ -8,16 +8,21 @@ from typing import Protocol
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
+from sparseagg.cluster.on_all import seconds_left
 from sparseagg.cluster.published import Part
 from sparseagg.cluster.reduce import RangeTask, run_task
+from sparseagg.errors import DeadlineExceededError
 
 __all__ = ["Executor", "LocalExecutor"]
 
 
 class Executor(Protocol):
-    """Merges ranges. ``run`` returns the results in the order of the tasks, or raises the error of the first one."""
+    """Merges ranges. ``run`` returns the results in the order of the tasks, or raises the error of the first one.
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]: ...
+    At ``deadline`` it raises ``DeadlineExceededError``; ranges that are being merged then end by themselves.
+    """
+
+    def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]: ...
 
     def close(self) -> None: ...
 
@@ -34,9 +39,13 @@ class LocalExecutor:
         self._clients = clients
         self._pool = concurrent.futures.ThreadPoolExecutor(reducers, thread_name_prefix="sparseagg-reducer")
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]:
+    def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]:
         futures = [self._pool.submit(run_task, task, self._clients) for task in tasks]
-        concurrent.futures.wait(futures)
+        late = concurrent.futures.wait(futures, seconds_left(deadline)).not_done
+        for future in late:
+            future.cancel()
+        if late:
+            raise DeadlineExceededError(f"{len(late)} of {len(tasks)} ranges are not merged")
         return [future.result() for future in futures]
 
     def close(self) -> None:

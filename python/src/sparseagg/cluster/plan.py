@@ -29,6 +29,7 @@ class Plan:
         threads: of the engine, for each range.
         device: of the engine; None: as ``sparseagg.aggregate`` chooses.
         memory_limit: of each reducer, as of ``RangeTask``.
+        servers: indices of the cluster's servers that have the round.
     """
 
     ranges: int | None
@@ -38,6 +39,7 @@ class Plan:
     device: str | None = None
     certificate_key: pathlib.Path | None = None
     memory_limit: int | None = None
+    servers: tuple[int, ...] = ()
 
     def number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
         """Returns how many ranges a tensor has whose submissions take so many bytes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.plan import KeyRange
 from sparseagg.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError
 
-__all__ = ["Part", "PartStore", "RangeStore", "read_list", "read_part", "remove_all", "write_list"]
+__all__ = ["Part", "PartStore", "RangeStore", "belongs_to", "read_list", "read_part", "remove_all", "write_list"]
 
 _ROWS = "rows"  # client id of a range's submission
 
@@ -147,11 +148,16 @@ def remove_all(round_id: str, clients: Sequence[Client]) -> None:
     """Removes the list and the ranges of a round's result from all servers."""
     for client in clients:
         for found in list(client.list_rounds()):
-            if found.name.startswith(f"rounds/{round_id}."):
+            if belongs_to(found.name, round_id):
                 try:
                     found.delete()
                 except NotFoundError:
                     continue
+
+
+def belongs_to(name: str, round_id: str) -> bool:
+    """Returns whether a round's name is that of the list or of a range of another round's result."""
+    return re.fullmatch(rf"rounds/{re.escape(round_id)}\.(result|\d+\.[0-9a-f]+-[0-9a-f]*)", name) is not None
 
 
 def _list_name(round_id: str) -> str:

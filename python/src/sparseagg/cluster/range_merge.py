@@ -16,7 +16,7 @@ from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.on_all import on_all
+from sparseagg.cluster.on_all import on_all, seconds_left
 from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample
 from sparseagg.cluster.published import Part, PartStore
 from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
@@ -50,13 +50,14 @@ class RangeMerge:
         self.times: dict[str, float] = {}
 
     def run(
-        self, only: frozenset[str] | None, store: PartStore | None
+        self, only: frozenset[str] | None, store: PartStore | None, deadline: float | None
     ) -> tuple[list[RoundInfo], dict[str, list[TensorResult | Part]]]:
         """Seals and merges.
 
         Args:
             only: the clients whose submissions count; None: all.
             store: where ranges of results that are not cut go; None: all come to the caller.
+            deadline: on ``time.monotonic``'s clock; None: that of the clients' calls.
 
         Returns:
             The servers' rounds, and the results of each tensor's ranges, in order of keys: of none if there is nothing.
@@ -64,7 +65,7 @@ class RangeMerge:
         Raises: as ``ClusterRound.finish``.
         """
         begun = time.monotonic()
-        infos = on_all(self._rounds, Round.seal)
+        infos = on_all(self._rounds, lambda opened: opened.seal(seconds_left(deadline)))
         total = sum(info.num_submissions for info in infos)
         if only is not None:
             there = {each.client_id for part in on_all(self._rounds, Round.submissions) for each in part}
@@ -81,7 +82,7 @@ class RangeMerge:
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
-        plans = {tensor.name: self._ranges(tensor, infos, only) for tensor in self._spec.tensors}
+        plans = {tensor.name: self._ranges(tensor, infos, only, deadline) for tensor in self._spec.tensors}
         planned = time.monotonic()
         tasks = []
         for index, tensor in enumerate(self._spec.tensors):
@@ -93,6 +94,7 @@ class RangeMerge:
                     range_spec(self._spec, tensor),
                     keys,
                     counts,
+                    self._plan.servers,
                     self._plan.threads,
                     only,
                     self._plan.device,
@@ -101,7 +103,7 @@ class RangeMerge:
                 )
                 for number, keys in enumerate(plans[tensor.name])
             ]
-        done = iter(self._executor.run(tasks))
+        done = iter(self._executor.run(tasks, deadline))
         parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
         return infos, parts
@@ -119,10 +121,12 @@ class RangeMerge:
             reason = f"closed with {total} submissions, below min_submissions {least}"
             raise RoundFailedError(f"{self._name} failed: FAILED_PRECONDITION: {reason}", "failed")
         if most is not None and total > most:
-            reason = f"the servers have {total} submissions, beyond max_submissions {most}"
+            reason = f"the servers have {total} submissions, beyond max_submissions {most}; only=… counts some"
             raise RoundFailedError(f"{self._name} failed: RESOURCE_EXHAUSTED: {reason}", "failed")
 
-    def _ranges(self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None) -> list[KeyRange]:
+    def _ranges(
+        self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None, deadline: float | None
+    ) -> list[KeyRange]:
         """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted."""
         row_bytes = 8 + tensor.row_width * DTYPES[tensor.dtype]
         if tensor.layout == "dense":
@@ -132,7 +136,10 @@ class RangeMerge:
         # A sample of what is merged on arrival merges it, and then nobody can be left out.
         if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self._spec, tensor)):
             return [(0, None)]
-        sample = np.concatenate(on_all(self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every)))
+        sampled = on_all(
+            self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every, timeout=seconds_left(deadline))
+        )
+        sample = np.concatenate(sampled)
         num_keys = len(sample) * every
         if merges_on_arrival(self._spec, tensor):
             # A partial has sums of 8 or 16 bytes, counts and weights. It is held as it came, as rows, and combined.

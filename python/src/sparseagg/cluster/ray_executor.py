@@ -9,10 +9,14 @@ from typing import Any
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
+from sparseagg.cluster.on_all import seconds_left
 from sparseagg.cluster.published import Part
 from sparseagg.cluster.reduce import RangeTask, run_task
+from sparseagg.errors import DeadlineExceededError
 
 __all__ = ["RayExecutor"]
+
+_RETRIES = 10  # of a range, when its actor has died: such a range may need more memory than a node has
 
 
 class RayExecutor:
@@ -32,18 +36,25 @@ class RayExecutor:
     def __init__(self, ray: Any, clients: Sequence[Client], reducers: int, cpus: float, gpus: float) -> None:
         self._ray = ray
         actor = ray.remote(
-            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD"
         )(_Reducer)
         self._actors = [actor.remote(list(clients)) for _ in range(reducers)]
         self._pool = ray.util.ActorPool(self._actors)
         self._lock = threading.Lock()  # a pool is for one thread at a time
 
-    def run(self, tasks: Sequence[RangeTask]) -> list[TensorResult | Part]:
+    def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]:
         """Merges ranges; returns the results in their order, or raises the error of the first one that failed."""
+        found: list[TensorResult | Part | Exception] = []
         with self._lock:
-            found: list[TensorResult | Part | Exception] = list(
-                self._pool.map(lambda actor, task: actor.reduce.remote(task), tasks)
-            )
+            while self._pool.has_next():  # of a run that was late
+                with contextlib.suppress(Exception):
+                    self._pool.get_next(timeout=0, ignore_if_timedout=True)
+            for task in tasks:
+                self._pool.submit(lambda actor, task: actor.reduce.remote(task), task)
+            try:
+                found += [self._pool.get_next(timeout=seconds_left(deadline)) for _ in tasks]
+            except TimeoutError:
+                raise DeadlineExceededError(f"not all of {len(tasks)} ranges are merged") from None
         for each in found:
             if isinstance(each, Exception):
                 raise each

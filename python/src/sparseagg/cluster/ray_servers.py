@@ -15,19 +15,22 @@ from sparseagg.errors import DeadlineExceededError, UnavailableError
 __all__ = ["RayServers"]
 
 _READY_S = 120.0  # of all servers: nodes may have to start first
+_RESOURCE = "sparseagg_server"  # of nodes that mount the servers' volume
+_RETRIES = 10  # of a call, when the actor has been started again
 
 
 class RayServers:
     """Servers that actors own, one each, in a placement group with SPREAD.
 
-    An actor that dies is started again by Ray, and starts its server on the same directory and at the same ports. On
-    another node, where the directory is not there, the server has no rounds: use a volume that nodes share, or pin the
-    servers to nodes (``deploy/kuberay``). A server that dies alone is started again by its actor.
+    An actor that dies is started again by Ray, and starts its server on the same directory and at the same ports. A
+    server does not start on a node without ``data_dir``, such as one that does not mount the volume. Where nodes have
+    the resource "sparseagg_server", servers are on these nodes alone (``deploy/kuberay``). A server that dies alone is
+    started again by its actor.
 
     Args:
         ray: the module.
         number: of servers.
-        data_dir: on every node; None: rounds live in memory.
+        data_dir: on every node that has servers; None: rounds live in memory.
         options: more flags of the servers.
         cpus: of each actor.
         gpus: of each actor; its server sees them by CUDA_VISIBLE_DEVICES.
@@ -47,9 +50,10 @@ class RayServers:
     ) -> None:
         self._ray = ray
         self.actors: list[Any] = []
-        bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
+        marks = {_RESOURCE: 1} if _RESOURCE in ray.cluster_resources() else {}
+        bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {}), **marks}
         # A bundle of nothing is none: without a share of a node, each actor is placed by itself.
-        has_share = bool(cpus or gpus)
+        has_share = bool(cpus or gpus or marks)
         self._group = ray.util.placement_group([bundle] * number, strategy="SPREAD") if has_share else None
         try:
             if self._group is not None and not self._group.wait(_READY_S):
@@ -64,8 +68,9 @@ class RayServers:
                 made = ray.remote(
                     num_cpus=cpus,
                     num_gpus=gpus,
+                    resources=marks,
                     max_restarts=-1,
-                    max_task_retries=-1,
+                    max_task_retries=_RETRIES,
                     max_concurrency=4,
                     scheduling_strategy=place,
                 )(_ServerActor)
@@ -100,7 +105,7 @@ class _ServerActor:
         host = "127.0.0.1"
         if not is_local:
             host = importlib.import_module("ray.util").get_node_ip_address()
-        if directory is not None:
+        if directory is not None and is_local:
             os.makedirs(os.path.dirname(directory), exist_ok=True)
         self._keeper = ServerKeeper(directory, host, options)
 

@@ -21,10 +21,12 @@ _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 @contextlib.contextmanager
 def ray_session(num_cpus: float) -> Iterator[Any]:
-    """Lends Ray: the one that this process is connected to, or one on this machine, which ends with the context.
+    """Lends Ray: the one that this process is connected to, or that of RAY_ADDRESS, as in a job of ``ray job submit``,
+    or one on this machine, which ends with the context.
 
     Args:
-        num_cpus: that the caller's actors take. A Ray that is started here offers them, whatever the machine has.
+        num_cpus: that the caller's actors take. A Ray that is started here offers as many more as the machine has, for
+            tasks such as those of Ray Data.
 
     Raises:
         UnimplementedError: Ray is not installed.
@@ -38,11 +40,13 @@ def ray_session(num_cpus: float) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    has_token = os.path.exists(os.path.expanduser("~/.ray/auth_token"))
-    if not has_token and not any(os.environ.get(name) for name in _TOKEN_VARIABLES):
+    own: dict[str, Any] = {"num_cpus": math.ceil(num_cpus) + (os.cpu_count() or 1), "include_dashboard": False}
+    if os.environ.get("RAY_ADDRESS"):
+        own = {}
+    elif not (os.path.exists(os.path.expanduser("~/.ray/auth_token")) or any(map(os.environ.get, _TOKEN_VARIABLES))):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # for the rest of this process: Ray has read it
     try:
-        ray.init(num_cpus=max(os.cpu_count() or 1, math.ceil(num_cpus)), include_dashboard=False, log_to_driver=False)
+        ray.init(log_to_driver=False, **own)
         yield ray
     finally:
         ray.shutdown()

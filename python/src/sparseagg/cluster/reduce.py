@@ -36,6 +36,7 @@ class RangeTask:
         spec: of the one tensor, from ``range_spec``.
         keys: the range.
         num_submissions: of each server's round.
+        servers: their indices among those of the executor.
         threads: of the engine.
         only: the clients that count; None: all.
         device: of the engine, "cpu" or "cuda"; None: as ``sparseagg.aggregate`` chooses.
@@ -48,6 +49,7 @@ class RangeTask:
     spec: RoundSpec
     keys: KeyRange
     num_submissions: tuple[int, ...]
+    servers: tuple[int, ...]
     threads: int
     only: frozenset[str] | None = None
     device: str | None = None
@@ -58,6 +60,7 @@ class RangeTask:
 def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
     """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
     begun = time.monotonic()
+    clients = [clients[server] for server in task.servers]
     result = reduce_range(task, [client.get_round(task.round_name) for client in clients])
     if task.store is None:
         return result

@@ -8,16 +8,17 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.spec.cluster_spec import HomeServer
-from sparseagg.errors import DeadlineExceededError, SparseaggError
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError
 
 __all__ = ["LocalServers", "ServerKeeper"]
 
 _PORTS = "ports.json"  # of a server's directory: where it listened last
+_READY_S = 60.0
 _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 5.0
 
@@ -49,7 +50,7 @@ class ServerKeeper:
         self._thread = threading.Thread(target=self._keep, name="sparseagg-server-keeper", daemon=True)
         self._thread.start()
 
-    def home(self, timeout_s: float = 60.0) -> HomeServer:
+    def home(self, timeout_s: float = _READY_S) -> HomeServer:
         """Returns the server's addresses, as soon as it listens.
 
         Raises:
@@ -95,6 +96,10 @@ class ServerKeeper:
                 self.num_restarts += 1
 
     def _started(self) -> Server:
+        if self._directory is not None and not self._directory.parent.is_dir():  # of a node that does not mount it
+            raise FailedPreconditionError(
+                f"{self._directory.parent} is not there: a server starts where its data directory can be alone"
+            )
         port, http_port = self._ports or (0, 0)
         options = list(self._options)
         if not any(option.split("=")[0] == "--http-address" for option in options):
@@ -131,7 +136,8 @@ class LocalServers:
             pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
         self.keepers = [ServerKeeper(directory_of(data_dir, index), "127.0.0.1", options) for index in range(number)]
         try:
-            self.homes = in_time(self.keepers, ServerKeeper.home)
+            until = time.monotonic() + _READY_S  # for all
+            self.homes = [keeper.home(max(0.1, until - time.monotonic())) for keeper in self.keepers]
         except BaseException:
             self.close()
             raise
@@ -147,14 +153,6 @@ class LocalServers:
 def directory_of(data_dir: str | os.PathLike[str] | None, index: int) -> pathlib.Path | None:
     """Returns the directory of a server; None without one for the cluster."""
     return None if data_dir is None else pathlib.Path(data_dir) / f"server-{index}"
-
-
-def in_time(
-    keepers: Sequence[ServerKeeper], home: Callable[[ServerKeeper, float], HomeServer], timeout_s: float = 60.0
-) -> list[HomeServer]:
-    """Returns the addresses of all servers, within one time for all."""
-    until = time.monotonic() + timeout_s
-    return [home(keeper, max(0.1, until - time.monotonic())) for keeper in keepers]
 
 
 def _port_of(address: str) -> int:

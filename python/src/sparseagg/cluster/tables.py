@@ -69,7 +69,7 @@ def dataset_of(tensor: TensorSpec, parts: Sequence[Part], clients: Sequence[Clie
     except ImportError as error:
         raise UnimplementedError(f'a data set needs Ray: pip install "ray[data]" ({error})') from error
 
-    read = ray.remote(_read_table)
+    read = ray.remote(num_cpus=0)(_read_table)  # reading waits for servers; actors may have all CPUs
     copies = ray.put(list(clients))
     return data.from_arrow_refs([read.remote(part, tensor, copies) for part in parts])
 

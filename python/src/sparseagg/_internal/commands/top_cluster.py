@@ -11,7 +11,7 @@ from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands.top_look import Look, look_at
 from sparseagg._internal.results.info import RoundInfo
-from sparseagg.cluster.published import Part, read_list
+from sparseagg.cluster.published import Part, belongs_to, read_list
 from sparseagg.cluster.round_info import cluster_info
 from sparseagg.cluster.server_spec import cluster_spec
 
@@ -59,8 +59,8 @@ class TopCluster:
                     by_name.setdefault(info.name, {})[info.spec.cluster.index] = info
                 else:
                     others.append(info)
-        parts_of = tuple(f"{name}." for name in by_name)
-        rounds = [info for info in others if not (parts_of and info.name.startswith(parts_of))]
+        ids = [name.removeprefix("rounds/") for name in by_name]
+        rounds = [info for info in others if not any(belongs_to(info.name, round_id) for round_id in ids)]
         notes = {}
         for name, infos in by_name.items():
             found = self._list(name, infos)
