@@ -39,7 +39,8 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, RoundSpec):
         return json_format.MessageToDict(value.to_proto(), preserving_proto_field_name=True)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = (each for each in dataclasses.fields(value) if each.compare)  # without the time of the look
+        return {field.name: _jsonable(getattr(value, field.name)) for field in fields}
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, dict):
