@@ -1,6 +1,8 @@
 """SparseAggregator, called as NVFlare's controllers call it, without a network."""
 
 import contextlib
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -224,6 +226,20 @@ def test_dense_results_for_server_optimisers():
     assert isinstance(table, np.ndarray)
     assert table.shape == (50, 4)
     assert table.sum() == 4
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_rows_say_what_gives_arrays_to_whoever_computes_with_them(kind):
+    aggregator = aggregator_of(arrays())
+    aggregator.accept_model(result_of("a", {"table:keys": [3], "table:rows": ROW}, params_type="DIFF"))
+    rows, model = aggregator.aggregate_model().params["table"], arrays(kind)["table"]
+    steps = [lambda: rows * 0.5, lambda: 0.5 * rows, lambda: -rows, lambda: rows + rows, lambda: model - rows]
+    for step in [*steps, lambda: rows / 2, lambda: rows[3]]:
+        with pytest.raises(TypeError, match=r"SparseAggregator\(rows=False\) gives arrays"):
+            step()
+    for same in (copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))):
+        assert np.flatnonzero(np.asarray(same).any(axis=1)).tolist() == [3]
+    assert ((model + rows) != arrays(kind)["table"]).any(1).sum() == 1
 
 
 def refusals(caplog):

@@ -131,6 +131,11 @@ class MergedRows:
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.asarray(self.rows.dense(), dtype)
 
+    def _refuse(self, *_: Any) -> Any:
+        raise TypeError("merged rows are added to the model as they are; SparseAggregator(rows=False) gives arrays")
+
+    __add__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __getitem__ = _refuse
+
     def __repr__(self) -> str:
         return f"MergedRows({self.rows!r})"
 
