@@ -22,11 +22,12 @@ namespace {
 // The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
 
-// Returns: the spec of a tensor's accumulator. Its counts tell which rows of a dense result prune_zeros has dropped, so
-// that they have no moments.
+// Returns: the spec of a tensor's accumulator. Its counts tell which rows a dense result has dropped, as zeros or for
+// lack of weight, so that they have no moments.
 TensorSpec SpecOfAccumulator(TensorSpec spec) {
   AggregationSpec& a = spec.aggregation;
-  a.return_counts |= a.return_moments && a.prune_zeros && a.result_layout != ResultLayout::kSparse;
+  const bool drops = a.prune_zeros || a.op == Op::kCoordinateMean;
+  a.return_counts |= a.return_moments && drops && a.result_layout != ResultLayout::kSparse;
   return spec;
 }
 

@@ -16,11 +16,9 @@ std::string RowName(const TensorSpec& spec, const FailedRow& row) {
 
 }  // namespace
 
-absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row) {
-  const Op op = spec.aggregation.op;
-  return absl::FailedPreconditionError(absl::StrCat(RowName(spec, row), ": the weights of ",
-                                                    op == Op::kMean ? "all submissions" : "its contributors",
-                                                    " add up to 0, so there is no ", Name(op)));
+absl::Status ZeroWeightError(const TensorSpec& spec) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      Quoted(spec), ": the weights of all submissions add up to 0, so there is no ", Name(spec.aggregation.op)));
 }
 
 absl::Status KeepsSubmissionsError(const TensorSpec& spec) {

@@ -15,8 +15,15 @@ struct FailedRow {
   uint64_t contributors = 0;  // of the key; needed only if min_contributors > 1
 };
 
-// FAILED_PRECONDITION: the weights that a mean is divided by add up to 0.
-absl::Status ZeroWeightError(const TensorSpec& spec, const FailedRow& row);
+// Returns: whether a mean without weight at one key has none at all, so that the merge fails: all keys have one divisor.
+// Of a dense tensor, every submission lists every key.
+inline bool HasOneDivisor(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  return op == Op::kMean || (op == Op::kCoordinateMean && spec.layout == Layout::kDense);
+}
+
+// FAILED_PRECONDITION: the weights of all submissions add up to 0, so that no key has a mean or an order statistic.
+absl::Status ZeroWeightError(const TensorSpec& spec);
 // OUT_OF_RANGE: an integer sum overflows int64. `column` is the position of the value in its row.
 absl::Status OverflowError(const TensorSpec& spec, const FailedRow& row, uint64_t column);
 

@@ -49,6 +49,8 @@ struct FoldedRows {
   SPARSEAGG_HD double DivisorOf(uint64_t row) const {
     return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
   }
+  // Returns: whether the weights of the row's contributors add up to 0, so that it has no mean and leaves the result.
+  SPARSEAGG_HD bool HasNoMean(uint64_t row) const { return divisor == Divisor::kKeyWeight && KeyWeight(row) == 0.0; }
 
   // Sets `bits` to value i (row × columns + column) of the result. Returns: false if the value is beyond int64.
   SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
@@ -101,25 +103,27 @@ struct FoldedRows {
   }
 };
 
-// Errors that fail a round: the smallest position of each kind, or kNoFailure.
-inline constexpr uint64_t kNoFailure = ~uint64_t{0};
-struct Failures {
-  uint64_t zero_weight = kNoFailure;  // a row
-  uint64_t overflow = kNoFailure;     // a value: row × columns + column
+// What a look at all rows finds: the smallest position of each kind, or kNowhere.
+inline constexpr uint64_t kNowhere = ~uint64_t{0};
+struct Findings {
+  uint64_t no_mean = kNowhere;   // a row of HasNoMean
+  uint64_t overflow = kNowhere;  // a value, which fails the round: row × columns + column
 };
 
-// Element-wise over rows: finds divisors of zero, and starts the flags of the rows to keep.
+// Element-wise over rows: finds rows without a mean, and starts the flags of the rows to keep.
 struct FlagKeptRows {
   FoldedRows rows;
   uint32_t min_contributors = 1;
   uint8_t* d_keep = nullptr;     // null: all rows are kept
   uint8_t* d_nonzero = nullptr;  // set to 0; null: zeros are not pruned
-  Failures* d_failures = nullptr;
+  Findings* d_findings = nullptr;
 
   uint64_t size() const { return rows.num_rows; }
   SPARSEAGG_HD void operator()(uint64_t row) const {
-    if (rows.divisor != Divisor::kNone && rows.DivisorOf(row) == 0.0) AtomicMin(&d_failures->zero_weight, row);
-    if (d_keep != nullptr) d_keep[row] = min_contributors <= 1 || rows.d_counts[row] >= min_contributors ? 1 : 0;
+    const bool has_no_mean = rows.HasNoMean(row);
+    if (has_no_mean) AtomicMin(&d_findings->no_mean, row);
+    const bool has_contributors = min_contributors <= 1 || rows.d_counts[row] >= min_contributors;
+    if (d_keep != nullptr) d_keep[row] = has_contributors && !has_no_mean ? 1 : 0;
     if (d_nonzero != nullptr) d_nonzero[row] = 0;
   }
 };
@@ -128,14 +132,16 @@ struct FlagKeptRows {
 struct FlagNonzeroRows {
   FoldedRows rows;
   uint8_t* d_nonzero = nullptr;
-  Failures* d_failures = nullptr;
+  Findings* d_findings = nullptr;
 
   uint64_t size() const { return uint64_t{rows.num_rows} * rows.columns; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
+    const uint64_t row = CellOf(i, rows.columns).row;
+    if (rows.HasNoMean(row)) return;
     uint64_t bits = 0;
-    if (!rows.ValueAt(i, bits)) AtomicMin(&d_failures->overflow, i);
+    if (!rows.ValueAt(i, bits)) AtomicMin(&d_findings->overflow, i);
     // Several threads may write the same 1.
-    if (d_nonzero != nullptr && bits != 0) StoreRelaxed(d_nonzero + CellOf(i, rows.columns).row, uint8_t{1});
+    if (d_nonzero != nullptr && bits != 0) StoreRelaxed(d_nonzero + row, uint8_t{1});
   }
 };
 

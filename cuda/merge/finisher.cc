@@ -87,15 +87,32 @@ class Finisher {
   // Finds errors that fail the round, and the rows to keep.
   absl::Status Judge() {
     if (rows_.num_rows == 0) return absl::OkStatus();
-    const uint32_t min_contributors = spec_.aggregation.min_contributors;
-    const bool drops = PrunesZeros() || min_contributors > 1;
-    if (!drops && rows_.divisor == Divisor::kNone && !CanOverflow()) {
+    if (rows_.divisor == Divisor::kTotal && rows_.total_weight == 0.0) {
+      finished_.failure = ZeroWeightError(spec_);
+      return absl::OkStatus();
+    }
+    const bool may_lack_mean = rows_.divisor == Divisor::kKeyWeight && rows_.weights != WeightKind::kCounts;
+    const bool drops = PrunesZeros() || spec_.aggregation.min_contributors > 1;
+    if (!drops && !may_lack_mean && !CanOverflow()) {
       placement_.count = rows_.num_rows;
       return absl::OkStatus();
     }
-    Failures failures;
-    ASSIGN_OR_RETURN(const DeviceBuffer d_failures, session_.Allocate(sizeof(failures)));
-    RETURN_IF_ERROR(device_.Fill(d_failures.get(), 0xff, sizeof(failures), Lane::kCompute));  // kNoFailure
+    Findings findings;
+    RETURN_IF_ERROR(FlagRows(drops, findings));
+    if (findings.no_mean != kNowhere && HasOneDivisor(spec_)) {
+      finished_.failure = ZeroWeightError(spec_);
+      return absl::OkStatus();
+    }
+    // Rows without a mean are rare. Flags to keep the others are made where there are any.
+    if (!drops && findings.no_mean != kNowhere) RETURN_IF_ERROR(FlagRows(/*drops=*/true, findings));
+    if (findings.overflow != kNowhere) return Overflow(findings.overflow);
+    return absl::OkStatus();
+  }
+
+  // Looks at all rows, and selects those to keep. `drops`: not all of them may be.
+  absl::Status FlagRows(bool drops, Findings& findings) {
+    ASSIGN_OR_RETURN(const DeviceBuffer d_findings, session_.Allocate(sizeof(findings)));
+    RETURN_IF_ERROR(device_.Fill(d_findings.get(), 0xff, sizeof(findings), Lane::kCompute));  // kNowhere
     DeviceBuffer d_keep;
     DeviceBuffer d_nonzero;
     if (drops) {
@@ -106,26 +123,21 @@ class Finisher {
     }
     FlagKeptRows flag;
     flag.rows = rows_;
-    flag.min_contributors = min_contributors;
+    flag.min_contributors = spec_.aggregation.min_contributors;
     flag.d_keep = d_keep.as<uint8_t>();
     flag.d_nonzero = d_nonzero.as<uint8_t>();
-    flag.d_failures = d_failures.as<Failures>();
+    flag.d_findings = d_findings.as<Findings>();
     RETURN_IF_ERROR(device_.Launch(flag));
     if (CanOverflow() || PrunesZeros()) {
-      RETURN_IF_ERROR(device_.Launch(FlagNonzeroRows{rows_, flag.d_nonzero, flag.d_failures}));
+      RETURN_IF_ERROR(device_.Launch(FlagNonzeroRows{rows_, flag.d_nonzero, flag.d_findings}));
     }
     if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, flag.d_nonzero, flag.d_keep}));
-    RETURN_IF_ERROR(session_.CopyOut(&failures, d_failures.get(), sizeof(failures)));
+    RETURN_IF_ERROR(session_.CopyOut(&findings, d_findings.get(), sizeof(findings)));
     if (drops) {
       ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));
       placement_.d_kept = kept_.d_indices.as<uint32_t>();
     }
     placement_.count = drops ? kept_.count : rows_.num_rows;
-    // Reports the error at the smallest key; at one key, a zero divisor before an overflow.
-    const uint64_t overflow_row =
-        failures.overflow == kNoFailure ? kNoFailure : CellOf(failures.overflow, shape_.columns).row;
-    if (overflow_row < failures.zero_weight) return Overflow(failures.overflow);
-    if (failures.zero_weight != kNoFailure) return ZeroWeight(failures.zero_weight);
     return absl::OkStatus();
   }
 
@@ -143,12 +155,6 @@ class Finisher {
       RETURN_IF_ERROR(session_.CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
     }
     return failed;
-  }
-
-  absl::Status ZeroWeight(uint64_t row) {
-    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(row));
-    finished_.failure = ZeroWeightError(spec_, failed);
-    return absl::OkStatus();
   }
 
   absl::Status Overflow(uint64_t value) {

@@ -111,10 +111,9 @@ def test_merge_modular_wraps():
     assert merged(one("uint32", modular=True), a=v([0], [2**32 - 1]), b=v([0], [3])) == {0: [2]}
 
 
-def test_merge_zero_weights_fail_naming_the_key():
-    spec = one(op="coordinate_mean", weighting="by_weight", min_contributors=2)
-    with pytest.raises(sa.errors.FailedPreconditionError, match="key 3 "):
-        merged(spec, a=v([8, 3], [1.0, 1.0], 0.0), b=v([8], [1.0], 1.0))
+def test_merge_zero_weights_leave_keys_out_and_fail_means():
+    spec = one(op="coordinate_mean", weighting="by_weight")
+    assert merged(spec, a=v([8, 3], [1.0, 1.0], 0.0), b=v([8], [2.0], 1.0)) == {8: [2.0]}
     with pytest.raises(sa.errors.FailedPreconditionError, match="'v'"):
         merged(one(op="mean", weighting="by_weight"), a=v([8], [1.0], 0.0))
     assert merged(one(op="mean", weighting="by_weight"), a=v([], [], 0.0)) == {}

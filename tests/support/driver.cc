@@ -89,10 +89,11 @@ std::string DisagreementOnSubmission(const std::vector<absl::Status>& flaws, con
 std::string DisagreementOnFailure(const std::vector<TensorSpec>& specs, const std::vector<Failure>& failures,
                                   const absl::Status& status) {
   for (const Failure& failure : failures) {
-    // The message names the tensor and the key, or says why it does not.
-    const std::string key = failure.is_empty       ? std::string("on_empty")
-                            : failure.is_key_named ? absl::StrCat("key ", failure.key)
-                                                   : "min_contributors";
+    // The message names the tensor and the key, or says why it does not. All keys of a mean have the same divisor.
+    const std::string key = failure.is_empty                                        ? std::string("on_empty")
+                            : failure.code == absl::StatusCode::kFailedPrecondition ? "weights of all submissions"
+                            : failure.is_key_named                                  ? absl::StrCat("key ", failure.key)
+                                                                                    : "min_contributors";
     if (status.code() == failure.code && absl::StrContains(status.message(), specs[failure.tensor].name) &&
         absl::StrContains(status.message(), key)) {
       return "";

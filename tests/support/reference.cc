@@ -68,6 +68,10 @@ class TensorReference {
     for (size_t begin = 0, end = 0; begin < contributions_.size(); begin = end) {
       while (end < contributions_.size() && contributions_[end].row.key == contributions_[begin].row.key) ++end;
       OutputRow row = Merge(begin, end);
+      if (a_.op == Op::kCoordinateMean && row.weight == 0.0) {  // it has no mean
+        if (spec_.layout == Layout::kDense) Fail(absl::StatusCode::kFailedPrecondition, row.key);
+        continue;
+      }
       if (a_.prune_zeros && row.is_zero && a_.op != Op::kUnion) continue;
       if (row.count < a_.min_contributors) continue;
       rows.push_back(std::move(row));
@@ -98,6 +102,7 @@ class TensorReference {
     double denominator = 1.0;
     if (a_.op == Op::kMean) denominator = round_weight_;
     if (a_.op == Op::kCoordinateMean) denominator = row.weight;
+    if (denominator == 0.0 && a_.op == Op::kCoordinateMean) return row;
     if (denominator == 0.0) Fail(absl::StatusCode::kFailedPrecondition, row.key);
 
     for (uint32_t column = 0; column < spec_.row_width; ++column) {
@@ -189,7 +194,7 @@ class TensorReference {
     if (IsFloat(dtype)) return AppendFloat(mean, bytes);
     const double rounded = std::nearbyint(mean);
     if (!(rounded >= -9223372036854775808.0 && rounded < 9223372036854775808.0)) {
-      // 0/0 is the failure of a zero weight, which Merge has recorded already.
+      // 0/0 is the failure of a mean of no weight, which Merge has recorded already.
       if (denominator != 0.0) Fail(absl::StatusCode::kOutOfRange, key);
       return;
     }

@@ -102,22 +102,24 @@ class RowFinisher {
     rows_ = &rows;
     size_ = rows.size();
     const AggregationSpec& a = params_.spec->aggregation;
-    if (a.op == Op::kMean && size_ > 0 && params_.total_weight == 0.0)
-      return ZeroWeightError(*params_.spec, FailedAt(0));
-    size_t divisible = size_;  // rows before the first whose weights add up to 0
-    if (a.op == Op::kCoordinateMean) {
-      divisible = 0;
-      while (divisible < size_ && KeyWeight(divisible) != 0.0) ++divisible;
+    if (HasOneDivisor(*params_.spec) && size_ > 0 && Divisor(0) == 0.0) return ZeroWeightError(*params_.spec);
+    if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) {
+      DropRows([this](size_t i) { return KeyWeight(i) == 0.0; }, rows.accs.data(), columns_);
     }
     values_.resize(size_ * row_bytes_);
-    if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers(divisible));
-    if (divisible < size_) return ZeroWeightError(*params_.spec, FailedAt(divisible));
+    if constexpr (kInteger) RETURN_IF_ERROR(FinishIntegers());
     if constexpr (kModular) {
       FinishModular();
     } else if constexpr (!kInteger) {
       FinishFloats();
     }
-    if (a.prune_zeros || a.min_contributors > 1) DropRows();
+    if (a.prune_zeros || a.min_contributors > 1) {
+      const auto is_dropped = [&](size_t i) {
+        return (a.min_contributors > 1 && rows_->counts[i] < a.min_contributors) ||
+               (a.prune_zeros && columns_ > 0 && IsZeroRow(i));
+      };
+      DropRows(is_dropped, values_.data(), row_bytes_);
+    }
     return absl::OkStatus();
   }
 
@@ -189,10 +191,10 @@ class RowFinisher {
     RoundTo(dtype_, floats, n, values_.data());
   }
 
-  // Finishes the first `num_rows` rows of integers. Means are rounded to int64 unless the result dtype is a float.
+  // Finishes rows of integers. Means are rounded to int64 unless the result dtype is a float.
   // Errors: OUT_OF_RANGE for a sum or mean that does not fit int64.
-  absl::Status FinishIntegers(size_t num_rows) {
-    const size_t n = num_rows * columns_;
+  absl::Status FinishIntegers() {
+    const size_t n = size_ * columns_;
     const bool to_float = IsFloat(dtype_);
     if (to_float) floats_.resize(n);
     auto* const integers = reinterpret_cast<int64_t*>(values_.data());
@@ -225,24 +227,22 @@ class RowFinisher {
     return row[0] == std::byte{0} && std::memcmp(row, row + 1, row_bytes_ - 1) == 0;
   }
 
-  // Drops rows with too few contributors and zero rows, as the spec says; moves the others to the front.
-  void DropRows() {
-    const AggregationSpec& a = params_.spec->aggregation;
+  // Drops the rows for which `is_dropped` is true, and moves the others to the front. `values`: those of the rows,
+  // `row_size` of each: folded, or finished.
+  template <typename IsDropped, typename Value>
+  void DropRows(const IsDropped& is_dropped, Value* values, size_t row_size) {
     size_t kept = 0;
     for (size_t i = 0; i < size_; ++i) {
-      if (a.min_contributors > 1 && rows_->counts[i] < a.min_contributors) continue;
-      if (a.prune_zeros && columns_ > 0 && IsZeroRow(i)) continue;
-      MoveRow(i, kept++);
+      if (is_dropped(i)) continue;
+      if (i != kept) {
+        rows_->keys[kept] = rows_->keys[i];
+        if (params_.shape.counts) rows_->counts[kept] = rows_->counts[i];
+        if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[kept] = rows_->weights[i];
+        std::copy_n(values + i * row_size, row_size, values + kept * row_size);
+      }
+      ++kept;
     }
     size_ = kept;
-  }
-
-  void MoveRow(size_t from, size_t to) {
-    if (from == to) return;
-    rows_->keys[to] = rows_->keys[from];
-    if (params_.shape.counts) rows_->counts[to] = rows_->counts[from];
-    if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[to] = rows_->weights[from];
-    std::copy_n(values_.data() + from * row_bytes_, row_bytes_, values_.data() + to * row_bytes_);
   }
 
   FailedRow FailedAt(size_t row) const { return {rows_->keys[row], params_.shape.counts ? rows_->counts[row] : 0}; }

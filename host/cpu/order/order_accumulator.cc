@@ -22,6 +22,7 @@
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/update_list.h"
+#include "host/merge_errors.h"
 #include "host/result.h"
 #include "host/unfinished_rows.h"
 
@@ -93,6 +94,11 @@ class OrderAccumulator : public Accumulator {
       if (update == nullptr) continue;
       input.updates.push_back(update);
       if (params.by_weight) params.position.push_back(static_cast<uint32_t>(place));
+    }
+    // Of a dense tensor, no key would be left, and a result of fill would be taken for one.
+    if (params.by_weight && spec_.layout == Layout::kDense && !params.weights.empty() &&
+        std::all_of(params.weights.begin(), params.weights.end(), [](double weight) { return weight == 0.0; })) {
+      return ZeroWeightError(spec_);
     }
     if (IsSignedInteger(spec_.dtype)) {
       return IsFloat(params.dtype) ? FinishAs<int64_t, double>(input, params)

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/merge/block_merger.h"
 #include "host/cpu/merge/blocks.h"
@@ -23,8 +24,9 @@
 namespace sparseagg::cpu {
 
 // Merger of blocks (as BlockMerger), owned by one thread of a merge: gathers the entries of each key, and evaluates the
-// statistic of each of its columns. Rows of hidden keys (StatisticParams::Hides) hold zeros; the sink drops them. Call
-// MergeBlock for blocks in ascending order. Unusable after an error; discard it. Not thread-safe.
+// statistic of each of its columns. Rows of hidden keys (StatisticParams::Hides) hold zeros; the sink drops them. Keys
+// whose votes have no weight get no row. Call MergeBlock for blocks in ascending order. Unusable after an error;
+// discard it. Not thread-safe.
 template <typename Key, typename T, typename Out>
 class OrderMerger {
  public:
@@ -83,11 +85,29 @@ class OrderMerger {
     std::copy_n(entries_.keys(), n, rows_.keys.data());
     if (shape_.counts) std::copy_n(entries_.counts(), n, rows_.counts.data());
     if (shape_.key_weights != KeyWeights::kNone) SumWeights();
-    const auto failure = statistics_.Evaluate(entries_, rows_.accs.data());
-    if (failure.error == LaneError::kNone) return absl::OkStatus();
-    const FailedRow row = {entries_.key(failure.key), entries_.count(failure.key)};
-    return failure.error == LaneError::kZeroWeight ? ZeroWeightError(*input_.spec, row)
-                                                   : OverflowError(*input_.spec, row, 0);
+    if (const auto overflow = statistics_.Evaluate(entries_, rows_.accs.data()); overflow.has_value()) {
+      return OverflowError(*input_.spec, {entries_.key(*overflow), entries_.count(*overflow)}, 0);
+    }
+    DropWeightless();
+    return absl::OkStatus();
+  }
+
+  void DropWeightless() {
+    absl::Span<const size_t> dropped = statistics_.weightless();
+    if (dropped.empty()) return;
+    size_t kept = 0;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!dropped.empty() && dropped.front() == i) {
+        while (!dropped.empty() && dropped.front() == i) dropped.remove_prefix(1);
+        continue;
+      }
+      rows_.keys[kept] = rows_.keys[i];
+      if (shape_.counts) rows_.counts[kept] = rows_.counts[i];
+      if (shape_.key_weights != KeyWeights::kNone) rows_.weights[kept] = rows_.weights[i];
+      std::copy_n(rows_.accs.data() + i * shape_.columns, shape_.columns, rows_.accs.data() + kept * shape_.columns);
+      ++kept;
+    }
+    rows_.resize(kept, shape_);
   }
 
   // Sums the weights of each key's contributors, in canonical order.

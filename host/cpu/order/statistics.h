@@ -6,7 +6,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "host/cpu/order/entries.h"
@@ -21,21 +23,23 @@ namespace sparseagg::cpu {
 template <typename Key, typename T, typename Out>
 class Statistics {
  public:
-  // The first key without a statistic, and why.
-  struct Failure {
-    size_t key = 0;  // its index
-    LaneError error = LaneError::kNone;
-  };
-
   Statistics(const StatisticParams& params, size_t columns) : params_(params), columns_(columns), evaluator_(params) {}
 
-  // Writes the row of key i of `entries` to `out`, row i. Hidden keys get zeros. Rows are unspecified after a failure.
-  Failure Evaluate(Entries<Key, T>& entries, Out* out) {
-    failure_ = {};
+  // Writes the row of key i of `entries` to `out`, row i. Hidden keys get zeros; a key of weightless() any row. Rows
+  // are unspecified after an overflow. Returns: the index of the first key whose statistic overflows int64; nullopt:
+  // none.
+  std::optional<size_t> Evaluate(Entries<Key, T>& entries, Out* out) {
+    overflow_.reset();
+    weightless_.clear();
     for (const EntryGroup& group : entries.groups()) EvaluateGroup(entries, group, out);
     for (size_t i = entries.num_grouped(); i < entries.size(); ++i) EvaluateKey(entries, entries.by_count()[i], out);
-    return failure_;
+    std::sort(weightless_.begin(), weightless_.end());
+    return overflow_;
   }
+
+  // Returns: the indices of the keys whose votes in a column have no weight, so that they have no statistic, of the
+  // last Evaluate; ascending, with repeats.
+  absl::Span<const size_t> weightless() const { return weightless_; }
 
  private:
   bool HasKernel() const {
@@ -114,7 +118,7 @@ class Statistics {
         TrimmedSums(planes, weights, trim, sums, divisors);
         for (size_t lane = 0; lane < lanes; ++lane) {
           at(lane) = sums[lane] / divisors[lane];
-          if (divisors[lane] == 0.0) Fail(cell_of(lane).key, LaneError::kZeroWeight);
+          if (divisors[lane] == 0.0) weightless_.push_back(cell_of(lane).key);
         }
       }
       return;
@@ -139,18 +143,16 @@ class Statistics {
       return;
     }
     const LaneError error = evaluator_.Evaluate(entries.RowsOf(key), row);
-    if (error != LaneError::kNone) Fail(key, error);
-  }
-
-  void Fail(size_t key, LaneError error) {
-    if (failure_.error == LaneError::kNone || key < failure_.key) failure_ = {key, error};
+    if (error == LaneError::kZeroWeight) weightless_.push_back(key);
+    if (error == LaneError::kOverflow) overflow_ = std::min(key, overflow_.value_or(key));
   }
 
   const StatisticParams& params_;
   const size_t columns_;
   LaneEvaluator<T, Out> evaluator_;
   NetworkCache networks_;
-  Failure failure_;
+  std::optional<size_t> overflow_;
+  std::vector<size_t> weightless_;
 };
 
 }  // namespace sparseagg::cpu

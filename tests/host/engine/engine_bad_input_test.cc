@@ -145,39 +145,54 @@ TEST_P(BadInputContract, Weight_NegativeNotFiniteOrBeyondAllSums_IsRefused) {
   }
 }
 
-TEST_P(BadInputContract, ZeroTotalWeight_CoordinateMean_FailsNamingTheSmallestKey) {
+// One client without samples must not cost the others their round.
+TEST_P(BadInputContract, ZeroWeightAtAKey_CoordinateMean_LeavesTheKeyOut) {
   for (const DType dtype : {DType::kFloat32, DType::kInt32}) {
-    TensorSpec spec = MakeSpec(dtype, Op::kCoordinateMean);
-    spec.aggregation.weighting = Weighting::kByWeight;
-    const absl::Status status =
-        MergeStatus(spec, {Client(spec, "a", {1, 4711, 9999}, {1, 1, 1}, 0.0), Client(spec, "b", {1, 2}, {1, 1}, 1.0)});
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("tensor-name"), HasSubstr("4711"), Not(HasSubstr("9999"))));
+    for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+      for (const uint32_t width : {1, 3}) {
+        TensorSpec spec = MakeSpec(dtype, Op::kCoordinateMean, 10'000);
+        spec.row_width = width;
+        AggregationSpec& a = spec.aggregation;
+        a.weighting = Weighting::kByWeight;
+        a.numerics = numerics;
+        a.value_bound = a.weight_bound = 8.0;
+        a.max_submissions = 2;
+        a.return_counts = a.return_weights = true;
+        a.result_dtype = DType::kFloat64;
+        const auto client = [&](const char* id, std::vector<uint64_t> keys, std::vector<double> rows, double weight) {
+          std::vector<double> values;
+          for (const double value : rows) values.insert(values.end(), width, value);
+          return Client(spec, id, std::move(keys), values, weight);
+        };
+        const std::vector<RawSubmission> both = {client("a", {0, 1, 4711, 9999}, {1, 2, 3, 4}, 0.0),
+                                                 client("b", {1, 2}, {5, 6}, 2.0)};
+        const Result sparse = Merge(spec, both);
+        EXPECT_EQ(KeysOf(sparse), (std::vector<uint64_t>{1, 2}));
+        EXPECT_THAT(CountsOf(sparse), ElementsAre(2, 1));
+        EXPECT_THAT(WeightsOf(sparse), ElementsAre(2.0, 2.0));
+        EXPECT_EQ(FloatsOf(sparse).back(), 6.0);
+        a.result_layout = ResultLayout::kDense;
+        a.fill = 7.0;
+        const Result dense = Merge(spec, both);
+        const std::vector<double> values = FloatsOf(dense);
+        for (const size_t key : {0, 4711, 9999}) EXPECT_EQ(values[key * width], 7.0) << key;
+        EXPECT_EQ(values[width], 5.0);
+        EXPECT_EQ(CountsOf(dense)[0], 0u);
+        EXPECT_EQ(WeightsOf(dense)[0], 0.0);
+      }
+    }
   }
 }
 
-TEST_P(BadInputContract, ZeroTotalWeight_CoordinateMean_FailsBeforeMinContributors) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kCoordinateMean);
-  spec.aggregation.weighting = Weighting::kByWeight;
-  spec.aggregation.min_contributors = 2;
-  spec.aggregation.prune_zeros = true;
-  EXPECT_EQ(MergeStatus(spec, {Client(spec, "a", {5}, {0}, 0.0), Client(spec, "b", {6}, {1}, 1.0)}).code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
-// Whoever reads the error is not to learn of a key what the result would not say.
-TEST_P(BadInputContract, ZeroTotalWeight_KeyThatMinContributorsHides_IsNotNamed) {
-  for (const Op op : {Op::kMean, Op::kCoordinateMean}) {
-    TensorSpec spec = MakeSpec(DType::kFloat32, op);
+TEST_P(BadInputContract, ZeroTotalWeight_MeanOrDenseTensor_NamesTheTensorAndNoKey) {
+  for (const Op op : {Op::kMean, Op::kCoordinateMean, Op::kMedian}) {
+    TensorSpec spec = MakeSpec(DType::kFloat32, op, 2);
     spec.aggregation.weighting = Weighting::kByWeight;
-    spec.aggregation.min_contributors = 2;
-    const absl::Status hidden = MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0)});
-    EXPECT_EQ(hidden.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(hidden.message(), AllOf(HasSubstr("min_contributors 2"), Not(HasSubstr("4711"))));
-    const absl::Status shown =
-        MergeStatus(spec, {Client(spec, "a", {4711}, {1}, 0.0), Client(spec, "b", {4711}, {1}, 0.0)});
-    EXPECT_THAT(shown.message(), HasSubstr("key 4711"));
+    if (op != Op::kMean) spec.layout = Layout::kDense;
+    const absl::Status status = MergeStatus(spec, {Client(spec, "a", {0, 1}, {1, 2}, 0.0)});
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(), absl::StrCat("tensor 'tensor-name': the weights of all submissions add up to 0, so ",
+                                             "there is no ", Name(op)));
   }
 }
 

@@ -113,7 +113,7 @@ def test_round_whose_merge_fails_says_why(any_client):
     assert refusal(lambda: any_client.aggregate(updates, one("int64"))) == ("OutOfRangeError", text)
     unweighted = any_client.create_round(one(op="mean", weighting="by_weight"))
     unweighted.submit("a", UPDATE, 0.0)
-    text = "tensor 'v', key 1: the weights of all submissions add up to 0, so there is no mean"
+    text = "tensor 'v': the weights of all submissions add up to 0, so there is no mean"
     assert refusal(unweighted.finish) == ("RoundFailedError", f"rounds/ID failed: FAILED_PRECONDITION: {text}")
 
 

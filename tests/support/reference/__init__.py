@@ -10,7 +10,7 @@ from reference.clip import Clipped, clip
 from reference.differences import differences
 from reference.merge import MergedTensor, merge
 from reference.numbers import encode_values, round_to_dtype
-from reference.update import Update
+from reference.update import Update, multiplied, with_factor
 
 __all__ = [
     "Clipped",
@@ -22,5 +22,7 @@ __all__ = [
     "differences",
     "encode_values",
     "merge",
+    "multiplied",
     "round_to_dtype",
+    "with_factor",
 ]

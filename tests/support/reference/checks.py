@@ -88,7 +88,7 @@ def check_update(spec: RoundSpec, update: Update) -> None:
     num_tuples = 0
     for tensor in spec.tensors:
         how = spec.aggregation_of(tensor)
-        _check_weight(tensor, how, update.weight)
+        _check_weight(tensor, how, update.weight_in(tensor))
         keys, rows = columns(tensor, update)
         num_tuples += len(keys)
         if tensor.layout == "dense" and list(keys) != list(range(tensor.num_rows)):

@@ -67,8 +67,8 @@ def merge(spec: RoundSpec, updates: Mapping[str, Update], *, check: bool = True)
         check: apply ``check_spec`` and ``check_update`` before; they take as long as the merge.
 
     Raises:
-        OutOfRangeError: an integer total leaves int64. FailedPreconditionError: a weight to divide by is zero. Both
-            name tensor and smallest such key. FailedPreconditionError, too: there are no updates of a dense tensor.
+        OutOfRangeError: an integer total leaves int64; names tensor and smallest such key. FailedPreconditionError: the
+            weights of all submissions, by which a mean is divided, add up to 0; or a dense tensor has no updates.
     """
     if check:
         check_spec(spec)
@@ -94,7 +94,7 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
     no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
     total = no_weight
     for update, bounded in updates:
-        weight = _weight_term(spec, how, update)
+        weight = _weight_term(spec, tensor, how, update)
         total += weight
         if how.return_moments:
             _add_squares(tensor, how, update, bounded, moments)
@@ -119,6 +119,11 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         total_weight = float(len(updates))
     if how.mean_divisor == "fixed":
         total_weight = how.fixed_divisor or 0.0
+    no_total = total_weight if how.op == "mean" else _weight_value(spec, how, total)
+    if merged and no_total == 0.0 and (how.op == "mean" or (how.op == "coordinate_mean" and tensor.layout == "dense")):
+        raise FailedPreconditionError(f"tensor {tensor.name!r}: the weights of all submissions add up to 0")
+    if how.op == "coordinate_mean":  # a key whose contributors have no weight has no mean
+        merged = {key: at for key, at in merged.items() if at.weight != 0.0}
     rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
     return _select(tensor, how, merged, rows, shift if fixed else None, moments if how.return_moments else None)
 
@@ -128,7 +133,7 @@ def _add_squares(
 ) -> None:
     """Adds w·v² of one submission, v folded and within its bounds."""
     folded = bounded[tensor.name] if tensor.name in bounded else fold(tensor, update)
-    weight = (update.weight or 0.0) if how.weighting == "by_weight" else 1.0
+    weight = (update.weight_in(tensor) or 0.0) if how.weighting == "by_weight" else 1.0
     for key, row in folded.items():
         squares = [weight * (float(v) * float(v)) for v in row]
         moments[key] = [a + b for a, b in zip(moments.get(key, [0.0] * tensor.row_width), squares)]
@@ -136,6 +141,9 @@ def _add_squares(
 
 def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[tuple[Update, Bounded]]) -> MergedTensor:
     dtype = result_dtype(tensor, how)
+    has_weight = how.weighting == "uniform" or any(update.weight_in(tensor) for update, _ in updates)
+    if updates and tensor.layout == "dense" and not has_weight:
+        raise FailedPreconditionError(f"tensor {tensor.name!r}: the weights of all submissions add up to 0")
     merged: dict[int, _Key] = {}
     rows: dict[int, Row | None] = {}
     for key, at in order_keys(tensor, how, updates).items():
@@ -158,10 +166,10 @@ def _weight_shift(spec: RoundSpec, how: Aggregation) -> int:
     return 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.weight_bound or 1.0)
 
 
-def _weight_term(spec: RoundSpec, how: Aggregation, update: Update) -> Number:
+def _weight_term(spec: RoundSpec, tensor: TensorSpec, how: Aggregation, update: Update) -> Number:
     if how.weighting == "uniform":
         return 1.0
-    weight = update.weight or 0.0
+    weight = update.weight_in(tensor) or 0.0
     if sums_weights_fixed(how):
         return round(Fraction(weight) * Fraction(2) ** _weight_shift(spec, how))
     return weight
@@ -182,8 +190,6 @@ def _least(a: Number, b: Number) -> Number:
 def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: float, shift: int) -> Row | None:
     """The row at one key, rounded to the result's dtype."""
     divisor = {"mean": total, "coordinate_mean": at.weight}.get(how.op)
-    if divisor == 0.0:
-        raise FailedPreconditionError(f"tensor {tensor.name!r}: the weights at key {key} add up to zero")
     if at.row is None:
         return None
     dtype = result_dtype(tensor, how)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from sparseagg._internal.spec.round_spec import Aggregation, TensorSpec
-from sparseagg.errors import FailedPreconditionError, OutOfRangeError
+from sparseagg.errors import OutOfRangeError
 
 from reference.numbers import Number, Row, check_int64
 from reference.update import Update, fold, is_float
@@ -31,7 +31,7 @@ class _Vote:
 class OrderKey:
     """A key's row, exact or in float64, with its number of contributors and their weights.
 
-    ``row`` is None where trimming leaves no value, so that the key is hidden.
+    ``row`` is None where trimming leaves no value, or the votes have no weight, so that the key is hidden.
     """
 
     row: Row | None
@@ -66,7 +66,7 @@ def order_keys(
     """
     folded = [bounded[tensor.name] if tensor.name in bounded else fold(tensor, update) for update, bounded in updates]
     by_weight = how.weighting == "by_weight"
-    weights: list[Number] = [(update.weight or 0.0) if by_weight else 1.0 for update, _ in updates]
+    weights: list[Number] = [(update.weight_in(tensor) or 0.0) if by_weight else 1.0 for update, _ in updates]
     return {key: _at_key(tensor, how, key, folded, weights) for key in sorted(set().union(*folded))}
 
 
@@ -90,8 +90,10 @@ def _at_key(
         votes = [_Vote(rows[i][column] + 0, weights[client]) for i, client in enumerate(voters)]  # −0 + 0 = +0
         try:
             row.append(rule(tensor, how, key, votes))
+        except _NoWeight:  # in one column; it hides the key, also where another column overflows
+            return OrderKey(None, len(present), weight)
         except OutOfRangeError as error:
-            overflow = error  # a zero weight in another column comes first
+            overflow = error
     if overflow is not None:
         raise overflow
     return OrderKey(row, len(present), weight)
@@ -106,8 +108,8 @@ def _has_nan(votes: Sequence[_Vote]) -> bool:
     return any(vote.value != vote.value for vote in votes)
 
 
-def _no_weight(tensor: TensorSpec, key: int) -> FailedPreconditionError:
-    return FailedPreconditionError(f"tensor {tensor.name!r}: the weights at key {key} add up to zero")
+class _NoWeight(Exception):
+    """The votes have no weight, so that the key has no statistic."""
 
 
 def _middle(a: Number, b: Number) -> Any:
@@ -126,7 +128,7 @@ def _weighted_quantile(q: float, tensor: TensorSpec, how: Aggregation, key: int,
     for vote in order:
         total += vote.weight
     if total == 0.0:
-        raise _no_weight(tensor, key)
+        raise _NoWeight
     if _has_nan(votes):
         return math.nan
     target = q * total
@@ -179,10 +181,10 @@ def _trimmed_mean(tensor: TensorSpec, how: Aggregation, key: int, votes: Sequenc
             total += (vote.weight if is_float(tensor) else int(vote.weight)) * vote.value
             divisor += vote.weight
     if divisor == 0.0 and not has_nan:
-        raise _no_weight(tensor, key)
+        raise _NoWeight
     if has_nan:
         if all(vote.weight == 0 for vote in votes):
-            raise _no_weight(tensor, key)
+            raise _NoWeight
         return math.nan
     check_int64(tensor, key, [total])
     return float(total) / divisor

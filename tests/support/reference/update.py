@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg._internal.spec.round_spec import Aggregation, TensorSpec
+from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSpec
 
 from reference.numbers import Number, Row
 
@@ -16,10 +16,12 @@ __all__ = [
     "fold",
     "is_float",
     "is_mean",
+    "multiplied",
     "result_dtype",
     "sums_fixed",
     "sums_weights_fixed",
     "terms",
+    "with_factor",
 ]
 
 
@@ -30,11 +32,37 @@ class Update:
     Attributes:
         tensors: by name: (keys, rows). Keys are integers, or None for all of them in order. Rows have ``row_width``
             numbers each (Python's, or one numpy array); None: no values (union).
-        weight: of the submission.
+        weight: of the submission; or its weight in each tensor, by name, as ``multiplied`` makes them.
     """
 
     tensors: Mapping[str, tuple[Any, Any]]
-    weight: float | None = None
+    weight: float | Mapping[str, float] | None = None
+
+    def weight_in(self, tensor: TensorSpec) -> float | None:
+        """The submission's weight in one tensor."""
+        return self.weight[tensor.name] if isinstance(self.weight, Mapping) else self.weight
+
+
+def multiplied(spec: RoundSpec, *, in_stream: bool) -> RoundSpec:
+    """The spec of a round whose submissions have factors: a close with them, or a version of a stream."""
+    tensors = []
+    for tensor in spec.tensors:
+        how = spec.aggregation_of(tensor)
+        bound = 1.0 if in_stream and how.weighting == "uniform" and how.numerics == "fixed_point" else None
+        own: dict[str, Any] = {"weighting": "by_weight", "weight_bound": bound or tensor.weight_bound}
+        tensors.append(dataclasses.replace(tensor, **own))
+    return dataclasses.replace(spec, tensors=tuple(tensors))
+
+
+def with_factor(spec: RoundSpec, update: Update, factor: float) -> Update:
+    """The update with its weight in each tensor of ``spec``, which is not ``multiplied`` yet."""
+    weights = {
+        tensor.name: (update.weight_in(tensor) or 0.0) * factor
+        if spec.aggregation_of(tensor).weighting == "by_weight"
+        else factor
+        for tensor in spec.tensors
+    }
+    return dataclasses.replace(update, weight=weights)
 
 
 def is_float(tensor: TensorSpec) -> bool:
@@ -93,7 +121,7 @@ def terms(
         return {key: [] for key in columns(tensor, update)[0]}
     folded = fold(tensor, update) if bounded is None else bounded
     if how.weighting == "by_weight" and how.op not in ("min", "max", "median", "quantile"):
-        weight: Number = update.weight or 0.0
+        weight: Number = update.weight_in(tensor) or 0.0
         if not is_float(tensor):
             weight = int(weight)
         return {key: [weight * v for v in row] for key, row in folded.items()}

@@ -14,6 +14,7 @@ from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.spec.unused import ORDER_OPS
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
 from sparseagg.cluster.on_all import on_all, seconds_left
@@ -79,6 +80,7 @@ class RangeMerge:
         if total == 0:
             result_of_nothing(self._name, self._spec)
             return infos, {} if store is None else {tensor.name: [] for tensor in self._spec.tensors}
+        self._check_weights(only)
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
@@ -107,6 +109,21 @@ class RangeMerge:
         parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
         return infos, parts
+
+    def _check_weights(self, only: frozenset[str] | None) -> None:
+        """Fails where nobody has a weight, so that a dense tensor would have no key left; as one server does."""
+        for tensor in self._spec.tensors:
+            how = self._spec.aggregation_of(tensor)
+            divides = how.op == "coordinate_mean" or how.op in ORDER_OPS
+            if tensor.layout != "dense" or how.weighting != "by_weight" or not divides:
+                continue
+            listed = [each for part in on_all(self._rounds, Round.submissions) for each in part]
+            if not any(each.weight for each in listed if only is None or each.client_id in only):
+                text = f"the weights of all submissions add up to 0, so there is no {how.op}"
+                raise RoundFailedError(
+                    f"{self._name} failed: FAILED_PRECONDITION: tensor {tensor.name!r}: {text}", "failed"
+                )
+            return
 
     def _check_homes(self) -> None:
         homes: dict[str, int] = {}
