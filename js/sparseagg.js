@@ -650,7 +650,9 @@ export async function verifyReceipt(receipt, envelope, publicKeys) {
   }
   const promise = new TextDecoder().decode(decodeBase64(receipt.promise));
   const promised = await openEnvelope(promise, "application/vnd.sparseagg.promise+json", keys, "receipt");
-  const rounds = [predicate, ...(predicate.homes ?? []).map((home) => ({ ...predicate, ...home }))];
+  if (receipt.round !== promised.round) throw unverified("receipt: it names another round than its promise");
+  const rounds = [predicate];
+  for (const { specSha256, createTime } of predicate.homes ?? []) rounds.push({ ...predicate, specSha256, createTime });
   const differs = (round) => ["round", "tenant", "specSha256", "createTime"].find((name) => promised[name] !== round[name]);
   if (rounds.every(differs)) throw unverified(`receipt: it is of another round: ${differs(predicate)} differs`);
   let node = await sha256([0], decodeBase64(receipt.leaf));

@@ -78,6 +78,7 @@ test("a receipt is verified, and a changed one refused", { skip: !globalThis.cry
   await refused({ ...good, path: [...good.path, good.path[0]] }, /not in the certificate's tree/);
   await refused({ ...good, leafIndex: "11" }, /not in the certificate's tree/);
   await refused({ ...good, treeSize: "6" }, /its tree has 6 leaves/);
+  await refused({ ...good, round: "rounds/other" }, /names another round/);
   await refused(promise, /no proof of inclusion/);
   await refused(withdrawn, /was withdrawn/);
   await refused(good, /no signature of a trusted key/, other);

@@ -1,11 +1,13 @@
 #include "python/engine/inputs.h"
 
 #include <pthread.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "python/engine/device_arrays.h"
 
@@ -254,7 +256,11 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
 
 void InputReader::ReadConverted(const py::object& converted, Builder& builder) const {
   const auto [pieces, weight] = converted.cast<std::pair<py::list, py::object>>();
-  if (!weight.is_none()) builder.submission.weight = weight.cast<double>();
+  if (py::isinstance<py::list>(weight)) {
+    builder.submission.tensor_weights = weight.cast<std::vector<double>>();
+  } else if (!weight.is_none()) {
+    builder.submission.weight = weight.cast<double>();
+  }
   for (const py::handle piece : pieces) {
     const auto [tensor, keys, values, num_keys] = piece.cast<std::tuple<size_t, py::object, py::object, uint64_t>>();
     if (py::isinstance<DeviceArray>(keys) || py::isinstance<DeviceArray>(values)) {

@@ -46,8 +46,9 @@ InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const pybind
 //
 // Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits) are
 // borrowed, and referenced until the engine releases them. All other updates go through `convert`, a callable of the
-// Python package: (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys), weight | None). It
-// returns arrays in wire form, or raises. Keys and values may also both be DeviceArrays, of Aggregator.borrow.
+// Python package: (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys), weight | None). The
+// weight may be a list with one for each tensor (Submission::tensor_weights). It returns arrays in wire form, or
+// raises. Keys and values may also both be DeviceArrays, of Aggregator.borrow.
 class InputReader {
  public:
   explicit InputReader(absl::Span<const TensorSpec> tensors);

@@ -182,7 +182,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, const std::sh
   if (limits_.max_bytes_per_submission != 0 && out.size.num_bytes > limits_.max_bytes_per_submission) {
     return exhausted("max_bytes_per_submission", out.size.num_bytes, limits_.max_bytes_per_submission);
   }
-  const double weight = submission.weight.value_or(1.0);
+  const std::vector<double>& weights = submission.tensor_weights;
   std::vector<ValidatedUpdate> updates;
   updates.reserve(tensors_.size());
   const auto* next = submission.tensors.data();
@@ -190,6 +190,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, const std::sh
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
+    const double weight = weights.empty() ? submission.weight.value_or(1.0) : weights[t];
     ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight, arena));
     updates.push_back(std::move(update));
   }
@@ -200,6 +201,7 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, const std::sh
 
 absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
   RETURN_IF_ERROR(CheckId(submission.client_id, "client_id"));
+  if (!submission.tensor_weights.empty()) return absl::OkStatus();  // each update's own is checked with it
   bool is_weighted = false;
   for (const TensorSpec& spec : tensors_) {
     const bool by_weight = spec.aggregation.weighting == Weighting::kByWeight;

@@ -35,6 +35,9 @@ struct InputTensor {
 struct Submission {
   std::string client_id;
   std::optional<double> weight;
+  // Of a submission that a server has counted: its weight in each tensor, as the server used it. Replaces `weight`, and
+  // the check that a weight has an effect, which is for callers. Empty: `weight` counts.
+  std::vector<double> tensor_weights;
   std::vector<InputTensor> tensors;  // ascending by index; a missing tensor gets an empty update
   // Keep the caller's arrays alive; released on any thread, without the GIL. `owner` keeps the values, until the engine
   // no longer needs them. `key_owner` keeps the keys, until the round has added its copy of them.

@@ -60,7 +60,7 @@ class RawDeviceResult(TypedDict):
     plan: str
 
 Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | None, DeviceArray | None, int]
-Convert = Callable[[str, Any], tuple[list[Piece], float | None]]
+Convert = Callable[[str, Any], tuple[list[Piece], float | list[float] | None]]
 
 def describe() -> str: ...
 def force_simd(target: str) -> None: ...

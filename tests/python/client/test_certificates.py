@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +17,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.certificates import cbor
+from sparseagg._internal.certificates.content import content_digest
 from sparseagg._internal.commands.cli import main
+from sparseagg._internal.wire.decode import decode_keys
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(
@@ -170,8 +175,6 @@ def test_certificate_of_another_key_is_refused(certified, keys):
 
 
 def test_changed_receipts_are_refused(certified):
-    import dataclasses
-
     certificate, pem, receipts, _ = certified
     good = receipts["a"]
 
@@ -182,6 +185,7 @@ def test_changed_receipts_are_refused(certified):
     leaf[-1] ^= 1
     refused("the promise is for another leaf", leaf=bytes(leaf))
     refused("it names client 'b'", client_id="b")
+    refused("it names 'rounds/r2', and its promise 'rounds/r1'", round="rounds/r2")
     refused("no proof of inclusion", leaf_index=None)
     refused("gives another root", leaf_index=1)
     refused("its tree has 6 leaves", tree_size=6)
@@ -271,6 +275,12 @@ def test_exchanged_result_is_refused(certified, tmp_path):
     arrays["emb.values"].view(np.uint32)[0, 0] ^= 1
     np.savez(changed / "result.npz", **arrays)
     _refused("stored result is not the certified one: array 'emb.values' differs", certificate, pem, bundle=changed)
+    arrays["emb.values"].view(np.uint32)[0, 0] ^= 1
+    arrays["emb.values"] = arrays["emb.values"].reshape(-1, 2)
+    np.savez(changed / "result.npz", **arrays)
+    _refused("stored result is not the certified one: array 'emb.values' differs", certificate, pem, bundle=changed)
+    (changed / "result.npz").write_bytes(b"PK\3\4")
+    _refused("result.npz cannot be read", certificate, pem, bundle=changed)
 
 
 def _signed(statement, keys):
@@ -322,6 +332,183 @@ def test_lies_of_the_server_are_found(certified, keys, tmp_path):
     _refused("specSha256", lie(lambda statement: statement["predicate"].update(specSha256="0" * 64)), pem)
     _refused("the statement is malformed", lie(lambda statement: statement["subject"].pop(0)), pem)
     _refused("no in-toto statement", lie(lambda statement: statement.update(_type="x")), pem)
+
+
+def _certified_again(bundle, folder, keys, *, edit=None, change=None):
+    """A bundle with other submissions or another statement, as a server would certify that, with its certificate.
+
+    edit(number, update, leaf): changes an ``UpdateChunk`` and the fields of its leaf. change(statement).
+    """
+    chunks = _chunks(bundle)
+    for number, chunk in enumerate(chunks):
+        update, leaf = pb.UpdateChunk.FromString(chunk.chunk), cbor.decode(chunk.leaf)
+        if edit is not None:
+            edit(number, update, leaf)
+        chunk.client_id, chunk.submission_id = leaf[1], leaf[2]
+        chunk.chunk, chunk.leaf = update.SerializeToString(), cbor.encode(leaf)
+    folder = _with_chunks(bundle, folder, chunks)
+    statement = sa.Certificate((bundle / "certificate.json").read_bytes()).statement
+    root = _independent_root([chunk.leaf for chunk in chunks])
+    statement["subject"][0]["digest"]["sha256"] = root.hex()
+    if change is not None:
+        change(statement)
+    (folder / "certificate.json").write_bytes(_signed(statement, keys))
+    return (folder / "certificate.json").read_bytes(), folder
+
+
+def _set_spec(statement, data):
+    predicate = statement["predicate"]
+    predicate.update(spec=base64.b64encode(data).decode(), specSha256=hashlib.sha256(data).hexdigest())
+
+
+def test_tensors_of_other_weightings_are_computed_again(certifying, keys, tmp_path):
+    """As docs/numerics.md says of multiplied weights."""
+    tensors = [
+        sa.TensorSpec(name, "float64", num_rows=9, weighting=weighting)
+        for name, weighting in (("weighted", "by_weight"), ("uniform", "uniform"))
+    ]
+    spec = sa.RoundSpec(tensors, op="mean", certificate=True, allow_export=True)
+    with sa.Client(certifying().address) as client:
+        rnd = client.create_round(spec)
+        for name, value, weight in (("a", 10.0, 2.0), ("b", 20.0, 5.0)):
+            rnd.submit(name, {each.name: ([1], [value]) for each in tensors}, weight)
+        rnd.seal()
+        rnd.finish(client_weights={"a": 0.5, "b": 2.0})
+        rnd.export(tmp_path / "bundle")
+        assert "computed again" in sa.certificates.verify(
+            rnd.certificate(), (keys / "certificate.pub").read_bytes(), bundle=tmp_path / "bundle"
+        )[-1]  # fmt: skip
+    again = sa.certificates.replay(tmp_path / "bundle")
+    assert again["weighted"].values.tolist() == [(1.0 * 10 + 10.0 * 20) / 11.0]
+    assert again["uniform"].values.tolist() == [(0.5 * 10 + 2.0 * 20) / 2.5]
+
+
+def test_weights_and_options_without_effect_do_not_hinder_an_audit(certifying, keys, tmp_path):
+    """They are refused to callers; what a server has counted is computed again nevertheless."""
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], certificate=True, allow_export=True)
+    with sa.Client(certifying().address) as client:
+        rnd = client.create_round(spec)
+        for name in ("a", "b"):
+            rnd.submit(name, ([1, 2], [1.0, 2.0]), 1.0)
+        rnd.finish()
+        rnd.export(tmp_path / "bundle")
+
+    def edit(number, update, leaf):
+        update.weight = leaf[3] = 3.0
+
+    def change(statement):
+        proto = spec.to_proto()
+        proto.aggregation.fill = 4.0
+        proto.aggregation.trim_count = 1
+        _set_spec(statement, proto.SerializeToString())
+
+    envelope, folder = _certified_again(tmp_path / "bundle", tmp_path / "odd", keys, edit=edit, change=change)
+    pem = (keys / "certificate.pub").read_bytes()
+    assert "computed again" in sa.certificates.verify(envelope, pem, bundle=folder)[-1]
+    assert sa.certificates.replay(folder)["v"].values.tolist() == [2.0, 4.0]
+
+
+def test_statements_that_no_server_makes_are_refused(certified, keys, tmp_path):
+    _, pem, _, bundle = certified
+    folders = (tmp_path / f"odd{number}" for number in range(100))
+
+    def refused(match, edit=None, change=None):
+        envelope, folder = _certified_again(bundle, next(folders), keys, edit=edit, change=change)
+        _refused(match, envelope, pem, bundle=folder)
+
+    def other_content(number, update, leaf):
+        for piece in update.slices:
+            if piece.tensor == "hashed" and number == 2:
+                values = np.frombuffer(piece.values, np.int64) + 1
+                piece.values = values.tobytes()
+                leaf[7][2] = content_digest(decode_keys(piece, piece.keys, np.dtype("u8")), values)
+
+    refused("the result of tensor 'hashed', computed again, has the digest", other_content)
+
+    def position(number, update, leaf):
+        leaf[1] = f"a\0{number:016x}"
+
+    refused("has a log position behind client 'a', but no stream's base version", position)
+
+    def some_of_a_stream(number, update, leaf):
+        if number == 0:
+            update.base_version = leaf[4] = 0
+
+    refused("some of the submissions are of a stream", some_of_a_stream)
+
+    def one_commit_twice(number, update, leaf):
+        position(number, update, leaf)
+        leaf[2] = "s"
+        update.base_version = leaf[4] = 0
+
+    refused("submission .* of client 'a', at log position 0000000000000001, is there twice", one_commit_twice)
+
+    def nan(number, update, leaf):
+        for piece in update.slices:
+            if piece.tensor == "emb" and number == 2:
+                values = np.full(len(piece.values) // 4, np.nan, np.float32)
+                piece.values = values.tobytes()
+                leaf[5][2] = content_digest(decode_keys(piece, piece.keys, np.dtype("u8")), values)
+
+    refused("cannot be computed again: client 'a': tensor 'emb'", nan)
+
+    def state(**fields):
+        return lambda statement: statement["predicate"].update(fields)
+
+    refused("its results are not those of a round that is FAILED", change=state(state="FAILED", stateReason="no"))
+    refused("no round is 'OPEN'", change=state(state="OPEN"))
+    refused("no round is 'DONE' with the reason 'why'", change=state(stateReason="why"))
+    refused("its results are not those", change=lambda statement: statement["subject"].pop())
+    refused("statement is malformed", change=state(numSubmissions=True))
+    refused("statement is malformed", change=state(clientWeightsSha256=1))
+    refused("statement is malformed", change=state(withdrawnSha256=[1]))
+    refused("statement is malformed", change=state(homes=[{"round": "rounds/r2"}]))
+    refused("the spec is malformed", change=lambda statement: _set_spec(statement, b"\xff"))
+    no_dtype = pb.RoundSpec(tensors=[pb.TensorSpec(name="v")]).SerializeToString()
+    refused("the spec is malformed", change=lambda statement: _set_spec(statement, no_dtype))
+
+
+def test_damage_is_answered_with_a_verification_error_only(certified, keys, tmp_path):
+    certificate, pem, receipts, bundle = certified
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+
+    def damaged(data):
+        changed = bytearray(data)
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(0, len(changed)))
+            kind = rng.integers(0, 3)
+            if kind == 0:
+                changed[at] = int(rng.integers(0, 256))
+            elif kind == 1:
+                del changed[at : at + int(rng.integers(1, 9))]
+            else:
+                changed[at:at] = rng.bytes(int(rng.integers(1, 9)))
+            if not changed:
+                break
+        return bytes(changed)
+
+    copied = shutil.copytree(bundle, tmp_path / "damaged")
+    for number in range(200):
+        name = ("submissions.pb", "result.npz", "certificate.json")[number % 3]
+        (copied / name).write_bytes(damaged((bundle / name).read_bytes()))
+        with contextlib.suppress(sa.certificates.VerificationError):
+            sa.certificates.verify(certificate, pem, bundle=copied)
+        with contextlib.suppress(sa.certificates.VerificationError):
+            sa.certificates.replay(copied)
+        (copied / name).write_bytes((bundle / name).read_bytes())
+    for number in range(200):
+        receipt = receipts["a"]
+        changes = {"leaf": damaged(receipt.leaf)} if number % 2 else {"promise": damaged(receipt.promise)}
+        with contextlib.suppress(sa.certificates.VerificationError):
+            sa.certificates.verify(certificate, pem, receipt=dataclasses.replace(receipt, **changes))
+        # Whatever a server signs.
+        payload = damaged(json.dumps(certificate.statement).encode())
+        with contextlib.suppress(ValueError):
+            statement = json.loads(payload)
+            with contextlib.suppress(sa.certificates.VerificationError):
+                sa.certificates.verify(_signed(statement, keys), pem, receipt=receipts["a"], bundle=bundle)
 
 
 def test_restart_gives_the_same_certificate_and_proofs(start_server, certifying, keys):

@@ -11,9 +11,10 @@ import base64
 import dataclasses
 import os
 import pathlib
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import numpy.lib.format as npy
@@ -22,17 +23,23 @@ from google.protobuf.message import DecodeError
 from sparseagg._internal.certificates import cbor
 from sparseagg._internal.certificates.content import content_digest, wire_values
 from sparseagg._internal.certificates.envelope import VerificationError, payload_of
-from sparseagg._internal.local.aggregate import aggregate
+from sparseagg._internal.local.aggregator import Aggregator
+from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.wire.decode import decode_keys, decode_rows
-from sparseagg.errors import InvalidArgumentError
+from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 from sparseagg.v1 import aggregation_pb2 as pb
+
+if TYPE_CHECKING:
+    from sparseagg._engine import Piece
 
 __all__ = [
     "BundleWriter",
     "StoredSubmission",
+    "leaf_fields",
     "read_envelope",
     "read_result",
     "read_submissions",
@@ -85,11 +92,12 @@ def read_envelope(folder: Path) -> bytes:
 
 def read_result(folder: Path) -> dict[str, Array]:
     """Returns the arrays of the bundle's result, as of ``result_columns``."""
-    try:
-        with np.load(pathlib.Path(folder) / _RESULT, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, zipfile.BadZipFile, KeyError) as error:
-        raise VerificationError(f"bundle: {_RESULT} cannot be read: {error}") from error
+    with open(pathlib.Path(folder) / _RESULT, "rb") as data:
+        try:
+            with np.load(data, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except Exception as error:  # zipfile, zlib and numpy have many for files that are damaged
+            raise VerificationError(f"bundle: {_RESULT} cannot be read: {error!r}") from error
 
 
 def result_columns(result: Mapping[str, TensorResult]) -> dict[str, Array]:
@@ -125,10 +133,7 @@ class StoredSubmission:
 
     def made_leaf(self, spec: RoundSpec) -> bytes:
         """Returns the leaf that the content gives, with the salt of ``leaf``; ``VerificationError`` if it has none."""
-        try:
-            salt = cbor.decode(self.leaf)[0]
-        except (InvalidArgumentError, IndexError, TypeError):
-            raise VerificationError(f"bundle: the leaf of client {self.client_id!r} is malformed") from None
+        salt = leaf_fields(self.leaf, f"bundle: the leaf of client {self.client_id!r}")[0]
         weight = 1.0 if self.weight is None else self.weight
         tensors = []
         for tensor in spec.tensors:
@@ -141,10 +146,32 @@ class StoredSubmission:
         return {name: _as_update(spec.tensor(name), *columns) for name, columns in self.tensors.items()}
 
 
-def spec_of(statement: Mapping[str, Any]) -> tuple[bytes, RoundSpec]:
-    """Returns the bytes of a certificate's spec, and the spec."""
-    data = base64.b64decode(statement["predicate"]["spec"])
-    return data, RoundSpec.from_proto(pb.RoundSpec.FromString(data))
+def leaf_fields(leaf: bytes, what: str) -> list[Any]:
+    """Returns the fields of a leaf: salt, ids, weight, base version, and a list for each tensor.
+
+    Raises:
+        VerificationError: it is no leaf; the message begins with ``what``.
+    """
+    try:
+        fields = cbor.decode(leaf)
+    except InvalidArgumentError:
+        fields = None
+    kinds: list[Any] = [bytes, str, str, float, (int, type(None))]
+    if isinstance(fields, list) and len(fields) >= len(kinds) and all(map(isinstance, fields, kinds)):
+        client, zero, position = fields[1].partition("\0")
+        # Only a version of a stream, whose leaves have a base version, counts several commits of a client.
+        if not zero or (fields[4] is not None and re.fullmatch("[0-9a-f]{16}", position)):
+            return fields
+        raise VerificationError(f"{what} has a log position behind client {client!r}, but no stream's base version")
+    raise VerificationError(f"{what} is malformed")
+
+
+def spec_of(statement: Mapping[str, Any]) -> RoundSpec:
+    """Returns the spec of a certificate; ``VerificationError`` if it has none."""
+    try:
+        return RoundSpec.from_proto(pb.RoundSpec.FromString(base64.b64decode(statement["predicate"]["spec"])))
+    except (KeyError, TypeError, ValueError, DecodeError) as error:
+        raise VerificationError(f"certificate: the spec is malformed: {error}") from error
 
 
 def read_submissions(folder: Path, spec: RoundSpec) -> Iterator[StoredSubmission]:
@@ -166,42 +193,69 @@ def read_submissions(folder: Path, spec: RoundSpec) -> Iterator[StoredSubmission
 
 
 def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, device: str | None = None) -> Result:
-    """Computes the result of a bundle again, in this process. Checks nothing.
+    """Computes the result of a bundle again, in this process. Verifies nothing.
 
     Args:
         folder: the bundle.
         submissions: of the bundle; None: they are read.
         device: "cuda" or "cpu", as of ``aggregate``. No trace in the result.
+
+    Raises:
+        VerificationError: the bundle is malformed, or its submissions have no result by its spec.
+        EngineMissingError, UnavailableError: as of ``Aggregator``.
+        OSError: a file cannot be read.
     """
-    spec = spec_of(payload_of(read_envelope(folder), "certificate"))[1]
+    spec = spec_of(payload_of(read_envelope(folder), "certificate"))
     if submissions is None:
         submissions = list(read_submissions(folder, spec))
-    is_stale = any(None not in (each.base_version, each.client_weight) for each in submissions)
-    multiplies = is_stale or any(each.client_weight not in (None, 1.0) for each in submissions)
-    if multiplies:  # the bits of a round by weight whose clients have sent the products
-        spec = _by_weight(spec, is_stale)
     updates: dict[str, Any] = {}
-    for number, each in enumerate(submissions):
-        weight = each.weight
-        if multiplies:
-            weight = (1.0 if weight is None else weight) * (1.0 if each.client_weight is None else each.client_weight)
-        update = each.update(spec)
-        # In a version of a stream, a client may have several commits, whose ids have log positions behind a zero byte.
-        name = f"{number:020}" if "\0" in each.client_id else each.client_id
-        updates[name] = update if weight is None else (update, weight)
-    return aggregate(updates, spec, device=device)
+    try:
+        merged = _CountedRound(spec, submissions, device)
+        for number, each in enumerate(submissions):
+            # In a version of a stream, a client may have several commits, whose ids have positions behind a zero byte.
+            name = f"{number:020}" if "\0" in each.client_id else each.client_id
+            updates[name] = each.update(spec), merged.weights_of(each)
+        merged._add_all(updates, are_all=True)
+        return merged.finish()
+    except (EngineMissingError, UnavailableError):
+        raise
+    except SparseaggError as error:
+        raise VerificationError(f"bundle: its result cannot be computed again: {error}") from error
 
 
-def _by_weight(spec: RoundSpec, is_stale: bool) -> RoundSpec:
-    """Returns the spec with all tensors weighted. ``is_stale``: by the table of a stream, which has weights up to 1."""
-    proto = spec.to_proto()
-    proto.aggregation.weighting = pb.WEIGHTING_BY_WEIGHT
-    for tensor, wire in zip(spec.tensors, proto.tensors):
-        own = spec.aggregation_of(tensor)
-        if is_stale and own.weighting == "uniform" and own.numerics == "fixed_point":
-            wire.aggregation.weight_bound = 1.0
-        wire.aggregation.weighting = pb.WEIGHTING_UNSPECIFIED
-    return RoundSpec.from_proto(proto)
+class _CountedRound(Aggregator):
+    """A round whose submissions a server has counted: each tensor has its own weights, by docs/numerics.md.
+
+    What is checked for callers only, such as that weights and options have an effect, is not checked here: it would
+    make a round that the server has merged impossible to audit.
+    """
+
+    def __init__(self, spec: RoundSpec, submissions: Iterable[StoredSubmission], device: str | None) -> None:
+        factors = [(each.base_version is not None, each.client_weight) for each in submissions]
+        self._is_stale = any(is_commit and factor is not None for is_commit, factor in factors)
+        # A close whose factors are all 1 changes no weighting; a stream's table of other weights does in each version.
+        self._multiplies = self._is_stale or any(factor not in (None, 1.0) for _, factor in factors)
+        self._weightings = [spec.aggregation_of(tensor).weighting for tensor in spec.tensors]
+        super().__init__(spec, device=device)
+
+    def weights_of(self, submission: StoredSubmission) -> list[float]:
+        """Returns the weight of a submission in each tensor, in the order of the spec."""
+        sent = 1.0 if submission.weight is None else submission.weight
+        factor = submission.client_weight if self._multiplies and submission.client_weight is not None else 1.0
+        return [(sent if weighting == "by_weight" else 1.0) * factor for weighting in self._weightings]
+
+    def _fields(self, spec: RoundSpec) -> dict[str, Any]:
+        fields = engine_fields(spec, is_counted=True)
+        for tensor in fields["tensors"] if self._multiplies else ():
+            if self._is_stale and tensor["weighting"] == "uniform" and tensor["numerics"] == "fixed_point":
+                tensor["weight_bound"] = 1.0  # the largest weight of a stream's table
+            tensor["weighting"] = "by_weight"
+        return fields
+
+    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | list[float] | None]:
+        update, weights = update
+        with naming_client(client_id):
+            return self._pieces(update), weights
 
 
 def _read_chunks(path: pathlib.Path) -> Iterator[pb.ExportedChunk]:
@@ -242,7 +296,7 @@ def _submission(chunks: list[pb.ExportedChunk], spec: RoundSpec) -> StoredSubmis
             for piece in chunk.slices:
                 tensor = spec.tensor(piece.tensor)
                 parts.setdefault(piece.tensor, []).append(_decoded(piece, tensor, spec))
-        except (DecodeError, InvalidArgumentError) as error:
+        except (DecodeError, ValueError, KeyError, OverflowError, MemoryError) as error:
             raise VerificationError(f"bundle: chunk {number} of client {client!r} cannot be read: {error}") from error
     last = chunks[-1]
     return StoredSubmission(
@@ -260,7 +314,7 @@ def _decoded(piece: pb.TensorSlice, tensor: TensorSpec, spec: RoundSpec) -> tupl
     is_implicit = piece.key_encoding == pb.KEY_ENCODING_IMPLICIT
     if is_implicit and piece.num_keys == 0 and spec.aggregation_of(tensor).op != "union":
         piece.num_keys = _implicit_keys(piece, tensor)
-    keys = decode_keys(piece, piece.keys, np.dtype(f"u{tensor.key_bytes}"))
+    keys = decode_keys(piece, piece.keys, np.dtype("u8"))  # a narrower type would cut keys that are too large
     if spec.aggregation_of(tensor).op == "union":  # whose values are ignored
         return keys, None
     return keys, decode_rows(piece, piece.values, tensor.dtype, len(keys) * tensor.row_width)
@@ -283,10 +337,17 @@ def _joined(columns: list[tuple[Array, Array | None]]) -> tuple[Array, Array | N
 
 
 def _as_update(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
+    if tensor.layout == "dense":
+        if not np.array_equal(keys, np.arange(tensor.num_rows)):
+            raise VerificationError(
+                f"bundle: tensor {tensor.name!r} is dense, and a submission has not all of its rows"
+            )
+        if values is None:  # of a union; any will do
+            dtype = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
+            values = np.zeros(tensor.num_rows * tensor.row_width, dtype)
+        return values.reshape(tensor.shape or (tensor.num_rows, tensor.row_width))
     if values is None:
         return keys, None
-    if tensor.layout == "dense":
-        return values.reshape(tensor.shape or (tensor.num_rows, tensor.row_width))
     rows = values if tensor.row_width == 1 else values.reshape(len(keys), tensor.row_width)
     return keys, rows
 

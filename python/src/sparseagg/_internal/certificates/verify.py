@@ -19,13 +19,13 @@ from sparseagg._internal.certificates.envelope import (
     read_keys,
 )
 from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
-from sparseagg.errors import InvalidArgumentError
 from sparseagg.version import __version__
 
 __all__ = ["verify"]
 
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:sparseagg:round:v1"
 _OF_ROUND = ("round", "tenant", "specSha256", "createTime")  # what promise and certificate share
+_OF_HOME = ("specSha256", "createTime")  # of a cluster, where each server's round has its own
 _TEXTS = (*_OF_ROUND, "closeTime", "spec", "state", "stateReason", "engine", "version")
 
 
@@ -52,7 +52,7 @@ def verify(
         A line for each thing that was verified.
 
     Raises:
-        VerificationError: something does not fit; the message says which, and why.
+        VerificationError: something does not fit, or is malformed; the message says which, and why.
         InvalidArgumentError: ``trusted_keys`` has no key.
         UnimplementedError: the package ``cryptography`` is not installed, or this installation has no engine.
         OSError: a file of the bundle cannot be read.
@@ -83,11 +83,11 @@ def _checked_statement(statement: dict[str, Any]) -> dict[str, Any]:
         digests = [each["digest"]["sha256"] for each in statement["subject"]]
         complete = (
             all(isinstance(predicate[name], str) for name in _TEXTS)
-            and isinstance(predicate["numSubmissions"], int)
-            and "clientWeightsSha256" in predicate
+            and type(predicate["numSubmissions"]) is int
+            and isinstance(predicate["clientWeightsSha256"], (str, type(None)))
             and isinstance(predicate["withdrawnSha256"], list)
-            and all(isinstance(home, dict) and set(home) <= set(_OF_ROUND) for home in predicate.get("homes", []))
-            and all(isinstance(each, str) for each in (*names, *digests))
+            and all(_is_home(home) for home in predicate.get("homes", []))
+            and all(isinstance(each, str) for each in (*names, *digests, *predicate["withdrawnSha256"]))
             and names[:1] == ["submissions"]
             and len(set(names)) == len(names)
         )
@@ -98,13 +98,28 @@ def _checked_statement(statement: dict[str, Any]) -> dict[str, Any]:
         raise VerificationError("certificate: the statement is malformed")
     if hashlib.sha256(spec).hexdigest() != predicate["specSha256"]:
         raise VerificationError("certificate: specSha256 is not the digest of the spec")
+    state, reason = predicate["state"], predicate["stateReason"]
+    if state not in ("DONE", "FAILED") or (state == "FAILED") != bool(reason):
+        raise VerificationError(f"certificate: no round is {state!r} with the reason {reason!r}")
+    of_spec = {f"results/{tensor.name}" for tensor in bundles.spec_of(statement).tensors}
+    if set(names[1:]) != (of_spec if state == "DONE" else set()):
+        raise VerificationError(f"certificate: its results are not those of a round that is {state}, by its spec")
     return statement
+
+
+def _is_home(home: Any) -> bool:
+    """Whether this names the round of a server of a cluster."""
+    return (
+        isinstance(home, dict) and set(home) == set(_OF_HOME) and all(isinstance(text, str) for text in home.values())
+    )
 
 
 def _verify_receipt(
     receipt: SubmissionReceipt, keys: dict[str, Any], predicate: Mapping[str, Any], root: str
 ) -> list[str]:
     promise = open_envelope(receipt.promise, PROMISE_TYPE, keys, "receipt")
+    if receipt.round != promise.get("round"):
+        raise VerificationError(f"receipt: it names {receipt.round!r}, and its promise {promise.get('round')!r}")
     rounds = [predicate, *({**predicate, **home} for home in predicate.get("homes", []))]
     if not any(all(promise.get(name) == each[name] for name in _OF_ROUND) for each in rounds):
         name = next(name for name in _OF_ROUND if promise.get(name) != predicate[name])
@@ -113,12 +128,8 @@ def _verify_receipt(
         )
     if promise.get("leafSha256") != tree.leaf_hash(receipt.leaf).hex():
         raise VerificationError("receipt: the promise is for another leaf than that of the receipt")
-    try:
-        fields = cbor.decode(receipt.leaf)
-        # In a version of a stream, the leaf's client id may have a log position behind a zero byte.
-        client, submission, base_version = fields[1].split("\0")[0], fields[2], fields[4]
-    except (InvalidArgumentError, IndexError, TypeError, AttributeError):
-        raise VerificationError("receipt: the leaf is malformed") from None
+    fields = bundles.leaf_fields(receipt.leaf, "receipt: the leaf")
+    client, submission, base_version = fields[1].partition("\0")[0], fields[2], fields[4]
     if client != receipt.client_id:
         raise VerificationError(f"receipt: it names client {receipt.client_id!r}, and its leaf client {client!r}")
     if receipt.leaf_index is None:
@@ -154,27 +165,23 @@ def _verify_bundle(
     predicate = statement["predicate"]
     if bundles.read_envelope(folder) != envelope:
         raise VerificationError("bundle: it has another certificate than the one that is verified")
-    _, spec = bundles.spec_of(statement)
+    spec = bundles.spec_of(statement)
     submissions = list(bundles.read_submissions(folder, spec))
-    for before, after in zip(submissions, submissions[1:]):
-        if before.client_id == after.client_id:
-            raise VerificationError(f"bundle: client {after.client_id!r} has two submissions")
-        if before.client_id.encode() > after.client_id.encode():
-            raise VerificationError(
-                f"bundle: the submissions are not in fold order: {after.client_id!r} comes after {before.client_id!r}"
-            )
+    _verify_order(submissions)
     if len(submissions) != predicate["numSubmissions"]:
         raise VerificationError(
             f"bundle: it has {len(submissions)} submissions, the certificate {predicate['numSubmissions']}"
         )
     leaves = [each.made_leaf(spec) for each in submissions]
+    is_version = bool(submissions) and submissions[0].base_version is not None
     for each, leaf in zip(submissions, leaves):
         if leaf != each.leaf:
             raise VerificationError(f"bundle: {_difference(each.client_id, leaf, each.leaf)}")
     if tree.root_of(leaves).hex() != subjects["submissions"]:
         raise VerificationError("bundle: the tree of its submissions has another root than the certificate's")
     _verify_weights(submissions, predicate["clientWeightsSha256"])
-    lines = [f"bundle: its {len(submissions)} submissions are those of the certificate, in fold order"]
+    of_stream = "commits to a stream" if is_version else "submissions"
+    lines = [f"bundle: its {len(submissions)} {of_stream} are those of the certificate, in fold order"]
     if predicate["state"] != "DONE":
         return lines
     if predicate["version"] != __version__ and not any_version:
@@ -185,10 +192,33 @@ def _verify_bundle(
     return lines + _verify_result(folder, submissions, subjects, device)
 
 
+def _verify_order(submissions: list[bundles.StoredSubmission]) -> None:
+    """Verifies that nothing counts twice, and the order: of client ids, and of a client's commits in the log."""
+    for before, after in zip(submissions, submissions[1:]):
+        if before.client_id == after.client_id:
+            raise VerificationError(f"bundle: client {after.client_id!r} has two submissions")
+        if before.client_id.encode() > after.client_id.encode():
+            raise VerificationError(
+                f"bundle: the submissions are not in fold order: {after.client_id!r} comes after {before.client_id!r}"
+            )
+    if len({(each.base_version is None, "\0" in each.client_id) for each in submissions}) > 1:
+        raise VerificationError("bundle: some of the submissions are of a stream, and others are not")
+    commits: set[tuple[str, ...]] = set()
+    for each in submissions:
+        client, zero, position = each.client_id.partition("\0")
+        names = {("commit", client, each.submission_id), ("position", position)} if zero else set()
+        if not names.isdisjoint(commits):
+            raise VerificationError(
+                f"bundle: submission {each.submission_id!r} of client {client!r}, at log position {position}, is there "
+                "twice"
+            )
+        commits |= names
+
+
 def _difference(client: str, made: bytes, given: bytes) -> str:
     """Returns in what the leaf of a submission's content differs from the leaf that the bundle gives."""
     fields, others = cbor.decode(made), cbor.decode(given)
-    names = ["salt", "client id", "submission id", "weight", "base version"]
+    names = ["salt", "client id", "submission id", "weight", "base version"]  # as of leaf_fields
     for position, (mine, other) in enumerate(zip(fields, others)):
         if mine == other:
             continue
@@ -212,8 +242,6 @@ def _verify_result(
     device: str | None,
 ) -> list[str]:
     result = bundles.replay(folder, submissions=submissions, device=device)
-    if {f"results/{name}" for name in result} != set(subjects) - {"submissions"}:
-        raise VerificationError("certificate: its results are not those of the spec's tensors")
     for name, tensor in result.items():
         found = result_digest(tensor).hex()
         if found != subjects[f"results/{name}"]:
@@ -223,7 +251,7 @@ def _verify_result(
             )
     made, stored = bundles.result_columns(result), bundles.read_result(folder)
     for name in sorted(made.keys() | stored.keys()):
-        same = name in made and name in stored and made[name].dtype == stored[name].dtype
-        if not same or made[name].tobytes() != stored[name].tobytes():
+        columns = [array[name] for array in (made, stored) if name in array]
+        if len({(column.dtype, column.shape, column.tobytes()) for column in columns}) != 1 or len(columns) != 2:
             raise VerificationError(f"bundle: the stored result is not the certified one: array {name!r} differs")
     return [f"bundle: computed again, the results have the certified bits: {', '.join(result)}"]

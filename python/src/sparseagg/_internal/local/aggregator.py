@@ -107,7 +107,7 @@ class Aggregator:
         if memory_limit is not None:
             what = "memory_limit must be a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
-        fields = engine_fields(spec)
+        fields = self._fields(spec)
         self.spec = spec.with_options()  # with table_columns of its own
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
@@ -126,6 +126,9 @@ class Aggregator:
     def __repr__(self) -> str:
         names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
         return f"Aggregator({names})"
+
+    def _fields(self, spec: RoundSpec) -> dict[str, Any]:
+        return engine_fields(spec)
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
@@ -352,7 +355,7 @@ class Aggregator:
         with naming_client(client_id):
             return self._pieces(update), None
 
-    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | None]:
+    def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | list[float] | None]:
         """The same for many updates, which may come with a weight."""
         with naming_client(client_id):
             update, weight = split_weight(update)

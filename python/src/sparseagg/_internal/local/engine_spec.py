@@ -54,8 +54,11 @@ def dense_bytes(spec: RoundSpec) -> str:
     return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
 
 
-def engine_fields(spec: RoundSpec) -> dict[str, Any]:
-    """Returns a round as the extension takes it; ``InvalidArgumentError`` names the field that makes no sense."""
+def engine_fields(spec: RoundSpec, *, is_counted: bool = False) -> dict[str, Any]:
+    """Returns a round as the extension takes it; ``InvalidArgumentError`` names the field that makes no sense.
+
+    ``is_counted``: the spec is of a round that a server has merged. It may have options without an effect.
+    """
     checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
     if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
         raise InvalidArgumentError(
@@ -65,7 +68,8 @@ def engine_fields(spec: RoundSpec) -> dict[str, Any]:
         raise InvalidArgumentError(
             "privacy refuses min_submissions: the state of the round would tell how many submissions there are"
         )
-    refuse_unused(spec)
+    if not is_counted:
+        refuse_unused(spec)
     limits = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
     return {
         "tensors": tensor_fields(spec),
