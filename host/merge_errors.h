@@ -15,8 +15,8 @@ struct FailedRow {
   uint64_t contributors = 0;  // of the key; needed only if min_contributors > 1
 };
 
-// Returns: whether a mean without weight at one key has none at all, so that the merge fails: all keys have one divisor.
-// Of a dense tensor, every submission lists every key.
+// Returns: whether a mean without weight at one key has none at all, so that the merge fails: all keys have one
+// divisor. Of a dense tensor, every submission lists every key.
 inline bool HasOneDivisor(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   return op == Op::kMean || (op == Op::kCoordinateMean && spec.layout == Layout::kDense);

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import reference
 import sparseagg as sa
+from random_rounds import order_options
 
 __all__ = ["random_order_round"]
 
@@ -44,13 +45,7 @@ def _rare_last(size: int) -> np.ndarray:
 def _random_spec(rng: np.random.Generator) -> sa.RoundSpec:
     op = str(rng.choice(["median", "median", "trimmed_mean", "trimmed_mean", "quantile"]))
     dtype = str(rng.choice(DTYPES))
-    options: dict[str, Any] = {"op": op, "absent": str(rng.choice(["skip", "skip", "zero"]))}
-    if op == "trimmed_mean" and rng.random() < 0.7:
-        options["trim_fraction"] = float(rng.choice([0.0, 0.1, 0.25, 0.3, 0.49999999999999994, rng.uniform(0, 0.5)]))
-    elif op == "trimmed_mean":
-        options["trim_count"] = int(rng.choice([0, 1, 2, 20]))
-    elif op == "quantile":
-        options["quantile"] = float(rng.choice([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, rng.uniform()]))
+    options: dict[str, Any] = {"op": op, **order_options(rng, op)}
     if rng.random() < 0.4:
         options["weighting"] = "by_weight"
     if rng.random() < 0.3:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,18 +10,25 @@ import numpy as np
 import reference
 import sparseagg as sa
 
-OPS = ["sum", "mean", "coordinate_mean", "union", "min", "max"]
+SUMS = ["sum", "mean", "coordinate_mean"]
+OPS = [*SUMS, "union", "min", "max"]
+ORDER_OPS = ["median", "trimmed_mean", "quantile"]
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 
 
-def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
+def random_tensor(rng: np.random.Generator, name: str, ops: Sequence[str] = OPS) -> sa.TensorSpec:
+    """``ops``: to choose from."""
     dtype = str(rng.choice([*FLOATS, "int32", "int64", "uint32", "uint64"]))
     num_rows = int(rng.choice([1, 7, 50, 2**32, 2**40, 0]))
-    options: dict[str, Any] = {"op": str(rng.choice(OPS)), "result_layout": "sparse"}
+    options: dict[str, Any] = {"op": str(rng.choice(ops)), "result_layout": "sparse"}
     if dtype.startswith("uint"):
         options.update(op=str(rng.choice(["sum", "union"])), weighting="uniform", modular=True)
-    elif options["op"] != "union" and rng.random() < 0.3:
-        options["result_dtype"] = str(rng.choice(["float32", "float64"]))
+    else:
+        if options["op"] != "union" and rng.random() < 0.3:
+            options["result_dtype"] = str(rng.choice(["float32", "float64"]))
+        if rng.random() < 0.5:
+            options["weighting"] = str(rng.choice(["uniform", "by_weight"]))
+        options.update(order_options(rng, options["op"]))
     if 0 < num_rows <= 50:
         options["result_layout"] = str(rng.choice(["sparse", "dense", "auto"]))
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
@@ -31,16 +39,39 @@ def random_tensor(rng: np.random.Generator, name: str) -> sa.TensorSpec:
     return sa.TensorSpec(name, dtype, num_rows=num_rows, row_width=int(rng.choice([1, 1, 2, 5])), **options)
 
 
-def random_spec(rng: np.random.Generator) -> sa.RoundSpec:
-    """Returns a spec without an option that nothing uses, which would be refused."""
-    tensors = [random_tensor(rng, f"tensor-{i}") for i in range(rng.integers(1, 4))]
+def order_options(rng: np.random.Generator, op: str) -> dict[str, Any]:
+    """Options of an order statistic; of other ops none."""
+    options: dict[str, Any] = {}
+    if op in ORDER_OPS:
+        options["absent"] = str(rng.choice(["skip", "skip", "zero"]))
+    if op == "trimmed_mean" and rng.random() < 0.7:
+        options["trim_fraction"] = float(rng.choice([0.0, 0.1, 0.25, 0.3, 0.49999999999999994, rng.uniform(0, 0.5)]))
+    elif op == "trimmed_mean":
+        options["trim_count"] = int(rng.choice([0, 1, 2, 20]))
+    elif op == "quantile":
+        options["quantile"] = float(rng.choice([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, rng.uniform()]))
+    return options
+
+
+def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS) -> sa.RoundSpec:
+    """Returns a spec without an option that nothing uses, which would be refused. ``ops``: to choose from."""
+    tensors = [random_tensor(rng, f"tensor-{i}", ops) for i in range(rng.integers(1, 4))]
     options: dict[str, Any] = {"weighting": str(rng.choice(["uniform", "by_weight"]))}
     if rng.random() < 0.4:
-        options["numerics"] = "fixed_point"
-        if any("float" in tensor.dtype and tensor.op in ("sum", "mean", "coordinate_mean") for tensor in tensors):
+        # Order statistics are canonical.
+        is_fixed = [tensor.op not in ORDER_OPS and rng.random() < 0.8 for tensor in tensors]
+        if any(is_fixed):
+            options["numerics"] = "fixed_point"
+        fixed = [tensor for tensor, is_one in zip(tensors, is_fixed) if is_one]
+        if any("float" in tensor.dtype and tensor.op in SUMS for tensor in fixed):
             options.update(value_bound=float(rng.choice([30.0, 5e4])), on_bound=str(rng.choice(["reject", "clip"])))
-        if is_weighted(tensors, **options):
+        if is_weighted(fixed, options["weighting"]):
             options["weight_bound"] = 8.0
+        if fixed:
+            tensors = [
+                tensor if is_one else dataclasses.replace(tensor, numerics="canonical")
+                for tensor, is_one in zip(tensors, is_fixed)
+            ]
     elif rng.random() < 0.3:
         options["on_nonfinite"] = "propagate"
     return sa.RoundSpec(
@@ -69,9 +100,15 @@ def random_updates(
 ) -> dict[str, tuple[Any, float]]:
     """Returns an update, with a weight below 8, of each client."""
     return {
-        f"client-{i}": (random_update(rng, spec, pools), weight_for(spec, float(rng.integers(least_weight, 8))))
+        f"client-{i}": (random_update(rng, spec, pools), random_weight(rng, spec, least_weight))
         for i in range(num_clients)
     }
+
+
+def random_weight(rng: np.random.Generator, spec: sa.RoundSpec, least: int = 0) -> float:
+    """Returns a weight below 8 that all tensors take: an integer if a tensor of integers is weighted."""
+    whole = any("int" in tensor.dtype and is_weighted([tensor], spec.weighting) for tensor in spec.tensors)
+    return weight_for(spec, float(rng.integers(least, 8) if whole or rng.random() < 0.5 else rng.uniform(least, 8)))
 
 
 def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> np.ndarray:

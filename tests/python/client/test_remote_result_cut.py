@@ -1,4 +1,4 @@
-"""Cuts of results and moments on a server: the reference's bits, over gRPC, JSON, in pages and after a restart."""
+"""Cuts of results and moments on a server: over gRPC, JSON, in pages and after a restart."""
 
 from __future__ import annotations
 
@@ -9,44 +9,9 @@ import urllib.request
 
 import numpy as np
 import pytest
-import reference
 import sparseagg as sa
-from random_cuts import with_random_cuts
-from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
-from reference import differences
 
 ROWS = 400
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_round_equals_the_reference(server, seed):
-    print("seed", seed)
-    rng = np.random.default_rng([20261131, seed])
-    spec = with_random_cuts(rng, random_spec(rng))
-    print(spec)
-    names = [f"client-{i}" for i in range(rng.integers(1, 7))]
-    pools = random_pools(rng, spec)
-    updates = {name: random_update(rng, spec, pools) for name in names}
-    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in names}
-    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
-    accepted = {
-        name: update
-        for name, update in expected.items()
-        if not error_of(lambda: reference.check_update(spec, update))  # noqa: B023
-    }
-    failure = error_of(lambda: reference.merge(spec, accepted))
-    with sa.Client(server.address, chunk_bytes=int(rng.integers(100, 2000))) as client:
-        opened = client.create_round(spec)
-        assert opened.info.spec == spec
-        for name in names:
-            refused = error_of(lambda: opened.submit(name, updates[name], weights[name]))  # noqa: B023
-            assert (refused is None) == (name in accepted), name
-        if failure is not None:
-            assert error_of(opened.finish) is sa.RoundFailedError
-            return
-        assert differences(spec, accepted, opened.finish()) == []
-        at_once = {name: (updates[name], weights[name]) for name in accepted}
-        assert differences(spec, accepted, client.aggregate(at_once, spec)) == []
 
 
 def cut_spec() -> sa.RoundSpec:
