@@ -282,6 +282,25 @@ def test_most_clients_without_samples_and_metrics_leave_those_of_the_others(
         assert dict(found[1]) == {"loss": pytest.approx(2.0), "accuracy": pytest.approx(0.5)}
 
 
+@pytest.mark.parametrize("use_mod", [True, False])
+@pytest.mark.parametrize("op", ["mean", "coordinate_mean", "sum"])
+def test_client_without_samples_costs_the_others_nothing(op: Any, use_mod: bool, tmp_path: Any) -> None:
+    """Also at rows that it alone has changed."""
+    inner = jobs.make_client_app([sparse_mod(copies=tmp_path)] if use_mod else [])
+
+    def without_samples(reply: Message) -> None:
+        reply.content["metrics"]["num-examples"] = 0  # type: ignore[call-overload,index]
+
+    def model(app: Any) -> tuple[jobs.Arrays, Any]:
+        return start(SparseFedAvg(sparse=SPARSE, op=op), LocalGrid(app, NODES), rounds=1)
+
+    got, result = model(spoiling(inner, without_samples))
+    wanted, _ = model(spoiling(inner, lambda reply: reply.content.pop("arrays")))
+    assert set(result.train_metrics_clientapp) == {1}
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
 def test_own_averages_that_divide_by_0_end_no_run(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     def average(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
         return MetricRecord({"accuracy": 1.0 / sum(content["metrics"]["seen"] for content in contents)})  # type: ignore[call-overload,index]

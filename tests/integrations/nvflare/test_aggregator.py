@@ -370,6 +370,19 @@ def test_site_of_factor_0_does_not_count(form):
     assert result.metrics == {"loss": 2.0}
 
 
+@pytest.mark.parametrize("op", ["mean", "coordinate_mean", "sum"])
+def test_site_of_factor_0_changes_no_row_and_no_tensor_that_it_alone_has(op):
+    aggregator = aggregator_of(arrays(), op=op, aggregation_weights={"odd": 0})
+    own = {"table:keys": np.array([7]), "table:rows": ROW, "half": np.ones((3, 2), np.float16)}
+    assert aggregator.accept_model(result_of("odd", own, params_type="DIFF"))
+    assert aggregator.accept_model(result_of("a", {"table:keys": [2], "table:rows": ROW}, params_type="DIFF"))
+    model = arrays()
+    found = FLModelUtils.update_model(FLModel(params=arrays()), aggregator.aggregate_model()).params
+    np.testing.assert_array_equal(found["half"], model["half"])
+    changed = (found["table"] != model["table"]).any(axis=1)
+    assert np.flatnonzero(changed).tolist() == [2]
+
+
 def test_sites_that_are_all_of_factor_0_leave_the_model(caplog):
     aggregator = aggregator_of(arrays(), aggregation_weights={"a": 0, "b": 0.0})
     for site in ("a", "b"):
