@@ -1,4 +1,4 @@
-"""Rules from inner products, against dense implementations that have the vectors."""
+"""Rules from inner products and distances, against dense implementations that have the vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ TOLERANCE = 1e-9
 def inspection_of(vectors: np.ndarray, present: np.ndarray | None = None) -> sa.Inspection:
     present = vectors != 0 if present is None else present
     clients = tuple(f"client {i:02}" for i in range(len(vectors)))
-    return sa.Inspection(clients, vectors @ vectors.T, present.astype(np.int64) @ present.T.astype(np.int64))
+    with np.errstate(all="ignore"):
+        gram = np.sum(vectors[:, None] * vectors, axis=2)
+        squared_distances = np.sum((vectors[:, None] - vectors) ** 2, axis=2)
+    overlap = present.astype(np.int64) @ present.T.astype(np.int64)
+    return sa.Inspection(clients, gram, squared_distances, overlap)
 
 
 def random_vectors(seed: int, least: int = 5) -> tuple[np.random.Generator, np.ndarray]:
@@ -61,26 +65,181 @@ def test_krum_of_equal_scores_takes_the_lowest_ids():
     assert robust.multi_krum(inspection_of(np.ones((5, 2))), 1, 2).weights.tolist() == [1, 1, 0, 0, 0]
 
 
+def mean_distance(vectors: np.ndarray, point: np.ndarray) -> float:
+    return float(np.mean([np.linalg.norm(own - point) for own in vectors]))
+
+
+def dense_geometric_median(vectors: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """The smoothed Weiszfeld algorithm from a point near most vectors on; returns the difference from that point."""
+    vectors = vectors - near
+    eps = 1e-9 * np.median(np.linalg.norm(vectors, axis=1)) or 1e-300
+    point = np.zeros(vectors.shape[1])
+    for _ in range(3000):
+        betas = 1 / np.maximum(eps, np.linalg.norm(vectors - point, axis=1))
+        before, point = point, betas @ vectors / betas.sum()
+        if np.array_equal(before, point):
+            break
+    return point
+
+
 @pytest.mark.parametrize("seed", range(50))
-def test_geometric_median_is_that_of_the_dense_rule(seed):
+def test_geometric_median_has_the_least_mean_distance(seed):
     rng, vectors = random_vectors(seed, 1)
-    eps, iterations = float(rng.choice([0.1, 1.0, 1e-3])), int(rng.integers(1, 20))
-    centre = vectors.mean(axis=0)
-    for _ in range(iterations):
-        betas = [1 / max(eps, math.dist(centre, own)) for own in vectors]
-        centre = sum(beta * own for beta, own in zip(betas, vectors)) / sum(betas)
-    chosen = robust.geometric_median(inspection_of(vectors), iterations, eps)
-    assert math.isclose(chosen.weights.sum(), 1.0, rel_tol=1e-12)
-    scale = np.abs(vectors).max() or 1.0
-    np.testing.assert_allclose(chosen.weights @ vectors, centre, atol=1e-5 * scale)
-    np.testing.assert_allclose(chosen.scores, [math.dist(centre, own) for own in vectors], atol=1e-5 * scale)
-
-
-def test_geometric_median_ignores_one_far_client():
-    vectors = np.vstack([np.random.default_rng(3).standard_normal((9, 20)), np.full((1, 20), 1e6)])
     chosen = robust.geometric_median(inspection_of(vectors))
-    assert chosen["client 09"] < 1e-4
-    assert np.linalg.norm(chosen.weights @ vectors - vectors[:9].mean(axis=0)) < 10
+    point = chosen.weights @ vectors
+    assert math.isclose(chosen.weights.sum(), 1.0, rel_tol=1e-12)
+    assert (chosen.weights >= 0).all()
+    np.testing.assert_allclose(chosen.scores, [math.dist(point, own) for own in vectors], atol=1e-5 * np.max(vectors))
+    least = mean_distance(vectors, point)
+    scale = np.median(np.linalg.norm(vectors - np.median(vectors, axis=0), axis=1))
+    others = [*vectors, *(point + rng.standard_normal((20, *point.shape)) * scale), np.zeros_like(point)]
+    others.append(dense_geometric_median(vectors, np.zeros_like(point)))
+    for other in others:
+        assert least <= mean_distance(vectors, other) + 1e-5 * scale + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("honest", "attackers", "far"), [(9, 1, 1e38), (5, 4, 1e6), (3, 2, 1e9), (3, 2, 1e140), (20, 19, 1e30)]
+)
+@pytest.mark.parametrize("shared", [0.0, 1.7e9])
+def test_geometric_median_beside_far_clients_is_the_exact_one(honest, attackers, far, shared):
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((honest + attackers, 20))
+    vectors[honest:] *= far
+    vectors = np.hstack([vectors, np.full((len(vectors), 1), shared)])
+    chosen = robust.geometric_median(inspection_of(vectors))
+    found = chosen.weights @ (vectors - vectors[0])
+    assert np.linalg.norm(found - dense_geometric_median(vectors, vectors[0])) < 1e-5
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-9, 1.0, 1e100])
+def test_geometric_median_has_no_scale_of_its_own(size):
+    vectors = np.random.default_rng(4).standard_normal((10, 5)) * size
+    expected = robust.geometric_median(inspection_of(vectors / size)).weights @ vectors
+    for far in (1e7 * size, 1e140):
+        vectors[9] = far
+        moved = robust.geometric_median(inspection_of(vectors)).weights @ vectors - expected
+        assert np.linalg.norm(moved) < size
+
+
+def test_geometric_median_ends_where_an_attacker_slows_down_weiszfeld():
+    """Attackers balance the pull of the honest clients but for 1e-6: one Weiszfeld step changes next to nothing."""
+    honest = np.array([[0.0, 1.0], [0.1, -1.0], [2.0, 0.5], [2.0, -0.7], [-1.0, 0.1]])
+    low, high = 0.0, 50.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        pulls = honest - [0.7, middle]
+        pulls /= np.linalg.norm(pulls, axis=1)[:, None]
+        low, high = (middle, high) if np.linalg.norm(pulls.sum(axis=0)) < 3 * (1 + 1e-6) else (low, middle)
+    vectors = np.vstack([honest, np.full((3, 2), [0.7, low]) + np.array([[0.0, 1e-9], [0.0, 0.0], [1e-5, 0.0]])])
+    chosen = robust.geometric_median(inspection_of(vectors))
+    found = mean_distance(vectors, chosen.weights @ vectors)
+    assert found <= mean_distance(vectors, dense_geometric_median(vectors, np.zeros(2))) + 1e-6
+
+
+def test_krum_and_geometric_median_see_small_differences_beside_a_large_shared_value():
+    rng = np.random.default_rng(5)
+    for shared in (1.7e9, 1e15):
+        for _ in range(40):
+            vectors = np.hstack([rng.standard_normal((9, 30)), np.full((9, 1), shared)])
+            vectors[[2, 5], :30] += 20
+            expected = dense_krum_scores(vectors, 2)
+            chosen = robust.krum(inspection_of(vectors), 2)
+            assert chosen.scores == pytest.approx(expected, rel=TOLERANCE)
+            assert int(np.argmax(chosen.weights)) == int(np.argmin(expected))
+            moved = robust.geometric_median(inspection_of(vectors)).weights @ (vectors - vectors[0])
+            assert np.linalg.norm(moved - dense_geometric_median(vectors, vectors[0])) < 1e-4
+
+
+def attacked(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Honest vectors near each other, and f < n / 2 attackers at 10^k or not finite: (all, honest places, f)."""
+    print("seed", seed)
+    rng = np.random.default_rng([20261129, seed])
+    n, d = int(rng.integers(3, 16)), int(rng.integers(1, 12))
+    f = int(rng.integers(1, (n - 1) // 2 + 1))
+    vectors = rng.standard_normal(d) * rng.choice([0.0, 1.0, 1e6]) + rng.standard_normal((n, d))
+    places = rng.permutation(n)
+    far = rng.standard_normal((1 if rng.random() < 0.5 else f, d)) * 10.0 ** rng.integers(0, 301)
+    if rng.random() < 0.2:
+        far[:, 0] = rng.choice([np.nan, np.inf, -np.inf, 1.7e308])
+    vectors[places[:f]] = far
+    return vectors, np.sort(places[f:]), f
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_attackers_of_any_size_do_not_move_a_rule(seed):
+    vectors, honest, f = attacked(seed)
+    n = len(vectors)
+    inspection = inspection_of(vectors)
+    trusted = inspection.clients[honest[0]]
+    middle = vectors[honest].mean(axis=0)
+    radius = max(np.linalg.norm(own - middle) for own in vectors[honest])
+
+    def result_of(chosen: robust.ClientWeights) -> np.ndarray:
+        counted = chosen.weights > 0
+        assert np.isfinite(chosen.weights).all()
+        assert (chosen.weights >= 0).all()
+        return np.asarray(chosen.weights[counted] @ vectors[counted])
+
+    # The bound of the geometric median: Lopuhaä and Rousseeuw 1991, theorem 2.2; RFA, (7).
+    median = result_of(robust.geometric_median(inspection))
+    assert np.linalg.norm(median - middle) <= 2 * (n - f) / (n - 2 * f) * radius * 1.001
+
+    tau = float(radius)
+    start = {trusted: 1.0}
+    for iterations in (1, 3):
+        chosen = robust.centered_clipping(inspection, tau, iterations, start)
+        assert np.linalg.norm(result_of(chosen) - vectors[honest[0]]) <= iterations * tau * 1.001
+
+    if (vectors[honest[1:]] @ vectors[honest[0]] > 0).any():
+        trust = robust.fltrust(inspection, trusted)
+        assert np.linalg.norm(result_of(trust)) <= np.linalg.norm(vectors[honest[0]]) * 1.001
+
+    f = min(f, (n - 3) // 2)
+    if f < n - len(honest):
+        return
+    worst = max(np.sum((vectors[j] - vectors[k]) ** 2) for j in honest for k in honest)
+    for chosen in (robust.krum(inspection, f), robust.multi_krum(inspection, f, n - f)):
+        # An attacker that is chosen is as close to an honest submission as honest ones are to each other.
+        for place in np.flatnonzero(chosen.weights):
+            if place not in honest:
+                assert min(np.sum((vectors[place] - vectors[k]) ** 2) for k in honest) <= (n - f - 2) * worst
+
+
+def test_one_client_beyond_float64_loses():
+    rng = np.random.default_rng(6)
+    for bad in (1e160, 1e308, -1e160, math.inf, math.nan):
+        vectors = rng.standard_normal((9, 4))
+        vectors[3, 1] = bad
+        inspection = inspection_of(vectors)
+        others = [place for place in range(9) if place != 3]
+        for chosen in (
+            robust.krum(inspection, 1),
+            robust.multi_krum(inspection, 0, 9),
+            robust.geometric_median(inspection),
+            robust.centered_clipping(inspection, 2.0, 3),
+            robust.fltrust(inspection, "client 00"),
+        ):
+            assert chosen["client 03"] == 0
+            assert np.isfinite(chosen.weights).all()
+            assert chosen.weights.sum() > 0
+        assert robust.multi_krum(inspection, 0, 9).weights[others].tolist() == [1.0] * 8
+        without = robust.geometric_median(inspection_of(vectors[others])).weights @ vectors[others]
+        found = robust.geometric_median(inspection).weights[others] @ vectors[others]
+        np.testing.assert_allclose(found, without, atol=1e-5)
+
+
+def test_weights_of_some_clients_are_weights_of_all():
+    inspection = inspection_of(np.random.default_rng(7).standard_normal((7, 3)))
+    chosen = robust.geometric_median(inspection.only(["client 01", "client 04"]))
+    assert chosen.clients == ("client 01", "client 04")
+    assert sorted(chosen) == list(inspection.clients)
+    assert len(chosen) == 7
+    assert chosen["client 00"] == 0
+    assert dict(chosen.items()) == dict(chosen)
+    assert sum(chosen.values()) == pytest.approx(1.0)
+    with pytest.raises(KeyError):
+        chosen["nobody"]
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -98,6 +257,20 @@ def test_centered_clipping_is_that_of_the_dense_rule(seed):
     np.testing.assert_allclose(chosen.weights @ vectors, centre, atol=1e-6 * scale)
     assert (chosen.weights >= 0).all()
     assert chosen.weights.sum() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("far", [1e3, 1e38, 1e140])
+def test_centered_clipping_beside_far_clients_and_a_large_shared_value(far):
+    rng = np.random.default_rng(8)
+    vectors = rng.standard_normal((9, 20))
+    vectors[5:] *= far
+    vectors = np.hstack([vectors, np.full((9, 1), 1.7e9)])
+    centre = np.zeros(21)  # relative to the first client
+    for _ in range(5):
+        steps = [(own - centre) * min(1.0, 3 / max(np.linalg.norm(own - centre), 3)) for own in vectors - vectors[0]]
+        centre = centre + sum(steps) / 9
+    chosen = robust.centered_clipping(inspection_of(vectors), 3.0, 5, {"client 00": 1.0})
+    np.testing.assert_allclose(chosen.weights @ (vectors - vectors[0]), centre, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -141,7 +314,9 @@ def test_weights_are_a_mapping_and_a_table():
 def test_wrong_arguments_are_refused():
     five, six = inspection_of(np.eye(5)), inspection_of(np.eye(6))
     empty = inspection_of(np.zeros((0, 3)))
-    nan = inspection_of(np.array([[1.0], [np.nan], [2.0]]))
+    nan = inspection_of(np.array([[np.nan], [np.nan], [2.0]]))
+    one_nan = inspection_of(np.array([[1.0], [np.nan], [2.0]]))
+    far = inspection_of(np.full((5, 1), 1e200))
     for call, text in (
         (lambda: robust.krum(six, 2), "krum with f=2 needs 2·f + 3 = 7 submissions or more, got 6"),
         (lambda: robust.krum(five, -1), "f must be a number of clients, 0 or more, got -1"),
@@ -149,10 +324,17 @@ def test_wrong_arguments_are_refused():
         (lambda: robust.krum("x", 1), "krum takes what Round.inspect returns, got 'x'"),
         (lambda: robust.multi_krum(five, 1, 5), "m must be 1 to n - f = 4, got 5"),
         (lambda: robust.multi_krum(five, 1, 0), "m must be 1 to n - f = 4, got 0"),
-        (lambda: robust.geometric_median(five, 0), "iterations must be 1 or more, got 0"),
         (lambda: robust.geometric_median(five, eps=0), "eps must be above 0, got 0"),
         (lambda: robust.geometric_median(empty), "geometric_median needs 1 submissions or more, got 0"),
-        (lambda: robust.geometric_median(nan), "the inner products of client 'client 01' are not finite"),
+        (lambda: robust.geometric_median(five, 1e-30), "geometric_median has not reached eps=1e-30 in"),
+        (lambda: robust.geometric_median(nan), "geometric_median: half of the submissions are at an infinite distance"),
+        (lambda: robust.krum(nan, 0), "krum: all submissions are at an infinite distance from each other"),
+        (lambda: robust.fltrust(nan, "client 01"), "the reference client 'client 01' is not of a finite length"),
+        (
+            lambda: robust.centered_clipping(one_nan, 1, start={"client 01": 1}),
+            "start: client 'client 01' is at an inf",
+        ),
+        (lambda: robust.centered_clipping(far, 1), "half of the submissions are at an infinite distance from zero"),
         (lambda: robust.centered_clipping(five, -1), "radius must be above 0, got -1"),
         (lambda: robust.centered_clipping(five, 1, start={"x": 1}), "start: client 'x' has no submission"),
         (lambda: robust.centered_clipping(five, 1, start={"client 00": -1}), "start: the weight of client 'client 00'"),

@@ -252,3 +252,23 @@ def test_robust_rule_chooses_who_counts(any_client):
     result = opened.finish(client_weights=choice)
     assert opened.info.num_submissions == 5
     assert np.abs(result["v"].values).max() < 10
+
+
+def test_one_client_beyond_float64_costs_nobody_else(any_client):
+    rng = np.random.default_rng(SEED + 2)
+    rows = rng.standard_normal((7, 50))
+    rows[2, 5] = 1e160
+    for rule in (
+        lambda found: sa.robust.multi_krum(found, 2, 5),
+        sa.robust.geometric_median,
+        lambda found: sa.robust.geometric_median(found.only([c for c in found.clients if c != "2"])),
+        lambda found: sa.robust.fltrust(found, "0"),
+        lambda found: sa.robust.centered_clipping(found, 3.0),
+    ):
+        opened = any_client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", shape=(50,))], op="mean"))
+        for number, row in enumerate(rows):
+            opened.submit(number, row)
+        opened.seal()
+        choice = rule(opened.inspect())
+        assert choice["2"] == 0
+        assert np.abs(opened.finish(client_weights=choice)["v"].dense()).max() < 10

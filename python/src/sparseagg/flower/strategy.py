@@ -304,7 +304,7 @@ class SparseMixin:
         left_out = set(missing)
         if merge.choice is not None:
             log(INFO, "aggregate_train: %s", merge.choice)
-            left_out.update(client for client, weight in merge.choice.items() if weight == 0)
+            left_out.update(client for client in merge.choice.clients if merge.choice[client] == 0)
         lost = {self._counted[client] for client in left_out}
         alike = [reply for reply in valid if reply.metadata.src_node_id not in lost]
         metrics = averaged(alike, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)

@@ -32,5 +32,5 @@ def finish_by_rule(rnd: Round, rule: Rule, only: Collection[str] | None = None) 
     rnd.seal()
     found = rnd.inspect()
     choice = rule(found if only is None else found.only(set(only).intersection(found.clients)))
-    weights: dict[ClientId, SupportsFloat] = {client_id: choice.get(client_id, 0.0) for client_id in found.clients}
+    weights: dict[ClientId, SupportsFloat] = dict(choice.items())
     return rnd.finish(client_weights=weights), choice

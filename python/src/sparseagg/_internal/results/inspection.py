@@ -1,4 +1,4 @@
-"""Inner products of the submissions of a sealed round."""
+"""Inner products and distances of the submissions of a sealed round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Inspection"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inspection:
-    """The Gram matrix of the submissions of a sealed round, and how many keys each two of them share.
+    """Inner products and distances of the submissions of a sealed round, and how many keys each two of them share.
 
     The vector of a submission has the values of all inspected tensors at all keys, and zeros at absent keys. Repeated
     keys are folded, and the bounds of the round (``ClipSpec``) are applied; weights are not. The sums are defined to
@@ -26,16 +26,20 @@ class Inspection:
     Attributes:
         clients: n client ids in ascending bytewise order, the order of the rows and columns.
         gram: ⟨v_j, v_k⟩ as float64, of shape (n, n), symmetric.
+        squared_distances: ‖v_j − v_k‖² = G_jj + G_kk − 2·G_jk likewise. Infinite or NaN where a square exceeds float64.
         overlap: number of pairs (tensor, key) that both submissions list, as int64, of shape (n, n), symmetric. The
             diagonal has the number of keys of each submission.
+        left_out: ids of the clients of the round that ``only`` has left out; a rule gives them weight 0.
     """
 
     clients: tuple[str, ...]
     gram: npt.NDArray[np.float64]
+    squared_distances: npt.NDArray[np.float64]
     overlap: npt.NDArray[np.int64]
+    left_out: tuple[str, ...] = ()
 
     def only(self, client_ids: Collection[str]) -> Inspection:
-        """Returns the inspection of some of the clients.
+        """Returns the inspection of some of the clients. The others become ``left_out``.
 
         Raises:
             InvalidArgumentError: a client has no submission in the inspection.
@@ -47,7 +51,8 @@ class Inspection:
         places = [place for place, client_id in enumerate(self.clients) if client_id in chosen]
         of_both = np.ix_(places, places)
         clients = tuple(self.clients[place] for place in places)
-        return Inspection(clients, self.gram[of_both], self.overlap[of_both])
+        left_out = (*self.left_out, *(client_id for client_id in self.clients if client_id not in chosen))
+        return Inspection(clients, self.gram[of_both], self.squared_distances[of_both], self.overlap[of_both], left_out)
 
     @classmethod
     def from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
@@ -60,4 +65,7 @@ class Inspection:
         overlap[lower] = np.frombuffer(b"".join(page.overlap for page in pages), "<u8")
         for matrix in (gram, overlap):
             matrix.T[lower] = matrix[lower]
-        return cls(clients, gram, overlap)
+        squares = np.diagonal(gram)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squared_distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
+        return cls(clients, gram, squared_distances, overlap)
