@@ -360,7 +360,7 @@ export class Client {
           });
         } catch (error) {
           if (error.code !== "FAILED_PRECONDITION") throw error;
-          return this._clusterResult(round, names, { begin, end, pageBytes, ...options }, error);
+          return this._clusterResult(round, names, { begin, end, ...options }, error);
         }
         pages.push(decodePage(await response.arrayBuffer()));
         query.set("page_token", pages[pages.length - 1].nextPageToken);
@@ -371,21 +371,20 @@ export class Client {
   }
 
   /** Reads the result of a cluster's round from the servers that have its ranges; throws `error` if there is none. */
-  async _clusterResult(round, names, options, error) {
-    const { begin, end, pageBytes, ...ofCalls } = options;
-    const { state, spec } = await this.getRound(round, ofCalls);
-    if (state !== "ROUND_STATE_SEALED" || !spec.cluster) throw error;
-    const words = await this.result(`${round}.result`, { ...ofCalls, pageBytes, tensors: ["list"] }).catch((cause) => {
+  async _clusterResult(round, names, { begin, end, ...options }, error) {
+    const { spec } = await this.getRound(round, options);
+    if (!spec.cluster) throw error;
+    const { ranges } = await this._range(round, {}, options).catch((cause) => {
       throw cause.code === "NOT_FOUND" ? error : cause; // not closed, or its result_ttl is over
     });
-    const { parts } = JSON.parse(new TextDecoder().decode(words.list.values));
+    const { parts } = JSON.parse(ranges);
     const { index = 0, servers } = spec.cluster;
     const results = {};
     for (const name of names) {
       const tensor = spec.tensors.find((each) => each.name === name);
       if (!tensor) throw new SparseaggError("INVALID_ARGUMENT", `the round has no tensor "${name}"`, 400);
-      const read = [];
-      // Numbers are rounded beyond 2^53: a range too many may be read, of which the server then returns no row.
+      const pages = [];
+      // Numbers are rounded beyond 2^53: a range too many may be read.
       for (const part of parts.filter((each) => each.tensor === name)) {
         if ((part.end !== null && part.end < begin) || (end !== 0 && part.begin > end)) continue;
         const url = servers[part.server].httpUrl;
@@ -394,11 +393,18 @@ export class Client {
           throw new SparseaggError("FAILED_PRECONDITION", text, 400);
         }
         const reader = part.server === index ? this : this._of(url);
-        read.push(rowsOfPart(part, await reader.result(`rounds/${part.name}`, options)));
+        for (const at of part.blocks) pages.push(await reader._range(round, { tensor: name, begin: at }, options));
       }
-      results[name] = joinParts(tensor, read);
+      results[name] = rowsBetween(tensor, pages, begin, end);
     }
     return results;
+  }
+
+  /** Reads a range of a cluster's result from this server; without a tensor the list of all ranges. */
+  async _range(round, query, options) {
+    const path = `${roundPath(round)}/ranges?${new URLSearchParams(query)}`;
+    const response = await this._call("GET", path, { ...options, accept: "application/octet-stream" });
+    return decodePage(await response.arrayBuffer());
   }
 
   // ---- certificates ----
@@ -938,7 +944,7 @@ function bytesOf(array) {
 function decodePage(buffer) {
   const headBytes = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headBytes)));
-  const { slice, summary, nextPageToken } = head.page;
+  const { slice = {}, summary, nextPageToken, ranges } = head.page;
   let at = 4 + headBytes;
   const [keyBytes, valueBytes, countBytes, weightBytes, momentBytes] = head.sections.map((size) => {
     at += size;
@@ -948,6 +954,7 @@ function decodePage(buffer) {
   return {
     summary,
     nextPageToken,
+    ranges,
     slice,
     keyBytes,
     values: slice.valueEncoding === "VALUE_ENCODING_NONE" ? null : new array(valueBytes),
@@ -990,55 +997,25 @@ function joinPages(pages) {
   };
 }
 
-const DTYPE_ARRAYS = new Map([
-  ["float32", Float32Array],
-  ["float64", Float64Array],
-  ["int32", Int32Array],
-  ["int64", BigInt64Array],
-  ["uint32", Uint32Array],
-  ["uint64", BigUint64Array],
-  ["float16", Uint16Array],
-  ["bfloat16", Uint16Array],
-]);
-
-/**
- * Returns the rows of a range of a cluster's result, from the columns of its round, which has them as the bits of
- * unsigned integers: see python/src/sparseagg/cluster/published.py.
- */
-function rowsOfPart({ head }, columns) {
-  const width = head.row_width;
-  const as = (array, words) => words && new array(words.buffer, words.byteOffset, words.byteLength / array.BYTES_PER_ELEMENT);
-  const array = DTYPE_ARRAYS.get(head.dtype);
-  let values = as(array, columns.values?.values);
-  if (values && array === Uint16Array && width % 2 === 1) {
-    values = values.filter((_, at) => at % (width + 1) !== width); // a row is filled up to whole words
-  }
+/** Returns the TensorResult of the pages of a cluster's result: of its rows with keys from `begin` to `end`. */
+function rowsBetween({ name, rowWidth = 1 }, pages, begin, end) {
+  const none = { keys: new Uint32Array(), values: null, counts: null, weights: null, moments: null, rowWidth };
+  const summary = { name, layout: "TENSOR_LAYOUT_SPARSE", rowWidth };
+  const whole = pages.length > 0 ? joinPages(pages) : { ...none, summary };
+  const { keys } = whole;
+  let [first, last] = [0, keys.length];
+  while (first < last && keys[first] < begin) ++first;
+  while (first < last && end !== 0 && keys[last - 1] >= end) --last;
+  const cut = (column, width) => column && column.subarray(first * width, last * width);
   return {
-    keys: Object.values(columns)[0].keys,
-    values: values ?? null,
-    counts: columns.counts?.values ?? null,
-    weights: as(Float64Array, columns.weights?.values) ?? null,
-    moments: as(Float64Array, columns.moments?.values) ?? null,
-    dtype: head.dtype,
-    numRows: head.num_rows,
+    keys: cut(keys, 1),
+    values: cut(whole.values, rowWidth),
+    counts: cut(whole.counts, 1),
+    weights: cut(whole.weights, 1),
+    moments: cut(whole.moments, rowWidth),
+    rowWidth,
+    summary: { ...whole.summary, numKeys: `${last - first}` },
   };
-}
-
-/** Returns the TensorResult of the ranges of a cluster's result, in their order. */
-function joinParts({ name, rowWidth }, parts) {
-  const isWide = parts.some(({ keys }) => keys instanceof BigUint64Array);
-  const keysOfPart = ({ keys }) => (isWide && keys instanceof Uint32Array ? BigUint64Array.from(keys, BigInt) : keys);
-  const column = (of) => (parts.length > 0 && parts[0][of] !== null ? concat(parts.map((part) => part[of])) : null);
-  const keys = parts.length > 0 ? concat(parts.map(keysOfPart)) : new Uint32Array();
-  const [values, counts, weights, moments] = ["values", "counts", "weights", "moments"].map(column);
-  const summary = {
-    name,
-    numKeys: `${keys.length}`,
-    layout: "TENSOR_LAYOUT_SPARSE",
-    rowWidth: rowWidth || 1,
-    ...(parts.length > 0 && { dtype: `DTYPE_${parts[0].dtype.toUpperCase()}`, numRows: `${parts[0].numRows}` }),
-  };
-  return { keys, values, counts, weights, moments, rowWidth: rowWidth || 1, summary };
 }
 
 function concat(arrays) {

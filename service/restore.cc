@@ -74,7 +74,7 @@ class RoundRestorer {
     StateRecord stored = stored_.state;
     RETURN_IF_ERROR(DropLost(&stored));
     const StateName state = stored.name;
-    if (state == StateName::kOpen) RETURN_IF_ERROR(RestoreUploads());
+    RETURN_IF_ERROR(RestoreUploads(state));
     std::sort(kept_.begin(), kept_.end());
     ASSIGN_OR_RETURN(const uint64_t latest, store_.DeleteOtherUploads(stored_.number, kept_));
     round_.ResumeJournal(stored_.number, latest);
@@ -126,11 +126,12 @@ class RoundRestorer {
     const bool is_closed = state->name == StateName::kClosed || (state->name == StateName::kOpen && is_full);
     // Of a sealed round somebody may have been told which submissions count.
     const bool is_sealed = state->name == StateName::kSealed;
-    const bool has_given_result = state->name == StateName::kDone || ((is_closed || is_sealed) && !store_.syncs());
+    const bool is_done = state->name == StateName::kDone || state->name == StateName::kMerged;
+    const bool has_given_result = is_done || ((is_closed || is_sealed) && !store_.syncs());
     if (lost_.empty() || !has_given_result) return absl::OkStatus();
     const absl::Time now = round_.clock().WallTime();
     if (state->name == StateName::kOpen || is_sealed) state->close_time = now;
-    if (state->name != StateName::kDone) state->end_time = now;
+    if (!is_done) state->end_time = now;
     state->name = StateName::kFailed;
     state->certificate.clear();  // it states more submissions than there are
     state->certificate_content.clear();
@@ -140,13 +141,20 @@ class RoundRestorer {
     return store_.PutState(stored_.number, *state).status();
   }
 
-  // An upload that cannot be restored is dropped: nobody was told that it counts.
-  absl::Status RestoreUploads() {
+  // An upload or range that cannot be restored is dropped: nobody was told that it counts.
+  absl::Status RestoreUploads(StateName state) {
+    const bool has_ranges = state == StateName::kSealed || state == StateName::kMerged;
+    if (state != StateName::kOpen && !has_ranges) return absl::OkStatus();
     ASSIGN_OR_RETURN(auto uploads, store_.ReadUploads(stored_.number));
     std::set<std::pair<std::string, std::string>> names;
     // From the latest one on: an older upload of the same name was replaced.
     for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
       const auto& [number, record] = *it;
+      if (has_ranges != record.range.has_value()) continue;
+      if (has_ranges) {
+        RETURN_IF_ERROR(RestoreRange(number, *record.range));
+        continue;
+      }
       if (!names.emplace(record.client_id, record.submission_id).second) continue;
       uint64_t num_chunks = 0;
       absl::Status restored =
@@ -164,6 +172,18 @@ class RoundRestorer {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status RestoreRange(uint64_t number, const RangeRecord& range) {
+    absl::StatusOr<std::string> page = store_.ReadChunk(stored_.number, number, 0);
+    if (page.ok()) {
+      round_.RestoreRange(number, range, *std::move(page));
+      kept_.push_back(number);
+      return absl::OkStatus();
+    }
+    Log(LogLevel::kWarning, "range_not_restored",
+        {{"round", round_.config().LogName()}, {"tensor", range.tensor}, {"reason", page.status().message()}});
+    return absl::IsAborted(page.status()) ? absl::OkStatus() : page.status();
   }
 
   Store& store_;

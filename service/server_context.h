@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "host/engine.h"
 #include "service/admission/activity.h"
 #include "service/admission/count_limit.h"
@@ -42,6 +44,7 @@ struct ServerContext {
         open_rounds(limits.max_open_rounds),
         uploads(limits.max_uploads),
         tenants(limits, &budget, &open_rounds, &uploads, the_clock),
+        instance(store == nullptr ? absl::StrCat("memory-", absl::ToUnixNanos(start_time)) : store->Identity()),
         waits(MaxWaitingCalls(limits)),
         lease_waits(limits.max_waiting_leases),
         connections(the_clock),
@@ -73,6 +76,7 @@ struct ServerContext {
   CountLimit uploads;      // uploads of all rounds
   Tenants tenants;         // each tenant's part of these three
   const absl::Time start_time = clock.WallTime();
+  const std::string instance;           // of v1::ServerInfo
   History resident_bytes;               // of the process
   HostLimit waits;                      // calls that wait for a round to end
   HostLimit lease_waits;                // calls that wait for a task

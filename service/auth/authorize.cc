@@ -41,6 +41,8 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"InspectRound", {kYes, kYes, kNo, kNo}},
     {"ExportSubmissions", {kYes, kYes, kNo, kNo}},
     {"ExportPartial", {kYes, kYes, kNo, kNo}},
+    {"PutResultRange", {kYes, kYes, kNo, kNo}},
+    {"GetResultRange", {kYes, kYes, kYes, kYes}},
     {"WithdrawSubmission", {kYes, kYes, kOwn, kNo}},
     {"SubmitUpdate", {kYes, kYes, kOwn, kNo}},
     {"SubmitBatch", {kYes, kYes, kOwn, kNo}},

@@ -29,6 +29,8 @@ enum class Method {
   kInspectRound,
   kExportSubmissions,
   kExportPartial,
+  kPutResultRange,
+  kGetResultRange,
   kWithdrawSubmission,
   kSubmitUpdate,
   kSubmitBatch,

@@ -17,8 +17,8 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr int kMaxServers = 1024;
 constexpr size_t kMaxHostBytes = 253;  // of a name of DNS
+constexpr size_t kMaxInstanceBytes = 128;
 
 bool IsIn(unsigned char c, absl::string_view others) {
   return absl::ascii_isalnum(c) || absl::StrContains(others, static_cast<char>(c));
@@ -52,10 +52,14 @@ absl::Status Invalid(int server, absl::string_view field, absl::string_view text
 
 }  // namespace
 
+absl::Status ServersError(uint64_t number) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("cluster has ", number, " servers; 1 to ", kMaxServers, " are allowed"));
+}
+
 absl::StatusOr<HomeServers> DecodeCluster(const v1::ClusterSpec& spec) {
-  if (spec.servers().empty() || spec.servers_size() > kMaxServers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cluster has ", spec.servers_size(), " servers; 1 to ", kMaxServers, " are allowed"));
+  if (spec.servers().empty() || static_cast<uint64_t>(spec.servers_size()) > kMaxServers) {
+    return ServersError(static_cast<uint64_t>(spec.servers_size()));
   }
   HomeServers homes;
   absl::flat_hash_set<absl::string_view> seen;
@@ -64,6 +68,9 @@ absl::StatusOr<HomeServers> DecodeCluster(const v1::ClusterSpec& spec) {
     if (!IsHostAndPort(server.address())) return Invalid(number, "address", server.address(), "HOST:PORT");
     if (!server.http_url().empty() && !IsUrl(server.http_url())) {
       return Invalid(number, "http_url", server.http_url(), "http://HOST:PORT or https://HOST:PORT");
+    }
+    if (server.instance().size() > kMaxInstanceBytes) {
+      return Invalid(number, "instance", server.instance(), "a name of up to 128 bytes");
     }
     if (!seen.insert(server.address()).second ||
         (!server.http_url().empty() && !seen.insert(server.http_url()).second)) {

@@ -7,12 +7,14 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
+#include "service/codec/cluster_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 #include "sparseagg/v1/tasks.pb.h"
 
@@ -32,7 +34,8 @@ constexpr uint64_t kMaxTaskListFields = 32'000;
 // two hundred bytes once parsed, and an unknown field takes sixty.
 struct Counts {
   uint64_t fields = 0;
-  uint64_t listed = 0;  // tensors, or names of tensors
+  uint64_t listed = 0;   // tensors, or names of tensors
+  uint64_t servers = 0;  // of a cluster
 };
 
 // Returns: false if the bytes are not a message. Only unknown fields can be groups; fields in a group count, too.
@@ -54,7 +57,8 @@ bool Count(const Descriptor* message, CodedInputStream& in, Counts* counts) {
     int size;
     if (!in.ReadVarintSizeAsInt(&size)) return false;
     if (field->is_packable()) counts->fields += static_cast<uint64_t>(size);  // each takes at least a byte
-    if (field->is_repeated() && !field->is_packable()) ++counts->listed;
+    const bool is_server = field->message_type() == v1::HomeServer::descriptor();
+    if (field->is_repeated() && !field->is_packable()) ++(is_server ? counts->servers : counts->listed);
     if (field->message_type() == nullptr) {
       if (!in.Skip(size)) return false;
       continue;
@@ -202,6 +206,9 @@ absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobu
     return absl::ResourceExhaustedError(
         absl::StrCat(counts.listed, " tensors are beyond the server's max_tensors ", limits.max_tensors));
   }
+  if (counts.servers > kMaxServers) return ServersError(counts.servers);
+  // Each server has itself and three fields.
+  counts.fields -= std::min(counts.fields, 4 * counts.servers);
   if (counts.fields > MaxSpecFields(limits)) return beyond(counts.fields, MaxSpecFields(limits), "fields");
   return absl::OkStatus();
 }

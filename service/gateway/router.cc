@@ -44,7 +44,8 @@ absl::StatusOr<BodyFormat> RequestFormat(const HttpRequest& request, Method meth
 BodyFormat ResponseFormat(const HttpRequest& request, Method method) {
   const absl::string_view accept = request.Header("accept");
   if (absl::StrContains(accept, kProtobuf)) return BodyFormat::kProtobuf;
-  if (absl::StrContains(accept, kBulk) && method == Method::kGetResult) return BodyFormat::kBulk;
+  const bool is_page = method == Method::kGetResult || method == Method::kGetResultRange;
+  if (absl::StrContains(accept, kBulk) && is_page) return BodyFormat::kBulk;
   return BodyFormat::kJson;
 }
 

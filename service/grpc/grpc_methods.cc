@@ -15,6 +15,8 @@ AggregationService::AggregationService(ServerContext* server, Registry* registry
   Serve<CallbackClientStreamingHandler>(Method::kPutChunk, RpcMethod::CLIENT_STREAMING, &AggregationService::PutChunk);
   Serve<CallbackClientStreamingHandler>(Method::kSubmitBatch, RpcMethod::CLIENT_STREAMING,
                                         &AggregationService::SubmitBatch);
+  Serve<CallbackClientStreamingHandler>(Method::kPutResultRange, RpcMethod::CLIENT_STREAMING,
+                                        &AggregationService::PutResultRange);
   Serve<CallbackClientStreamingHandler>(Method::kSubmitUpdate, RpcMethod::CLIENT_STREAMING,
                                         &AggregationService::SubmitUpdate);
   Serve<CallbackServerStreamingHandler>(Method::kStreamResult, RpcMethod::SERVER_STREAMING,

@@ -12,9 +12,9 @@
 
 namespace sparseagg::service {
 
-// The unary methods go to AggregationMethods; PutChunk, SubmitBatch and the streaming methods have reactors of their
-// own, and their messages are copied only once (codec/sliced_message.h). Borrows the registry and the methods.
-// Otherwise as RpcService.
+// The unary methods go to AggregationMethods; PutChunk, SubmitBatch, PutResultRange and the streaming methods have
+// reactors of their own, and their messages are copied only once (codec/sliced_message.h). Borrows the registry and the
+// methods. Otherwise as RpcService.
 class AggregationService final : public RpcService {
  public:
   AggregationService(ServerContext* server, Registry* registry, AggregationMethods* methods);
@@ -22,6 +22,7 @@ class AggregationService final : public RpcService {
   // grpc_uploads.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(Context*, grpc::ByteBuffer* response);
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitBatch(Context*, grpc::ByteBuffer* response);
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PutResultRange(Context*, grpc::ByteBuffer* response);
   // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response);
   // grpc_results.cc

@@ -1,4 +1,4 @@
-// The calls PutChunk and SubmitBatch.
+// The calls PutChunk, SubmitBatch and PutResultRange.
 #include <utility>
 
 #include "host/base/to_status.h"
@@ -56,6 +56,12 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutChunk(Context*
 grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitBatch(Context* context,
                                                                            grpc::ByteBuffer* response) {
   return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, &AggregationMethods::SubmitBatch),
+                           PutReactor::Wait::kBounded);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutResultRange(Context* context,
+                                                                              grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, &AggregationMethods::PutResultRange),
                            PutReactor::Wait::kBounded);
 }
 

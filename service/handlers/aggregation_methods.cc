@@ -45,6 +45,7 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
       entry(Method::kInspectRound, &AggregationMethods::InspectRound),
       entry(Method::kWithdrawSubmission, &AggregationMethods::WithdrawSubmission),
       entry(Method::kGetResult, &AggregationMethods::GetResult),
+      entry(Method::kGetResultRange, &AggregationMethods::GetResultRange),
       entry(Method::kGetCertificate, &AggregationMethods::GetCertificate),
       entry(Method::kGetReceipt, &AggregationMethods::GetReceipt),
       entry(Method::kExportRound, &AggregationMethods::ExportRound),
@@ -60,6 +61,7 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
 AggregationMethods::LargeMethod AggregationMethods::FindLargeMethod(Method method) {
   if (method == Method::kPutChunk) return &AggregationMethods::PutChunk;
   if (method == Method::kSubmitBatch) return &AggregationMethods::SubmitBatch;
+  if (method == Method::kPutResultRange) return &AggregationMethods::PutResultRange;
   return nullptr;
 }
 

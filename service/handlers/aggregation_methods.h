@@ -49,6 +49,8 @@ class AggregationMethods : public Methods {
   absl::Status PutChunk(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
   // batches.cc
   absl::Status SubmitBatch(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
+  // result_ranges.cc
+  absl::Status PutResultRange(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
 
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
@@ -96,6 +98,8 @@ class AggregationMethods : public Methods {
   void WithdrawSubmission(const Call& call);
   // results.cc
   void GetResult(const Call& call);
+  // result_ranges.cc
+  void GetResultRange(const Call& call);
   // certificates.cc
   void GetCertificate(const Call& call);
   void GetReceipt(const Call& call);

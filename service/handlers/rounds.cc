@@ -45,7 +45,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "ExportSubmissions",
                                            "RoundSpec.cluster",
                                            "Streams",
-                                           "ExportPartial"};
+                                           "ExportPartial",
+                                           "PutResultRange"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
@@ -92,6 +93,7 @@ void AggregationMethods::GetServerInfo(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     v1::ServerInfo info;
     info.set_version(kVersion);
+    info.set_instance(server_.instance);
     info.add_api_versions("sparseagg.v1");
     info.set_engine(std::string(server_.engine.name()));
     info.set_engine_description(server_.engine.description());

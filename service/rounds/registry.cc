@@ -43,6 +43,14 @@ absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing,
   return absl::AlreadyExistsError(absl::StrCat("round '", asked.id, "' exists already, with another spec"));
 }
 
+// Returns: the id of the stream that could have a version of this name; empty if none could: Stream::VersionConfig.
+absl::string_view StreamOfVersion(absl::string_view id) {
+  const size_t end = id.rfind(".v");
+  const bool is_version = end != absl::string_view::npos && end + 2 < id.size() &&
+                          id.find_first_not_of("0123456789", end + 2) == absl::string_view::npos;
+  return is_version ? id.substr(0, end) : "";
+}
+
 }  // namespace
 
 struct Registry::Table {
@@ -54,6 +62,10 @@ struct Registry::Table {
   std::map<Place, std::shared_ptr<Round>> rounds ABSL_GUARDED_BY(mu);        // of each tenant in order of creation
   absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);  // by KeyOf
 
+  // Returns: the round that exists with the id and the spec; null if the tenant has no round with this id.
+  // Errors: ALREADY_EXISTS: it has another spec; or a stream has, or will have, a version of this name.
+  absl::StatusOr<std::shared_ptr<Round>> FindSameLocked(const RoundConfig& config) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Returns: null if the tenant has no round with this id.
   std::shared_ptr<Round> FindLocked(absl::string_view tenant, absl::string_view id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -61,6 +73,29 @@ struct Registry::Table {
     return found == sequences.end() ? nullptr : rounds.at({std::string(tenant), found->second});
   }
 };
+
+absl::StatusOr<std::shared_ptr<Round>> Registry::Table::FindSameLocked(const RoundConfig& config) const {
+  if (std::shared_ptr<Round> existing = FindLocked(config.tenant, config.id)) {
+    return SameSpec(std::move(existing), config);
+  }
+  if (config.IsIntake()) {
+    for (auto it = rounds.lower_bound({config.tenant, 0}); it != rounds.end() && it->first.first == config.tenant;
+         ++it) {
+      const RoundConfig& other = it->second->config();
+      if (other.IsVersion() || StreamOfVersion(other.id) != config.id) continue;
+      return absl::AlreadyExistsError(
+          absl::StrCat("round '", other.id, "' has a name that versions of the stream '", config.id, "' need"));
+    }
+  } else if (!config.IsVersion()) {
+    const absl::string_view stream = StreamOfVersion(config.id);
+    const std::shared_ptr<Round> intake = stream.empty() ? nullptr : FindLocked(config.tenant, stream);
+    if (intake != nullptr && intake->config().IsIntake()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("'", config.id, "' is the name of a version of the stream '", stream, "'"));
+    }
+  }
+  return nullptr;
+}
 
 Registry::Registry(const RoundServices& services) : services_(services), table_(std::make_shared<Table>()) {}
 
@@ -72,7 +107,8 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
     if (config.id.empty()) config.id = RandomId();
-    if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
+    ASSIGN_OR_RETURN(std::shared_ptr<Round> existing, table_->FindSameLocked(config));
+    if (existing != nullptr) return existing;
     sequence = table_->next_sequence++;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
@@ -80,7 +116,8 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
     // Another call may have been quicker.
-    if (const auto existing = table_->FindLocked(config.tenant, config.id)) return SameSpec(existing, config);
+    ASSIGN_OR_RETURN(std::shared_ptr<Round> existing, table_->FindSameLocked(config));
+    if (existing != nullptr) return existing;
     RETURN_IF_ERROR(round->StartJournal(sequence));  // under the lock, so that the store has one round of a name
     table_->rounds.emplace(Table::Place(config.tenant, sequence), round);
     table_->sequences.emplace(KeyOf(config.tenant, config.id), sequence);

@@ -66,7 +66,8 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
       sum_(*config_, &tenant_.budget),
       recent_refusals_(&tenant_.budget),
       uploads_(services.timer),
-      life_(create_time_, created_at_) {}
+      life_(create_time_, created_at_),
+      ranges_(&tenant_.budget) {}
 
 Round::~Round() {
   services_.timer.Cancel(deadline_timer_);
@@ -143,12 +144,12 @@ absl::Status Round::Seal() {
 absl::Status Round::Freeze() {
   {
     MutexLock lock(&mu_);  // first of all, so that the call does not wait for a final merge
-    if (!life_.is_open()) return life_.is_closed() ? NotOpenErrorLocked() : absl::OkStatus();
+    if (!life_.is_open()) return IsReadableLocked() ? absl::OkStatus() : NotOpenErrorLocked();
   }
   // A commit holds it from its last look at the state until its submission is recorded.
   MutexLock merge(&merge_mu_);
   MutexLock lock(&mu_);
-  if (!life_.is_open()) return life_.is_closed() ? NotOpenErrorLocked() : absl::OkStatus();
+  if (!life_.is_open()) return IsReadableLocked() ? absl::OkStatus() : NotOpenErrorLocked();
   const absl::Status refusal = NotOpenErrorLocked(RoundState::kSealed, "");
   PostNotifyDiscarded();
   const StateRecord record = life_.NextRecord(StateRecord::Name::kSealed, "", services_.clock.WallTime());
@@ -221,6 +222,7 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   services_.timer.Cancel(deadline_timer_);
   meter_.CountEnd(life_.End(state, std::move(failure), std::move(reason), time_to_expiry, now));
   if (state == RoundState::kCancelled) committed_.DropAll();
+  if (state != RoundState::kDone) ranges_.Clear();
   DiscardUploadsLocked(status);
   open_permit_.Release();
 }
@@ -322,6 +324,10 @@ size_t Round::num_recent_refusals() const {
 absl::StatusOr<Results> Round::GetResults() const {
   MutexLock lock(&mu_);
   if (life_.state() != RoundState::kDone) return StateError(life_.state(), life_.reason());
+  if (life_.keeps_sum()) {
+    return absl::FailedPreconditionError(
+        "the round is one of a cluster, and its servers have ranges of the result: GetResultRange reads them");
+  }
   return life_.results();
 }
 

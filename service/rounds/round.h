@@ -23,6 +23,7 @@
 #include "service/base/timer.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
+#include "service/rounds/result_ranges.h"
 #include "service/rounds/round_certificate.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"
@@ -47,7 +48,9 @@ namespace sparseagg::service {
 //   SEALED       Seal                                                 a SealedReader reads the submissions
 //   FINALIZING   Close, the deadline (StartDeadline), or the commit   the worker pool computes the result
 //                that reaches config.max_submissions
-//   DONE         the result is there                                  GetResults returns the result
+//   DONE         the result is there                                  GetResults returns the result; of a cluster's
+//   round
+//                                                                     FindRange its ranges
 //   FAILED       fewer submissions than config asks for, an error     there is a reason, and no result
 //                of the final merge, an Add that failed half way
 //   CANCELLED    Cancel, before one of these two                      there is a reason, and no result
@@ -151,6 +154,8 @@ class Round : public std::enable_shared_from_this<Round> {
                              uint64_t* num_chunks);
   // Brings the round to the state that it had. A result is not stored: it is computed again, as after Close.
   void RestoreState(const StateRecord& record);
+  // `number`: of the upload whose chunk is the page, in the store.
+  void RestoreRange(uint64_t number, RangeRecord range, std::string page);
   // From now on the round writes to the store. `latest_upload`: the largest number of an upload there.
   void ResumeJournal(uint64_t number, uint64_t latest_upload);
 
@@ -308,6 +313,21 @@ class Round : public std::enable_shared_from_this<Round> {
   using ClientWeight = std::pair<std::string, double>;
   absl::Status CloseWithWeights(absl::Span<const ClientWeight> weights);
 
+  // Keeps a range of a cluster's result, or its list, which ends the round as DONE; `page` is a serialized
+  // v1::ResultPage, empty for an end without a list. `created`: create_time() as the caller knows it, to the
+  // microsecond. Without effect on what is there. Errors, which leave the round as it was: INVALID_ARGUMENT: as of
+  // CheckRange, or the range overlaps another one. ALREADY_EXISTS: the range has other rows. FAILED_PRECONDITION: not a
+  // cluster's round, not created then, not sealed, or with a list that was put with another `only` or `plan`.
+  // RESOURCE_EXHAUSTED: no memory.
+  absl::Status PutRange(absl::Time created, RangeRecord range, std::string page);
+  // Returns: the page of the range that begins so; of no tensor the list. Errors: NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<const std::string>> FindRange(absl::string_view tensor, uint64_t begin) const;
+  // Whether a SealedReader can read the submissions.
+  bool IsReadable() const {
+    MutexLock lock(&mu_);
+    return IsReadableLocked();
+  }
+
   // Ends the round without a result. A merge that runs is not interrupted, but its result is dropped. No effect on a
   // round that is CANCELLED. Errors: FAILED_PRECONDITION on a round that is DONE or FAILED.
   absl::Status Cancel(absl::string_view reason);
@@ -432,6 +452,16 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: the proofs of the certificate; null if there is none yet.
   std::shared_ptr<const ProofIndex> FindProofs() const;
 
+  // round_ranges.cc
+  // Returns: whether the range is there already. Errors: of PutRange.
+  absl::StatusOr<bool> CheckRangeLocked(absl::Time created, const RangeRecord& range, absl::string_view page) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsReadableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return life_.state() == RoundState::kSealed || life_.keeps_sum();
+  }
+  // Ends the sealed round as DONE, if it has not ended, and drops the ranges that its list does not have.
+  absl::Status EndMerged();
+
   // round.cc: life cycle
   absl::Status Start(Permit permit);
   // Seal, without telling those who wait.
@@ -493,6 +523,7 @@ class Round : public std::enable_shared_from_this<Round> {
   TuplesPerTensor latest_tuples_ ABSL_GUARDED_BY(mu_);  // of the latest commit: the next submission may be like it
   RoundLife life_ ABSL_GUARDED_BY(mu_);
   RoundCertificate certificate_ ABSL_GUARDED_BY(mu_);
+  ResultRanges ranges_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
 };

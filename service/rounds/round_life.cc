@@ -63,7 +63,8 @@ StateRecord RoundLife::NextRecord(StateRecord::Name name, absl::string_view reas
 }
 
 StateRecord RoundLife::Record() const {
-  const StateRecord::Name name = state_ == RoundState::kDone        ? StateRecord::Name::kDone
+  const StateRecord::Name name = keeps_sum_                         ? StateRecord::Name::kMerged
+                                 : state_ == RoundState::kDone      ? StateRecord::Name::kDone
                                  : state_ == RoundState::kFailed    ? StateRecord::Name::kFailed
                                  : state_ == RoundState::kCancelled ? StateRecord::Name::kCancelled
                                  : state_ == RoundState::kSealed    ? StateRecord::Name::kSealed

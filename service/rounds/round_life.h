@@ -35,6 +35,10 @@ class RoundLife {
 
   // Requires: the round is open.
   void Seal() { state_ = RoundState::kSealed; }
+  // The sum stays until the round is gone: a cluster's coordinator has merged it elsewhere. Requires: the round is
+  // DONE.
+  void KeepSum() { keeps_sum_ = finish_started_ = true; }
+  bool keeps_sum() const { return keeps_sum_; }
   // Requires: the round is not closed.
   void Close(const Moment& now);
   // Returns: the time from `now` to the expiry of a round that ends now.
@@ -79,6 +83,7 @@ class RoundLife {
   Results results_;
   uint64_t num_committing_ = 0;
   bool finish_started_ = false;
+  bool keeps_sum_ = false;
   std::optional<absl::Time> restored_end_;
 };
 

@@ -121,15 +121,20 @@ void Round::RestoreState(const StateRecord& record) {
     MutexLock lock(&mu_);
     if (is_undone && !config_->IsVersion()) MultiplyStoredWeightsLocked();
     certificate_.Restore({record.certificate, record.certificate_content});
-    if (record.name == StateRecord::Name::kSealed) {
+    const bool is_merged = record.name == StateRecord::Name::kMerged;
+    if (record.name == StateRecord::Name::kSealed || is_merged) {
       life_.Seal();
       frozen_waits_.End();  // there are none yet; later ones end at once
-      return;
+      if (!is_merged) return;
     }
     // The time of day may have been set back since: nothing has ended in the future.
     const Moment now = services_.clock.Now();
     if (record.name != StateRecord::Name::kClosed) life_.RestoreEndTime(std::min(record.end_time, now.wall));
     if (is_undone && life_.is_open()) FinalizeLocked(PrepareToFinalizeLocked(), now);
+    if (is_merged) {
+      EndLocked(RoundState::kDone, absl::OkStatus(), "", now);
+      life_.KeepSum();
+    }
     if (record.name == StateRecord::Name::kFailed) {
       EndLocked(RoundState::kFailed, absl::FailedPreconditionError(record.reason), record.reason, now);
     }

@@ -50,10 +50,9 @@ absl::StatusOr<std::vector<size_t>> SealedReader::CheckInspected(std::vector<siz
 }
 
 absl::Status SealedReader::CheckSealed(absl::string_view verb) const {
-  const RoundState state = round_.state();
-  if (state == RoundState::kSealed) return absl::OkStatus();
+  if (round_.IsReadable()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("only a SEALED round can be ", verb, "; the round is ", Name(state)));
+      absl::StrCat("only a SEALED round can be ", verb, "; the round is ", Name(round_.state())));
 }
 
 absl::StatusOr<std::vector<InspectedTensor>> SealedReader::ReadSubmissions(absl::Span<const size_t> tensors,

@@ -56,9 +56,9 @@ struct PartialPage {
   std::string next_page_token;  // empty on the last page
 };
 
-// Reads the submissions of a sealed round page by page: their inner products, their rows, or what they add up to. All
-// pages show the same submissions, since a sealed round takes none and loses none. Each call fails once the round is
-// not sealed any more.
+// Reads the submissions of a sealed round, or of a cluster's round that is DONE, page by page: their inner products,
+// their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none and loses
+// none. Each call fails once the round is not sealed any more.
 //
 // Errors of every call but the *PageBytes: FAILED_PRECONDITION: the round is not sealed, or not any more.
 // INVALID_ARGUMENT: not a token of this round. RESOURCE_EXHAUSTED: no memory.

@@ -130,6 +130,12 @@ Database::~Database() {
   if (!closed.ok()) Log(LogLevel::kWarning, "store_close_failed", {{"reason", closed.ToString()}});
 }
 
+std::string Database::Identity() const {
+  std::string identity;
+  db_->GetDbIdentity(identity).PermitUncheckedError();  // read when the database was opened
+  return identity;
+}
+
 absl::Status Database::Write(rocksdb::WriteBatch& batch) {
   {
     MutexLock lock(&mu_);

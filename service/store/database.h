@@ -58,6 +58,8 @@ class Database {
   class Range;
 
   uint64_t memory_bytes() const { return memory_bytes_; }
+  // Returns: the name that RocksDB gave to the database when it was made.
+  std::string Identity() const;
 
  private:
   Database(std::string path, uint64_t memory_bytes, rocksdb::DB* db)

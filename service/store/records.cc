@@ -58,6 +58,14 @@ std::string EncodeRecord(const UploadRecord& record) {
   message.set_client_id(record.client_id);
   message.set_submission_id(record.submission_id);
   message.set_upload_tag(record.tag);
+  if (record.range.has_value()) {
+    store::Upload::Range& range = *message.mutable_range();
+    range.set_only(record.range->only);
+    range.set_plan(record.range->plan);
+    range.set_tensor(record.range->tensor);
+    range.set_begin(record.range->begin);
+    range.set_end(record.range->end);
+  }
   return message.SerializeAsString();
 }
 
@@ -127,7 +135,10 @@ absl::StatusOr<SubmissionRecord> DecodeSubmissionRecord(absl::string_view bytes)
 
 absl::StatusOr<UploadRecord> DecodeUploadRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Upload message, ParseRecord<store::Upload>(bytes));
-  return UploadRecord{message.client_id(), message.submission_id(), message.upload_tag()};
+  UploadRecord record{message.client_id(), message.submission_id(), message.upload_tag()};
+  const store::Upload::Range& range = message.range();
+  if (message.has_range()) record.range = {range.only(), range.plan(), range.tensor(), range.begin(), range.end()};
+  return record;
 }
 
 absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes) {

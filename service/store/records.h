@@ -37,11 +37,11 @@ struct CutRecord {
 
 // The state of a round that is not open.
 struct StateRecord {
-  enum class Name { kOpen, kClosed, kDone, kFailed, kCancelled, kSealed };
+  enum class Name { kOpen, kClosed, kDone, kFailed, kCancelled, kSealed, kMerged };
   Name name = Name::kOpen;  // kOpen: the store has no state of the round
   std::string reason;       // kFailed and kCancelled
   absl::Time close_time;
-  absl::Time end_time;  // kDone, kFailed and kCancelled
+  absl::Time end_time;  // kDone, kFailed, kCancelled and kMerged
   // Of a round with a certificate, kDone and kFailed: as in IssuedCertificate.
   std::string certificate = {};          // NOLINT(readability-redundant-member-init)
   std::string certificate_content = {};  // NOLINT(readability-redundant-member-init)
@@ -74,11 +74,21 @@ struct WithdrawnSubmission {
   std::string leaf = {};  // kept after the removal, if the round has a certificate; else empty
 };
 
-// A named upload that is not committed.
+// Names a range of a cluster's result that is kept in a round.
+struct RangeRecord {
+  std::string only;    // which clients count
+  std::string plan;    // how the result is cut
+  std::string tensor;  // empty: this is the list of all ranges
+  uint64_t begin = 0;  // keys; an end of 0 is behind the last one
+  uint64_t end = 0;
+};
+
+// A named upload that is not committed; or a range, whose page is chunk 0.
 struct UploadRecord {
   std::string client_id;
   std::string submission_id;
   std::string tag;
+  std::optional<RangeRecord> range = std::nullopt;
 };
 
 // Where a large chunk lies in the file of its round, and the hash of its bytes.

@@ -91,6 +91,8 @@ std::vector<Store::Freed> Store::WholeFileOf(uint64_t round) const {
 
 DiskSpace Store::MeasureDisk() const { return directory_->Measure(); }
 
+std::string Store::Identity() const { return database_->Identity(); }
+
 uint64_t Store::memory_bytes() const { return database_->memory_bytes(); }
 
 absl::StatusOr<Store::Ticket> Store::Write(rocksdb::WriteBatch& batch) {

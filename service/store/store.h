@@ -156,6 +156,8 @@ class Store {
   // Calls `take` for each task, in ascending order of numbers. A task without a state is OPEN and was never leased.
   absl::Status ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const;
 
+  // Returns: a name of the data directory, which no other one has.
+  std::string Identity() const;
   // Whether calls are answered after their writes have reached the disk.
   bool syncs() const { return syncs_; }
   // As DataDirectory::Measure.

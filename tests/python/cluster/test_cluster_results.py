@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import importlib.util
 import os
 import signal
@@ -12,6 +14,7 @@ import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.ray_session import ray_session
+from sparseagg.v1 import aggregation_pb2 as pb
 
 CLIENTS = [f"client-{i}" for i in range(12)]
 SPEC = sa.RoundSpec(
@@ -67,7 +70,13 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
         assert [(each.name, each.num_keys) for each in info.results] == [(n, len(expected[n])) for n in expected]
         assert {each.name: each.num_cut_keys for each in info.results}["top"] > 0
         assert digest(opened.result()) == digest(expected)
-        for name, keys in (("sparse", (250, 600)), ("dense", (10, 50)), ("hashed", (1 << 38, None)), ("top", (0, 7))):
+        for name, keys in (
+            ("sparse", (250, 600)),
+            ("dense", (10, 50)),
+            ("hashed", (1 << 38, None)),
+            ("top", (0, 7)),
+            ("top", (1 << 32, None)),
+        ):
             part, whole = opened.result([name], keys=keys)[name], expected[name]
             kept = (whole.keys >= keys[0]) & (whole.keys < (keys[1] if keys[1] is not None else 2**64 - 1))
             assert np.array_equal(part.keys, whole.keys[kept])
@@ -75,7 +84,7 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
         ranges = list(opened.ranges("sparse"))
         assert len(ranges) > 1
         assert np.array_equal(np.concatenate([each.keys for each in ranges]), expected["sparse"].keys)
-        assert len({part.server for part in opened._published.wait(None)[0]}) == 3
+        assert len({part.server for part in opened._parts("sparse", None)}) == 3
         another = cluster.client().get_round(opened.name)
         assert another.wait(5).state == "done"
         assert digest(another.result()) == digest(expected)
@@ -94,15 +103,115 @@ def test_results_survive_a_restart_of_all_servers(folder):
         assert again.close().state == "done"
 
 
-def test_another_coordinator_with_other_ranges_leaves_one_result(cluster, monkeypatch):
+@pytest.fixture
+def dies_before_the_list(monkeypatch):
+    """A coordinator that merges and dies before it has put the list."""
+
+    class Died(Exception):
+        pass
+
+    def close(opened, **options):
+        def die(*_):
+            raise Died
+
+        with monkeypatch.context() as patched:
+            patched.setattr("sparseagg.cluster.cluster_round.end_round", die)
+            with pytest.raises(Died):
+                opened.close(**options)
+
+    return close
+
+
+def test_another_coordinator_with_other_ranges_leaves_one_result(cluster, dies_before_the_list):
     opened = submitted(cluster)
-    monkeypatch.setattr("sparseagg.cluster.cluster_round.write_list", lambda *_: None)  # it dies before the list
-    opened.close()
-    monkeypatch.undo()
+    dies_before_the_list(opened)
     with Cluster(cluster.addresses, ranges=7) as second:
         second.resume(opened.name).close()
         opened.close()
         assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_ranges_of_some_clients_are_not_those_of_all(cluster, dies_before_the_list):
+    opened = submitted(cluster)
+    dies_before_the_list(opened, only=CLIENTS[:2])
+    another = cluster.resume(opened.name)
+    assert another.close().num_submissions == 12
+    assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
+    with pytest.raises(sa.errors.FailedPreconditionError, match="counts other clients"):
+        opened.close(only=CLIENTS[:2])
+    assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
+
+
+def test_a_result_is_no_round_that_clients_could_submit_to(cluster, dies_before_the_list):
+    opened = submitted(cluster)
+    dies_before_the_list(opened)
+    for client in cluster._clients:
+        assert [each.name for each in client.list_rounds()] == [opened.name]
+        for name in (f"{opened.name}.0.0-", f"{opened.name}.result"):
+            with pytest.raises(sa.errors.NotFoundError):
+                client.get_round(name).submit("rows", updates_of()[CLIENTS[0]])
+
+
+def page_of(keys, tensor="w"):
+    keys = np.asarray(keys, np.uint32)
+    values = np.ones(len(keys), np.float32).tobytes()
+    piece = pb.TensorSlice(tensor=tensor, key_encoding="KEY_ENCODING_U32", keys=keys.tobytes(), values=values)
+    piece.value_encoding = pb.VALUE_ENCODING_FLOAT32
+    return pb.ResultPage(slice=piece)
+
+
+def test_ranges_that_do_not_fit_are_refused(start_server, tmp_path):
+    """The rows that are there stay, whoever sends others."""
+    roles = ("coordinator", "client", "observer")
+    rows = [f"{hashlib.sha256(role.encode()).hexdigest()} {role} default {role}-1" for role in roles]
+    (tmp_path / "tokens").write_text("\n".join(rows) + "\n", encoding="ascii")
+    server = start_server("--tokens-file", str(tmp_path / "tokens"), "--max-message-bytes", "64KiB")
+    spec = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)])
+    with Cluster([server.address], token="coordinator") as cluster:
+        opened = cluster.create_round(spec)
+        round_of = {role: sa.open_round(f"sparseagg://{server.address}/{opened.name}", token=role) for role in roles}
+        rnd = round_of["coordinator"]
+        names = {"created": rnd.info.create_time, "only": "", "plan": "p"}
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"only a SEALED round .* is OPEN"):
+            rnd.put_result_range(page_of([1]), **names)
+        opened.seal()
+        rnd.put_result_range(page_of([10, 11]), keys=(10, 20), **names)
+        for role in ("client", "observer"):
+            with pytest.raises(sa.errors.PermissionDeniedError, match="PutResultRange"):
+                round_of[role].put_result_range(page_of([30]), keys=(30, 40), **names)
+        other_time = {**names, "created": rnd.info.create_time + datetime.timedelta(microseconds=1)}
+        for keys, page, changed, error in (
+            ((19, 30), page_of([19]), names, sa.errors.InvalidArgumentError),  # overlaps
+            ((0, None), page_of([0]), names, sa.errors.InvalidArgumentError),
+            ((30, 20), page_of([30]), names, sa.errors.InvalidArgumentError),
+            ((30, 40), page_of([30], "v"), names, sa.errors.InvalidArgumentError),
+            ((30, 40), page_of([30]), {**names, "plan": "p" * 129}, sa.errors.InvalidArgumentError),
+            ((10, 20), page_of([12]), names, sa.errors.AlreadyExistsError),
+            ((30, 40), page_of([30]), other_time, sa.errors.FailedPreconditionError),
+            ((30, 40), page_of(range(10_000)), names, sa.errors.ResourceExhaustedError),
+        ):
+            with pytest.raises(error):
+                rnd.put_result_range(page, keys=keys, **changed)
+        with pytest.raises(sa.errors.NotFoundError):
+            round_of["client"].result_range()
+        rnd.put_result_range(pb.ResultPage(ranges="{}"), **names)
+        for changed in ({**names, "only": "some"}, {**names, "plan": "q"}):
+            for page in (page_of([30]), pb.ResultPage(ranges="{}")):
+                with pytest.raises(sa.errors.FailedPreconditionError, match="has its result already"):
+                    rnd.put_result_range(page, keys=(30, 40), **changed)
+        for role in roles:
+            assert round_of[role].result_range().head.ranges == "{}"
+            assert bytes(round_of[role].result_range("w", 10).keys) == np.array([10, 11], np.uint32).tobytes()
+        opened.delete()
+        with pytest.raises(sa.errors.NotFoundError):
+            rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
+        cluster.create_round(spec, rnd.id).seal()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="created at"):
+            rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
+        alone = sa.Client(server.address, token="coordinator").create_round(spec)
+        alone.seal()
+        with pytest.raises(sa.errors.FailedPreconditionError, match="only a round of a cluster"):
+            alone.put_result_range(page_of([30]), created=alone.info.create_time)
 
 
 def test_delete_takes_no_round_of_a_similar_name(cluster):
@@ -111,6 +220,19 @@ def test_delete_takes_no_round_of_a_similar_name(cluster):
         opened.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
         opened.close()
     assert [each.refresh().state for each in others] == ["open", "open"]
+
+
+def test_a_later_round_of_the_same_id_has_its_own_result(cluster):
+    first = cluster.create_round(SPEC, "again")
+    first.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
+    first.close()
+    for client in cluster._clients:  # by a tool that knows nothing of clusters
+        client.get_round("again").delete()
+    second = cluster.create_round(SPEC, "again")
+    for client_id in CLIENTS[:3]:
+        second.submit(client_id, updates_of()[client_id])
+    assert second.close().num_submissions == 3
+    assert digest(second.result()) == digest(sa.aggregate(updates_of(CLIENTS[:3]), SPEC))
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -151,6 +273,33 @@ def test_more_servers_know_the_rounds_of_fewer(folder):
         assert [each.name for each in four.client().list_rounds()] == [closed.name, opened.name]
         assert digest(four.resume(closed.name).result()) == expected
         assert digest(four.resume(opened.name).finish()) == expected
+
+
+def test_finished_rounds_are_done_and_hold_no_place():
+    with Cluster(2, server_options=["--max-open-rounds", "2"]) as cluster:
+        for number in range(4):
+            opened = cluster.create_round(SPEC, f"round-{number}")
+            opened.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
+            result = opened.finish()
+            assert [client.get_round(opened.name).info.state for client in cluster._clients] == ["done", "done"]
+            assert digest(opened.finish()) == digest(result) == digest(cluster.resume(opened.name).finish())
+
+
+def test_large_ranges_are_put_in_blocks(folder):
+    spec = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=0, row_width=8, return_counts=True)])
+    keys = np.arange(1 << 60, (1 << 60) + 20_000, dtype=np.uint64)
+    update = {"w": (keys, np.random.default_rng(5).standard_normal((len(keys), 8)).astype("f4"))}
+    options = ["--max-message-bytes", "64KiB"]
+    with Cluster(2, ranges=2, data_dir=folder, server_options=options) as cluster, cluster.create_round(spec) as opened:
+        opened.submit("a", update)
+        opened.close()
+        parts = opened._parts("w", None)
+        assert len(parts) == 2
+        assert all(len(part.blocks) > 5 for part in parts)
+        assert digest(opened.result()) == digest(sa.aggregate({"a": update}, spec))
+        some = opened.result(keys=(int(keys[5000]), int(keys[15_000])))["w"]
+        assert np.array_equal(some.keys, keys[5000:15_000])
+        assert np.array_equal(some.values, update["w"][1][5000:15_000])
 
 
 def test_only_some_clients_count(cluster):

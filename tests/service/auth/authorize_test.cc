@@ -33,9 +33,10 @@ const std::map<std::string, std::string>& Expected() {
       {"CompleteTask", "yyo-"},       {"FailTask", "yyo-"},          {"GetTask", "yy-y"},
       {"ListTasks", "yy-y"},          {"CancelTasks", "yy--"},       {"SealRound", "yy--"},
       {"InspectRound", "yy--"},       {"ExportSubmissions", "yy--"}, {"ExportPartial", "yy--"},
-      {"GetCertificate", "yyyy"},     {"GetReceipt", "yyo-"},        {"ExportRound", "yy--"},
-      {"CreateStream", "yy--"},       {"GetStream", "yyyy"},         {"ListStreams", "yyyy"},
-      {"CutStream", "yy--"},          {"DeleteStream", "yy--"},      {"WatchVersions", "yyyy"},
+      {"PutResultRange", "yy--"},     {"GetResultRange", "yyyy"},    {"GetCertificate", "yyyy"},
+      {"GetReceipt", "yyo-"},         {"ExportRound", "yy--"},       {"CreateStream", "yy--"},
+      {"GetStream", "yyyy"},          {"ListStreams", "yyyy"},       {"CutStream", "yy--"},
+      {"DeleteStream", "yy--"},       {"WatchVersions", "yyyy"},
   };
   return expected;
 }

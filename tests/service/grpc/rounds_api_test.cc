@@ -39,7 +39,7 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                           "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
                           "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound", "InspectRound",
                           "CloseRoundRequest.client_weights", "RoundSpec.privacy", "RoundSpec.certificate",
-                          "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial"));
+                          "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial", "PutResultRange"));
   EXPECT_FALSE(info.has_activity());
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
@@ -280,6 +280,20 @@ TEST_F(RoundsApiTest, CancelRound_ReasonOfMoreThanAKiB_IsRefused) {
   EXPECT_THAT(client().Cancel(name, std::string(1024, 'x')), IsOk());
 }
 
+TEST_F(RoundsApiTest, CreateRound_OfACluster_HasUpTo1024Servers) {
+  v1::RoundSpec spec = SumSpec();
+  const auto add = [&](int number) {
+    v1::HomeServer& server = *spec.mutable_cluster()->add_servers();
+    server.set_address(absl::StrCat("server-", number, ":8001"));
+    server.set_http_url(absl::StrCat("http://server-", number, ":8080"));
+    server.set_instance(std::string(36, 'i'));
+  };
+  for (int i = 0; i < 1024; ++i) add(i);
+  EXPECT_THAT(client().Create(spec, "most"), IsOk());
+  add(1024);
+  EXPECT_THAT(client().Create(spec, "more"), Fails(Code::kInvalidArgument, HasSubstr("1025 servers; 1 to 1024")));
+}
+
 // Calls whose requests have only names and ids.
 TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
   options_.limits.max_tensors = 1;
@@ -291,7 +305,8 @@ TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
   grpc::GenericStub stub(client().channel());
   for (int i = 0; i < calls->method_count(); ++i) {
     const auto& call = *calls->method(i);
-    if (call.client_streaming() || call.name() == "PutChunk" || call.name() == "SubmitBatch") continue;
+    const bool is_large = call.name() == "PutChunk" || call.name() == "SubmitBatch" || call.name() == "PutResultRange";
+    if (call.client_streaming() || is_large) continue;
     if (call.name() == "CloseRound") continue;  // lists client ids: ParseIdList has another bound
     grpc::ClientContext context;
     grpc::ByteBuffer response;

@@ -74,6 +74,81 @@ TEST_F(RoundSealTest, Seal_AfterTheClose_IsRefused) {
   EXPECT_THAT(closed_itself->Seal(), HasCode(Code::kFailedPrecondition));
 }
 
+// A round of a cluster whose ranges are put.
+class RoundRangesTest : public RoundSealTest {
+ protected:
+  std::shared_ptr<Round> OpenSealed(const std::string& id = "r") {
+    v1::RoundSpec spec = SumSpec();
+    spec.mutable_cluster()->add_servers()->set_address("a:1");
+    auto round = Open(spec, id);
+    EXPECT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
+    EXPECT_THAT(round->Seal(), IsOk());
+    return round;
+  }
+  static absl::Status Put(Round& round, const RangeRecord& range, std::string page = "rows") {
+    return round.PutRange(round.create_time(), range, std::move(page));
+  }
+  static absl::Status PutList(Round& round, const std::string& only = "", const std::string& plan = "p") {
+    return Put(round, {only, plan, ""}, "list");
+  }
+  static std::string PageOf(const Round& round, const std::string& tensor, uint64_t begin) {
+    const auto page = round.FindRange(tensor, begin);
+    return page.ok() ? **page : page.status().ToString();
+  }
+};
+
+TEST_F(RoundRangesTest, PutRange_ThenTheList_EndsTheRoundAndIsRead) {
+  const auto round = OpenSealed();
+  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), IsOk());
+  EXPECT_THAT(Put(*round, {"", "p", "w", 10, 0}, "more"), IsOk());
+  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), IsOk()) << "a repetition";
+  EXPECT_THAT(Put(*round, {"some", "q", "w", 0, 20}, "of a coordinator that died"), IsOk());
+  EXPECT_THAT(round->FindRange("w", 0), Fails(Code::kNotFound, HasSubstr("no ranges")));
+  EXPECT_EQ(round->state(), RoundState::kSealed);
+  const uint64_t reserved = round->budget().reserved();
+  EXPECT_THAT(PutList(*round), IsOk());
+  EXPECT_LT(round->budget().reserved(), reserved) << "the other result is dropped";
+  EXPECT_EQ(round->state(), RoundState::kDone);
+  EXPECT_THAT(PutList(*round), IsOk()) << "a repetition";
+  EXPECT_EQ(PageOf(*round, "w", 0), "rows");
+  EXPECT_EQ(PageOf(*round, "w", 10), "more");
+  EXPECT_EQ(PageOf(*round, "", 0), "list");
+  EXPECT_THAT(round->FindRange("w", 5), Fails(Code::kNotFound, HasSubstr("'w' that begins at 5")));
+  EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("GetResultRange")));
+  EXPECT_THAT(round->Seal(), IsOk()) << "its submissions can still be read";
+  EXPECT_THAT(Submit(*round, "b", {7}, {1}), Fails(Code::kFailedPrecondition, "the round is DONE"));
+  EXPECT_THAT(round->Cancel("late"), HasCode(Code::kFailedPrecondition));
+}
+
+TEST_F(RoundRangesTest, PutRange_BadInput_ChangesNothing) {
+  const auto round = OpenSealed();
+  ASSERT_THAT(Put(*round, {"", "p", "w", 10, 20}), IsOk());
+  const uint64_t reserved = round->budget().reserved();
+  EXPECT_THAT(round->PutRange(round->create_time() - absl::Seconds(1), {"", "p", "w", 0, 10}, "rows"),
+              Fails(Code::kFailedPrecondition, HasSubstr("was created at")));
+  for (const auto& [begin, end] : {std::pair(0, 11), std::pair(19, 0), std::pair(12, 13), std::pair(0, 0)}) {
+    EXPECT_THAT(Put(*round, {"", "p", "w", static_cast<uint64_t>(begin), static_cast<uint64_t>(end)}),
+                Fails(Code::kInvalidArgument, HasSubstr("overlaps the range [10, 20) of tensor 'w'")));
+  }
+  EXPECT_THAT(Put(*round, {"", "p", "w", 10, 20}, "other"), Fails(Code::kAlreadyExists, HasSubstr("other rows")));
+  EXPECT_EQ(round->budget().reserved(), reserved);
+  ASSERT_THAT(PutList(*round), IsOk());
+  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), Fails(Code::kFailedPrecondition, HasSubstr("without the range")));
+  EXPECT_THAT(Put(*round, {"", "q", "w", 0, 10}), Fails(Code::kFailedPrecondition, HasSubstr("into other ranges")));
+  EXPECT_THAT(PutList(*round, "some"), Fails(Code::kFailedPrecondition, HasSubstr("of other clients")));
+  EXPECT_EQ(round->budget().reserved(), reserved + ResultRanges::MemoryBytes({"", "p", ""}, "list"));
+}
+
+TEST_F(RoundRangesTest, PutRange_EndWithoutAList_LeavesTheRoundToALaterOne) {
+  const auto round = OpenSealed();
+  ASSERT_THAT(Put(*round, {}, ""), IsOk());
+  EXPECT_EQ(round->state(), RoundState::kDone);
+  EXPECT_THAT(round->FindRange("", 0), HasCode(Code::kNotFound));
+  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 0}), IsOk());
+  EXPECT_THAT(PutList(*round), IsOk());
+  EXPECT_EQ(PageOf(*round, "w", 0), "rows");
+}
+
 TEST_F(RoundSealTest, Cancel_SealedRound_DropsItsSubmissions) {
   const auto round = OpenWith({"a"});
   ASSERT_THAT(round->Seal(), IsOk());

@@ -86,6 +86,18 @@ TEST_F(StreamTest, Cut_ThatCannotOpenTheNextVersion_KeepsTheVersion) {
   EXPECT_EQ(VersionOf(*stream, 1)->Snapshot().num_submissions, 1U);
 }
 
+TEST_F(StreamTest, NamesOfVersions_AreNotForRounds) {
+  const auto stream = OpenStream(Spec(1));
+  for (const char* name : {"s.v2", "s.v17"}) {
+    EXPECT_THAT(TryOpen(SumSpec(), name), Fails(Code::kAlreadyExists, HasSubstr("a version of the stream 's'")))
+        << name;
+  }
+  for (const char* name : {"s.v", "s.v2a", "s.eval", "t.v2"}) EXPECT_THAT(TryOpen(SumSpec(), name), IsOk()) << name;
+  EXPECT_THAT(Submit(*stream, "a", "1", 0, 1), IsOk());
+  EXPECT_EQ(stream->Snapshot().version, 2U) << "the cut";
+  EXPECT_THAT(TryOpenStream(Spec(1), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v2' has a name")));
+}
+
 TEST_F(StreamTest, AFailedVersion_LetsTheStreamGoOn) {
   v1::StreamSpec spec = Spec(3);
   spec.mutable_round()->set_min_submissions(2);

@@ -27,7 +27,7 @@ COORDINATOR = """
 import itertools, os, signal, sys
 import sparseagg as sa
 from sparseagg._internal.client.blocking_round import Round
-from sparseagg.cluster import Cluster, cluster_round, executor, published
+from sparseagg.cluster import Cluster, cluster_round, executor
 from crash.cluster_cycle import RETRY
 
 addresses, name, ranges, at = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -47,11 +47,9 @@ def deadly(call):
 
 Round.seal = deadly(Round.seal)
 Round.sample_keys = deadly(Round.sample_keys)
-Round.submit = deadly(Round.submit)
-Round.close = deadly(Round.close)
-Round.wait = deadly(Round.wait)
+Round.put_result_range = deadly(Round.put_result_range)
 executor.run_task = deadly(executor.run_task)
-cluster_round.write_list = deadly(cluster_round.write_list)
+cluster_round.end_round = deadly(cluster_round.end_round)
 if ray_address:  # its actors merge, and end with it
     ray.util.ActorPool.submit = deadly(ray.util.ActorPool.submit)
     ray.util.ActorPool.get_next = deadly(ray.util.ActorPool.get_next)

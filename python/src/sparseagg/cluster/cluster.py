@@ -36,7 +36,6 @@ from sparseagg.errors import (
 __all__ = ["Cluster"]
 
 _MOST_SERVERS = 1024
-_MOST_ID = 84  # bytes of a round's id: those of its result have the id, tensor and range
 _LIMITS = ("max_row_width", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")  # of clients
 
 
@@ -172,13 +171,8 @@ class Cluster:
         Raises:
             InvalidArgumentError: the spec makes no sense, or has such a field.
             AlreadyExistsError: the id is taken by another round.
-            NotFoundError: a server has lost its part of a round that has submissions.
-            FailedPreconditionError: the servers have different limits of submissions.
+            NotFoundError: a server has lost its part of a round that exists, with its data.
         """
-        if round_id is not None and len(round_id) > _MOST_ID:
-            raise InvalidArgumentError(
-                f"a cluster's round has an id of at most {_MOST_ID} bytes, got {shown(round_id)}"
-            )
         infos = on_all(self._clients, Client.server_info)
         for name in _LIMITS:
             limits = {home.address: getattr(info.limits, name) for home, info in zip(self.servers, infos)}
@@ -186,15 +180,24 @@ class Cluster:
                 raise FailedPreconditionError(
                     f"servers have different limits {name}, and refuse some clients: {limits}"
                 )
-        specs = [server_spec(checked_spec(spec), self.servers, index) for index in range(len(self.servers))]
-        if round_id is not None:
-            self._check_kept(round_id)
+        homes = [dataclasses.replace(home, instance=info.instance) for home, info in zip(self.servers, infos)]
+        specs = [server_spec(checked_spec(spec), homes, index) for index in range(len(homes))]
+        there = []
+        for server in range(0 if round_id is None else len(homes)):
+            with contextlib.suppress(NotFoundError):
+                there.append(self._opened(server, str(round_id)))
+        for opened in there:
+            for home, created in zip(homes, opened.spec.cluster.servers if opened.spec.cluster else ()):
+                if created.instance not in ("", home.instance):
+                    raise NotFoundError(
+                        f"server {home.address} has lost round {round_id} with its data: delete the round"
+                    )
         rounds: list[Round] = []
         try:
             for client, own in zip(self._clients, specs):
                 rounds.append(client.create_round(own, rounds[0].id if rounds else round_id))
         except SparseaggError as error:
-            if round_id is None and not isinstance(error, (UnavailableError, DeadlineExceededError)):
+            if not there and not isinstance(error, (UnavailableError, DeadlineExceededError)):
                 on_all(rounds, Round.delete)  # which nobody knows
             raise
         return self._round(rounds, range(len(rounds)))
@@ -228,17 +231,6 @@ class Cluster:
             return self._clients[server].get_round(round_id)
         except NotFoundError as error:
             raise NotFoundError(f"server {self._clients[server].address}: {error}") from None
-
-    def _check_kept(self, round_id: str) -> None:
-        """Raises ``NotFoundError`` if a server has lost its part of a round that was used already."""
-        there, missing = [], []
-        for client in self._clients:
-            try:
-                there.append(client.get_round(round_id))
-            except NotFoundError:
-                missing.append(client.address)
-        if missing and any(opened.info.num_submissions or opened.info.state != "open" for opened in there):
-            raise NotFoundError(f"server {missing[0]} has lost round {round_id}, of which others have submissions")
 
     def _round(self, rounds: Sequence[Round], servers: Sequence[int]) -> ClusterRound:
         clients = [self._clients[server] for server in servers]

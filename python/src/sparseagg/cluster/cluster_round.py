@@ -23,15 +23,14 @@ from sparseagg._internal.results.certificates import Certificate, SubmissionRece
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.cluster_spec import home_of
-from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
 from sparseagg.cluster.on_all import on_all
 from sparseagg.cluster.plan import Plan, cuts_of_sample
-from sparseagg.cluster.published import Part, PartStore, read_part, remove_all, write_list
-from sparseagg.cluster.published_result import PublishedResult
+from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
 from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
 from sparseagg.cluster.round_info import cluster_info
 from sparseagg.cluster.server_spec import cluster_spec
@@ -45,8 +44,8 @@ class ClusterRound:
     """A round on all servers of a cluster, from the methods of ``Cluster``. Thread-safe.
 
     Life cycle: ``submit`` for each client; ``close``, then ``result`` any number of times; ``delete``. ``close`` leaves
-    the result on the servers, ``finish`` returns it without that. The submissions stay on their servers until
-    ``delete``, which the end of a ``with`` statement calls.
+    the result on the servers, ``finish`` returns it without that. The submissions stay on their servers for
+    ``result_ttl`` after that, or until ``delete``, which the end of a ``with`` statement calls.
 
     Attributes:
         name: "rounds/{id}", on every server.
@@ -60,7 +59,6 @@ class ClusterRound:
         self.name = rounds[0].name
         self.spec = cluster_spec(rounds[0].spec)
         self._merge = RangeMerge(self.name, self.spec, rounds, plan, executor)
-        self._published = PublishedResult(clients, rounds[0], self.spec)
         self._certificate: RoundCertificate | None = None
 
     def __enter__(self) -> ClusterRound:
@@ -84,12 +82,12 @@ class ClusterRound:
     @property
     def info(self) -> RoundInfo:
         """The round as the servers described it last, with the sums of their submissions."""
-        return self._info([opened.info for opened in self._rounds], None)
+        return cluster_info(self.spec, self.times, [opened.info for opened in self._rounds])
 
     def refresh(self) -> RoundInfo:
-        """Asks all servers for the round. Its state is "done" when the result is on the servers."""
+        """Asks all servers for the round. Its state is "done" after ``finish`` or ``close``, of any process."""
         infos = on_all(self._rounds, Round.refresh)
-        return self._info(infos, self._published.find())
+        return cluster_info(self.spec, self.times, infos, read_list(self._rounds[0]))
 
     def home(self, client_id: ClientId) -> str:
         """Returns the address of the server that has the client's submission."""
@@ -140,37 +138,18 @@ class ClusterRound:
         repeat, by other processes too (``Cluster.resume``); a result that is there stays.
 
         Args:
-            timeout: until the ranges are merged, in seconds or as a timedelta; None: that of the clients' calls.
+            timeout: of all calls of servers, in seconds or as a timedelta; None: each is repeated as the clients do it.
             only: the clients whose submissions count; None: all.
 
-        Raises: as ``finish``.
+        Raises: as ``finish``. FailedPreconditionError: also if the round is closed and counts other clients.
         """
-        found = self._published.find()
-        if found is not None:
-            return self._info(on_all(self._rounds, Round.refresh), found)
         counted, deadline = _checked_only(only), checked_deadline(timeout)
-        store = PartStore(self._id, len(self._clients), self.spec.result_ttl)
-        infos, parts = self._merge.run(counted, store, deadline)
-        begun = time.monotonic()
-        listed: list[Part] = []
-        cut: dict[str, int] = {}
-        for index, tensor in enumerate(self.spec.tensors):
-            own = parts[tensor.name]
-            rows = [each for each in own if isinstance(each, TensorResult)]
-            listed += self._written_cut(index, tensor, rows, cut) if rows else [e for e in own if isinstance(e, Part)]
-        is_empty = sum(info.num_submissions for info in infos) == 0 or counted == frozenset()
-        about = {
-            "cut": cut,
-            "is_empty": is_empty,
-            "times": self.times,
-            "num_counted": None if counted is None else len(counted),
-            "close_time": time_now(),
-        }
-        # On all servers, for readers who know one of them; the first server's, which counts for coordinators, is last.
-        for client in reversed(self._clients):
-            write_list(self._id, listed, about, client, self.spec.result_ttl)
-        self.times["publish"] = time.monotonic() - begun
-        return self._info(infos, self._published.find())
+        found = read_list(self._rounds[0], deadline) or self._publish(counted, deadline)
+        if found[1]["only"] != name_of_clients(counted):
+            raise FailedPreconditionError(f"{self.name} is closed already, and counts other clients")
+        # The first server's list counts. All have it, for readers who know one of them, and to end their rounds.
+        on_all(self._rounds, lambda opened: end_round(opened, deadline, found))
+        return cluster_info(self.spec, self.times, on_all(self._rounds, Round.refresh), found)
 
     def wait(self, timeout: Timeout = None) -> RoundInfo:
         """Waits until the result is on the servers, as ``close`` leaves it.
@@ -178,7 +157,7 @@ class ClusterRound:
         Raises:
             TimeoutError: (``DeadlineExceededError``) it is not there after ``timeout``.
         """
-        self._published.wait(timeout)
+        published.wait_for_list(self._rounds[0], timeout)
         return self.refresh()
 
     def result(
@@ -203,13 +182,14 @@ class ClusterRound:
         """
         chosen = [self.spec.tensor(name) for name in tensors] if tensors is not None else list(self.spec.tensors)
         wanted = checked_keys(keys)
-        listed = self._published.wait(timeout)
+        listed = published.wait_for_list(self._rounds[0], timeout)
         infos = on_all(self._rounds, Round.refresh)
         if listed[1]["is_empty"]:
-            found = dict(result_of_nothing(self.name, self.spec).items())
-            return Result({each.name: found[each.name] for each in chosen}, self._info(infos, listed))
-        read = {each.name: self._published.read(each, listed[0], wanted) for each in chosen}
-        return Result(read, self._info(infos, listed))
+            empty = result_of_nothing(self.name, self.spec)
+            read = {each.name: empty[each.name] for each in chosen}
+        else:
+            read = {e.name: published.read_tensor(self.spec, e, listed[0], self._rounds, wanted) for e in chosen}
+        return Result(read, cluster_info(self.spec, self.times, infos, listed))
 
     def ranges(self, tensor: str | None = None, timeout: Timeout = None) -> Iterator[TensorResult]:
         """Yields the rows of a tensor's result, range by range in order of keys, in the sparse layout.
@@ -220,8 +200,8 @@ class ClusterRound:
             tensor: its name; None: the only one.
             timeout: as of ``result``.
         """
-        for part in self._published.parts(tensor, timeout)[1]:
-            yield read_part(part, self.spec.tensor(part.tensor), self._clients)
+        for part in self._parts(tensor, timeout):
+            yield read_part(part, self._rounds)
 
     def save(
         self, folder: str | os.PathLike[str], tensor: str | None = None, *, kind: str = "npz", timeout: Timeout = None
@@ -242,8 +222,7 @@ class ClusterRound:
         """
         if kind not in ("npz", "parquet"):
             raise InvalidArgumentError(f'kind must be "npz" or "parquet", got {shown(kind)}')
-        found, parts = self._published.parts(tensor, timeout)
-        return write_parts(folder, kind, found, parts, self._clients)
+        return write_parts(folder, kind, self._parts(tensor, timeout), self._rounds)
 
     def dataset(self, tensor: str | None = None, timeout: Timeout = None) -> Any:
         """Returns a tensor's result as a Ray Dataset, a block for each range. Tasks of Ray read it from the servers.
@@ -251,18 +230,17 @@ class ClusterRound:
         Raises:
             UnimplementedError: Ray or PyArrow is not installed: ``pip install "ray[data]"``.
         """
-        found, parts = self._published.parts(tensor, timeout)
-        return dataset_of(found, parts, self._clients)
+        return dataset_of(self._parts(tensor, timeout), self._rounds)
 
     def finish(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> Result:
         """Seals the round, merges its submissions by ranges of keys, and returns the result.
 
         The result has the bits of one server with all submissions. It is held in the memory of this process, and
-        nowhere else. The round stays sealed: another call, of another process too (``Cluster.resume``), gives the same
-        result.
+        nowhere else. The round is then done, and keeps its submissions for ``result_ttl``: another call, of another
+        process too (``Cluster.resume``), gives the same result.
 
         Args:
-            timeout: until the ranges are merged, in seconds or as a timedelta; None: that of the clients' calls.
+            timeout: of all calls of servers, in seconds or as a timedelta; None: each is repeated as the clients do it.
             only: the clients whose submissions count; None: all.
 
         Raises:
@@ -272,11 +250,12 @@ class ClusterRound:
             FailedPreconditionError: a client has submissions on two servers; or one of ``only`` has none.
             NotFoundError, UnavailableError: a server has lost the round, or cannot be reached. Nothing is merged then.
         """
-        counted = _checked_only(only)
-        infos, parts = self._merge.run(counted, None, checked_deadline(timeout))
+        counted, deadline = _checked_only(only), checked_deadline(timeout)
+        infos, parts, _ = self._merge.run(counted, None, deadline)
         if not parts:
             empty = dict(result_of_nothing(self.name, self.spec).items())
-            return Result(empty, self._info(infos, None, empty, {}))
+            on_all(self._rounds, lambda opened: end_round(opened, deadline))
+            return Result(empty, cluster_info(self.spec, self.times, infos, None, empty, {}))
         begun = time.monotonic()
         tensors: dict[str, TensorResult] = {}
         cut: dict[str, int] = {}
@@ -284,7 +263,8 @@ class ClusterRound:
             own = [each for each in parts[tensor.name] if isinstance(each, TensorResult)]
             tensors[tensor.name], cut[tensor.name] = join_ranges(self.spec, tensor, own)
         self.times["join"] = time.monotonic() - begun
-        info = self._info(infos, None, tensors, cut)
+        on_all(self._rounds, lambda opened: end_round(opened, deadline))
+        info = cluster_info(self.spec, self.times, infos, None, tensors, cut)
         if counted is not None:
             return Result(tensors, dataclasses.replace(info, num_submissions=len(counted)))
         result = Result(tensors, info)
@@ -306,7 +286,7 @@ class ClusterRound:
         """
         key = self._plan.certificate_key
         if self._certificate is None and self.spec.certificate and key is not None:
-            found = self._published.find()
+            found = read_list(self._rounds[0])
             if found is not None and found[1]["num_counted"] is None:
                 closed = found[1].get("close_time")  # None: an earlier version has closed the round
                 self._certificate = certify(self.name, self.spec, self.result(), self._rounds, key, closed)
@@ -337,32 +317,47 @@ class ClusterRound:
                 opened.delete()
 
         on_all(self._rounds, remove)
-        remove_all(self._id, self._clients)
 
-    @property
-    def _id(self) -> str:
-        return self.name.removeprefix("rounds/")
+    def _publish(self, counted: frozenset[str] | None, deadline: float | None) -> Listed:
+        """Merges, and leaves the result on the servers; returns the first server's list, which another may have put."""
+        limits = [info.limits.max_message_bytes for info in on_all(self._clients, Client.server_info)]
+        try:
+            infos, parts, store = self._merge.run(counted, limits, deadline)
+            assert store is not None
+            begun = time.monotonic()
+            listed: list[Part] = []
+            cut: dict[str, int] = {}
+            for tensor in self.spec.tensors:
+                listed += [each for each in parts[tensor.name] if isinstance(each, Part)]
+                rows = [each for each in parts[tensor.name] if isinstance(each, TensorResult)]
+                if rows:  # a result that is cut: written by as many ranges as it was merged in
+                    whole, cut[tensor.name] = join_ranges(self.spec, tensor, rows)
+                    for number, keys in enumerate(cuts_of_sample(np.asarray(whole.keys), len(rows))):
+                        listed.append(store.write(rows_between(whole, keys), keys, number, self._rounds))
+            about = {
+                "only": store.only,
+                "plan": store.plan,
+                "cut": cut,
+                "is_empty": sum(info.num_submissions for info in infos) == 0,
+                "times": self.times,
+                "num_counted": None if counted is None else len(counted),
+                "close_time": time_now(),
+            }
+            end_round(self._rounds[0], deadline, (listed, about))
+            self.times["publish"] = time.monotonic() - begun
+        except FailedPreconditionError:  # a server takes no ranges any more, if another coordinator was quicker
+            if read_list(self._rounds[0]) is None:
+                raise
+        found = read_list(self._rounds[0])
+        assert found is not None
+        return found
 
-    def _written_cut(
-        self, index: int, tensor: TensorSpec, rows: Sequence[TensorResult], cut: dict[str, int]
-    ) -> list[Part]:
-        """Writes a result that is cut, by as many ranges as it was merged in."""
-        whole, cut[tensor.name] = join_ranges(self.spec, tensor, rows)
-        store = PartStore(self._id, len(self._clients), self.spec.result_ttl)
-        written = []
-        for number, keys in enumerate(cuts_of_sample(np.asarray(whole.keys), len(rows))):
-            own = store.of(index, keys, number)
-            written.append(own.write(rows_between(whole, keys), self._clients))
-        return written
-
-    def _info(
-        self,
-        infos: Sequence[RoundInfo],
-        listed: tuple[list[Part], dict[str, Any]] | None,
-        tensors: dict[str, TensorResult] | None = None,
-        cut: dict[str, int] | None = None,
-    ) -> RoundInfo:
-        return cluster_info(self.spec, self.times, infos, listed, tensors, cut)
+    def _parts(self, tensor: str | None, timeout: Timeout) -> list[Part]:
+        """Waits; returns the ranges of a tensor's result, of the only one for None."""
+        if tensor is None and len(self.spec.tensors) > 1:
+            raise InvalidArgumentError(f"the round has {len(self.spec.tensors)} tensors: name one")
+        name = self.spec.tensors[0].name if tensor is None else self.spec.tensor(tensor).name
+        return [part for part in published.wait_for_list(self._rounds[0], timeout)[0] if part.tensor == name]
 
     def _home_of(self, client_id: ClientId) -> int:
         name = checked_client_id(client_id)

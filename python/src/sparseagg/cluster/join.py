@@ -17,7 +17,9 @@ from sparseagg._internal.spec.unused import has_norms
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.plan import KeyRange
 
-__all__ = ["concatenated", "cut_rows", "dense", "is_cut", "is_dense", "join_ranges", "rows_between"]
+__all__ = ["COLUMNS", "concatenated", "cut_rows", "dense", "is_cut", "is_dense", "join_ranges", "rows_between"]
+
+COLUMNS = ("keys", "values", "counts", "weights", "moments")  # of a TensorResult, in order of its rows
 
 
 def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResult]) -> tuple[TensorResult, int]:
@@ -37,24 +39,24 @@ def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResul
 
 def concatenated(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResult]) -> TensorResult:
     """Returns one sparse result of those of some ranges, which are in order of keys."""
-    return dataclasses.replace(
-        parts[0],
-        keys=np.concatenate([part.keys for part in parts]),
-        values=_joined([part.values for part in parts]),
-        counts=_joined([part.counts for part in parts]),
-        weights=_joined([part.weights for part in parts]),
-        moments=_joined([part.moments for part in parts]),
-        fill=spec.aggregation_of(tensor).fill,
-        shape=tensor.shape,
-    )
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in COLUMNS
+        if getattr(parts[0], name) is not None
+    }
+    return dataclasses.replace(parts[0], fill=spec.aggregation_of(tensor).fill, shape=tensor.shape, **columns)
 
 
 def rows_between(whole: TensorResult, keys: KeyRange) -> TensorResult:
     """Returns the rows of a sparse result with keys of a range."""
-    first = int(np.searchsorted(whole.keys, np.uint64(keys[0]).astype(whole.keys.dtype)))
+    first = int(np.searchsorted(whole.keys, np.array(keys[0], np.uint64)))
     last = len(whole) if keys[1] is None else int(np.searchsorted(whole.keys, np.array(keys[1], np.uint64)))
-    columns = {name: getattr(whole, name) for name in ("keys", "values", "counts", "weights", "moments")}
-    picked: dict[str, Any] = {name: None if each is None else each[first:last] for name, each in columns.items()}
+    return _picked(whole, slice(first, last))
+
+
+def _picked(whole: TensorResult, rows: Any) -> TensorResult:
+    columns = {name: getattr(whole, name) for name in COLUMNS}
+    picked: dict[str, Any] = {name: None if each is None else each[rows] for name, each in columns.items()}
     return dataclasses.replace(whole, **picked)
 
 
@@ -62,11 +64,6 @@ def is_cut(spec: RoundSpec, tensor: TensorSpec) -> bool:
     """Returns whether ``result_top_k`` or ``result_min_norm`` removes rows of a tensor's result."""
     how = spec.aggregation_of(tensor)
     return bool(how.result_top_k or how.result_min_norm) and has_norms(tensor, how)
-
-
-def _joined(columns: Sequence[Array | None]) -> Array | None:
-    present = [column for column in columns if column is not None]
-    return np.concatenate(present) if present else None
 
 
 def cut_rows(spec: RoundSpec, tensor: TensorSpec, whole: TensorResult) -> TensorResult:
@@ -80,12 +77,7 @@ def cut_rows(spec: RoundSpec, tensor: TensorSpec, whole: TensorResult) -> Tensor
         **{name: value for name, value in cut.items() if value},
     )  # fmt: skip
     kept = aggregate([{whole.name: (whole.keys, whole.values)}], RoundSpec([alone]))[whole.name].keys
-    rows = np.searchsorted(whole.keys, kept)
-    columns: dict[str, Any] = {
-        name: getattr(whole, name) for name in ("keys", "values", "counts", "weights", "moments")
-    }
-    left: dict[str, Any] = {name: None if column is None else column[rows] for name, column in columns.items()}
-    return dataclasses.replace(whole, **left)
+    return _picked(whole, np.searchsorted(whole.keys, kept))
 
 
 def is_dense(spec: RoundSpec, tensor: TensorSpec, dtype: str, num_rows: int) -> bool:

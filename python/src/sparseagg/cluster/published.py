@@ -1,34 +1,42 @@
-"""Results of a cluster's rounds, kept on the servers: a round for each range of keys, and one with the list of them.
+"""Results of a cluster's rounds, kept on the servers as ranges of the rounds, with a list that names them.
 
-A range's round has one submission: the rows of the result, whose bits are those of unsigned integers, so that they come
-back as they were. Its name has the range, so that another coordinator that merges the same range writes the same round.
-The list is written last: a result is there when its list is.
+A coordinator puts ranges under the clients that count (``only``) and the cut into ranges (``plan``): those of
+coordinators that have died, or count other clients, are beside them. The list comes last: a result is there when the
+first server has its list, and then takes no other one.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import datetime
+import hashlib
 import json
-import re
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16
-from sparseagg._internal.base.durations import Seconds
-from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.base.arguments import Timeout, checked_seconds, shown
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.result_reader import ResultReader
+from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
+from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
+from sparseagg.cluster.on_all import seconds_left
 from sparseagg.cluster.plan import KeyRange
-from sparseagg.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError
+from sparseagg.errors import DeadlineExceededError, InternalError, NotFoundError
+from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Part", "PartStore", "RangeStore", "belongs_to", "read_list", "read_part", "remove_all", "write_list"]
+__all__ = ["Listed", "Part", "RangeStore", "end_round", "name_of_clients", "read_list", "read_part"]
 
-_ROWS = "rows"  # client id of a range's submission
+_BLOCK_BYTES = 3 << 20  # of a page; the largest message of a server is 4 MiB by default
+_HEAD_BYTES = 4096  # of a request besides the columns of its page
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0  # between looks for a result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +48,8 @@ class Part:
         begin, end: keys of the range; an end of None is behind the last key.
         server: index of the server that has it.
         num_rows: of the result in the range.
-        name: of the round there.
-        head: of ``TensorResult``, without its columns.
+        dtype: of the values.
+        blocks: the keys at which the pages begin that the server has of the range.
         seconds: that export, merge and write of the range took.
     """
 
@@ -50,179 +58,188 @@ class Part:
     end: int | None
     server: int
     num_rows: int
-    name: str
-    head: dict[str, Any]
+    dtype: str
+    blocks: Sequence[int]
     seconds: float = 0.0
+
+
+Listed = tuple[list[Part], dict[str, Any]]  # the ranges of a result, and what was written beside them
 
 
 @dataclasses.dataclass(frozen=True)
 class RangeStore:
-    """Where the result of a range goes: see ``PartStore``."""
+    """Where the ranges of a result go: to all servers in turn.
 
-    round_id: str
-    tensor_index: int
-    keys: KeyRange
-    server: int
-    result_ttl: Seconds | None
+    Attributes:
+        created: when the round of each server was created.
+        only, plan: name the result.
+        block_bytes: of a page.
+    """
 
-    def write(self, result: TensorResult, clients: Sequence[Client]) -> Part:
-        """Writes a range's result, in the sparse layout; returns where. Safe to repeat, anywhere."""
+    created: tuple[datetime.datetime, ...]
+    only: str
+    plan: str
+    block_bytes: int
+
+    @classmethod
+    def of(
+        cls, infos: Iterable[RoundInfo], only: str, ranges: dict[str, list[KeyRange]], message_bytes: Iterable[int]
+    ) -> RangeStore:
+        """Returns the store of a result; ``infos`` and ``message_bytes`` are of the servers, 0 for no limit."""
+        limits = [limit - _HEAD_BYTES for limit in message_bytes if limit]
+        block_bytes = max(1, min(_BLOCK_BYTES, *limits, _BLOCK_BYTES))
+        plan = hashlib.sha256(json.dumps([ranges, block_bytes]).encode()).hexdigest()[:32]
+        created = tuple(info.create_time for info in infos if info.create_time is not None)
+        return cls(created, only, plan, block_bytes)
+
+    def write(self, result: TensorResult, keys: KeyRange, number: int, rounds: Sequence[Round]) -> Part:
+        """Writes range ``number`` of a result, in the sparse layout; returns where. Safe to repeat, anywhere."""
+        server = number % len(rounds)
         columns = _columns_of(result)
-        begin, end = self.keys
-        name = f"{self.round_id}.{self.tensor_index}.{begin:x}-{'' if end is None else f'{end:x}'}"
-        opened = clients[self.server].create_round(_spec_of(result, columns, self.result_ttl), name)
-        _write_once(opened, {each: (result.keys, column) for each, column in columns.items()})
-        head = {field: getattr(result, field) for field in ("dtype", "num_rows", "row_width", "fixed_point_shift")}
-        return Part(result.name, begin, end, self.server, len(result), name, head)
+        row_bytes = sum(column[:1].nbytes for column in columns.values()) or 1
+        rows = max(1, self.block_bytes // row_bytes)
+        firsts = range(rows, len(result), rows)
+        blocks = [keys[0], *(int(result.keys[first]) for first in firsts)]
+        for first, begin, end in zip([0, *firsts], blocks, [*blocks[1:], keys[1]]):
+            page = _page_of(result, columns, slice(first, first + rows))
+            rounds[server].put_result_range(
+                page, created=self.created[server], only=self.only, plan=self.plan, keys=(begin, end)
+            )
+        return Part(result.name, *keys, server, len(result), result.dtype, blocks)
 
 
-@dataclasses.dataclass(frozen=True)
-class PartStore:
-    """Which servers keep the result of a round: its ranges go to all of them in turn."""
-
-    round_id: str
-    num_servers: int
-    result_ttl: Seconds | None
-
-    def of(self, tensor_index: int, keys: KeyRange, number: int) -> RangeStore:
-        """Returns where range ``number`` goes."""
-        return RangeStore(self.round_id, tensor_index, keys, number % self.num_servers, self.result_ttl)
+def name_of_clients(counted: frozenset[str] | None) -> str:
+    """Returns the name of the clients that count; "" for all."""
+    return "" if counted is None else hashlib.sha256("\n".join(sorted(counted)).encode()).hexdigest()[:32]
 
 
-def read_part(part: Part, tensor: TensorSpec, clients: Sequence[Client], keys: KeyRange | None = None) -> TensorResult:
+def read_part(part: Part, rounds: Sequence[Round], keys: KeyRange = (0, None)) -> TensorResult:
     """Returns the rows of a range, or those of them with some keys, in the sparse layout.
 
     Raises:
         NotFoundError: the server has lost the rows, or their result_ttl is over.
     """
-    found = clients[part.server].get_round(part.name).result(keys=keys)
-    columns = {name: found[name] for name in found}
-    shape = (-1,) if tensor.row_width == 1 else (-1, tensor.row_width)
-    keys_of = next(iter(columns.values())).keys
-
-    def column(name: str, dtype: str, shape: tuple[int, ...]) -> Array | None:
-        words = columns.get(name)
-        return None if words is None else _from_words(np.asarray(words.values), dtype, shape)
-
-    head = part.head
-    return TensorResult(
-        name=part.tensor,
-        layout="sparse",
-        keys=keys_of,
-        values=column("values", head["dtype"], shape),
-        counts=column("counts", "uint32", (-1,)),
-        weights=column("weights", "float64", (-1,)),
-        moments=column("moments", "float64", shape),
-        shape=tensor.shape,
-        **head,
-    )
+    opened = rounds[part.server]
+    reader = ResultReader()
+    met = [begin for begin, end in zip(part.blocks, [*part.blocks[1:], part.end]) if _meets(begin, end, keys)]
+    for number, begin in enumerate(met or part.blocks[:1]):
+        page = opened.result_range(part.tensor, begin)
+        if number > 0:
+            page.head.ClearField("summary")  # each page has one, since reading may begin anywhere
+        reader.add(page)
+    whole = reader.result(opened.info)[part.tensor]
+    return whole if keys == (0, None) else rows_between(whole, keys)
 
 
-def write_list(
-    round_id: str, parts: Sequence[Part], about: dict[str, Any], client: Client, ttl: Seconds | None
-) -> None:
-    """Writes the list of all ranges, by which readers know that the result is there. A list that is there stays."""
-    text = json.dumps({"parts": [dataclasses.asdict(part) for part in parts], **about}).encode()
-    words = np.frombuffer(text + b" " * (-len(text) % 4), "<u4")
-    spec = RoundSpec([TensorSpec("list", "uint32", num_rows=0, modular=True)], result_ttl=ttl)
-    opened = client.create_round(spec, _list_name(round_id))
-    _write_once(opened, {"list": (np.arange(len(words), dtype=np.uint64), words)})
+def _meets(begin: int, end: int | None, keys: KeyRange) -> bool:
+    return (keys[1] is None or begin < keys[1]) and (end is None or end > keys[0])
 
 
-def read_list(round_id: str, client: Client) -> tuple[list[Part], dict[str, Any]] | None:
-    """Returns the list of a round's ranges, and what was written beside it; None if the result is not there."""
+def end_round(opened: Round, deadline: float | None, listed: Listed | None = None) -> None:
+    """Ends a server's round, with the list of the result's ranges; None: the result is elsewhere. Safe to repeat."""
+    page, names = pb.ResultPage(), {}
+    if listed is not None:
+        parts, about = listed
+        # Keys as text where they must be exact: numbers of JavaScript are rounded beyond 2^53.
+        each = [{**dataclasses.asdict(part), "blocks": [str(key) for key in part.blocks]} for part in parts]
+        page.ranges = json.dumps({"parts": each, **about})
+        names = {"only": about["only"], "plan": about["plan"]}
+    created = opened.info.create_time
+    assert created is not None
+    opened.put_result_range(page, created=created, **names, timeout=seconds_left(deadline))
+
+
+def read_list(opened: Round, deadline: float | None = None) -> Listed | None:
+    """Returns the list that a server has; None if it has none."""
     try:
-        opened = client.get_round(_list_name(round_id))
+        text = opened.result_range(timeout=seconds_left(deadline)).head.ranges
     except NotFoundError:
         return None
-    if opened.info.state not in ("done", "finalizing"):
-        return None
-    words = np.asarray(opened.result()["list"].values)
-    about: dict[str, Any] = json.loads(words.astype("<u4").tobytes().decode())
-    known = {field.name for field in dataclasses.fields(Part)}  # another version may have written more
-    parts = [{name: value for name, value in part.items() if name in known} for part in about.pop("parts")]
-    return [Part(**part) for part in parts], about
+    try:
+        about: dict[str, Any] = json.loads(text)
+        known = {field.name for field in dataclasses.fields(Part)}  # another version may have written more
+        parts = [Part(**{name: each[name] for name in known if name in each}) for each in about.pop("parts")]
+        return [dataclasses.replace(part, blocks=[int(key) for key in part.blocks]) for part in parts], about
+    except (ValueError, TypeError, KeyError) as error:
+        raise InternalError(f"{opened.name} has a list of ranges that is wrong, {error}: {shown(text)}") from error
 
 
-def remove_all(round_id: str, clients: Sequence[Client]) -> None:
-    """Removes the list and the ranges of a round's result from all servers."""
-    for client in clients:
-        for found in list(client.list_rounds()):
-            if belongs_to(found.name, round_id):
-                try:
-                    found.delete()
-                except NotFoundError:
-                    continue
+def wait_for_list(opened: Round, timeout: Timeout) -> Listed:
+    """Returns the list of a server's round, as soon as it is there.
 
-
-def belongs_to(name: str, round_id: str) -> bool:
-    """Returns whether a round's name is that of the list or of a range of another round's result."""
-    return re.fullmatch(rf"rounds/{re.escape(round_id)}\.(result|\d+\.[0-9a-f]+-[0-9a-f]*)", name) is not None
-
-
-def _list_name(round_id: str) -> str:
-    return f"{round_id}.result"
-
-
-def _write_once(opened: Round, tensors: dict[str, Any]) -> None:
-    """Submits and closes, unless somebody else has done so."""
-    if opened.info.state == "open":
-        try:
-            opened.submit(_ROWS, tensors)
-        except AlreadyExistsError:
-            pass  # the list of another coordinator, with other ranges of the same result
-        except FailedPreconditionError:  # closed meanwhile, by another coordinator
-            if opened.refresh().state == "open":
-                raise
-        opened.close()
-    opened.wait()
-
-
-def _columns_of(result: TensorResult) -> dict[str, Array]:
-    found = {}
-    for name in ("values", "counts", "weights", "moments"):
-        column = getattr(result, name)
-        if column is None:
-            continue
-        array = np.asarray(column)
-        if name == "values" and result.dtype == "bfloat16" and array.dtype == np.float32:  # widened, without ml_dtypes
-            array = (np.ascontiguousarray(array).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        found[name] = _to_words(array)
+    Raises:
+        DeadlineExceededError: it is not there after ``timeout``.
+        NotFoundError: the round has been deleted.
+    """
+    seconds = checked_seconds("timeout", timeout)
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    pause = _FIRST_PAUSE_S
+    while (found := read_list(opened)) is None:
+        if time.monotonic() + pause > until:
+            raise DeadlineExceededError(f"{opened.name} is not closed after {seconds:g} s")
+        opened.refresh()  # NotFoundError: it has been deleted
+        time.sleep(pause)
+        pause = min(2 * pause, _MOST_PAUSE_S)
     return found
 
 
-def _spec_of(result: TensorResult, columns: dict[str, Array], ttl: Seconds | None) -> RoundSpec:
-    tensors = [
-        TensorSpec(
-            name,
-            str(words.dtype),
+def read_tensor(
+    spec: RoundSpec, tensor: TensorSpec, listed: Sequence[Part], rounds: Sequence[Round], keys: KeyRange
+) -> TensorResult:
+    """Returns the rows of a tensor with keys of a range, from the ranges that ``listed`` has of it.
+
+    Raises:
+        NotFoundError: a server has lost its part, or the result_ttl is over.
+    """
+    own = [part for part in listed if part.tensor == tensor.name]
+    met = [part for part in own if _meets(part.begin, part.end, keys)] or own[:1]
+    with concurrent.futures.ThreadPoolExecutor(len(rounds)) as pool:
+        parts = list(pool.map(lambda part: read_part(part, rounds, keys), met))
+    whole = concatenated(spec, tensor, parts)
+    if not is_cut(spec, tensor) and is_dense(spec, tensor, whole.dtype, sum(part.num_rows for part in own)):
+        return dense(whole, keys)
+    return whole
+
+
+def _columns_of(result: TensorResult) -> dict[str, Array]:
+    """Returns the columns of a sparse result as they are sent, each with a row for each key."""
+    found = {}
+    for name in COLUMNS:
+        column = getattr(result, name)
+        if column is None:
+            continue
+        array = np.ascontiguousarray(column)
+        if name == "values" and result.dtype == "bfloat16" and array.dtype == np.float32:  # widened, without ml_dtypes
+            array = (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        found[name] = array
+    return found
+
+
+def _page_of(result: TensorResult, columns: dict[str, Array], rows: slice) -> pb.ResultPage:
+    sent = {name: column[rows].tobytes() for name, column in columns.items()}
+    values = result.dtype.upper() if "values" in sent else "NONE"
+    return pb.ResultPage(
+        slice=pb.TensorSlice(
+            tensor=result.name,
+            key_encoding=f"KEY_ENCODING_U{8 * columns['keys'].itemsize}",
+            keys=sent["keys"],
+            value_encoding=f"VALUE_ENCODING_{values}",
+            values=sent.get("values"),
+        ),
+        summary=pb.TensorSummary(
+            name=result.name,
+            num_keys=len(result),
+            layout=pb.TENSOR_LAYOUT_SPARSE,
+            dtype=f"DTYPE_{result.dtype.upper()}",
+            row_width=result.row_width,
             num_rows=result.num_rows,
-            row_width=1 if words.ndim == 1 else words.shape[1],
-            modular=True,
-        )
-        for name, words in columns.items()
-    ]
-    return RoundSpec(tensors, result_ttl=ttl)
-
-
-def _to_words(column: Array) -> Array:
-    """Returns the bits of rows as unsigned integers of 4 or 8 bytes; rows of 2-byte values are filled up with a 0."""
-    rows = np.ascontiguousarray(column).reshape(
-        len(column), -1 if len(column) else int(np.prod(column.shape[1:], initial=1))
+            has_values="values" in sent,
+            has_counts="counts" in sent,
+            has_weights="weights" in sent,
+            has_moments="moments" in sent,
+            fixed_point_shift=result.fixed_point_shift,
+        ),
+        counts=sent.get("counts"),
+        weights=sent.get("weights"),
+        moments=sent.get("moments"),
     )
-    if rows.dtype.itemsize == 2:
-        wide = np.zeros((len(rows), -(-rows.shape[1] // 2) * 2), np.uint16)
-        wide[:, : rows.shape[1]] = rows.view(np.uint16)
-        rows = wide.view(np.uint32)
-    else:
-        rows = rows.view(f"u{rows.dtype.itemsize}")
-    return rows[:, 0] if rows.shape[1] == 1 else rows
-
-
-def _from_words(words: Array, dtype: str, shape: tuple[int, ...]) -> Array:
-    rows = np.ascontiguousarray(words)
-    if DTYPES.get(dtype) == 2:
-        width = 1 if len(shape) == 1 else shape[1]
-        bits = rows.reshape(len(rows), -1 if len(rows) else -(-width // 2)).view(np.uint16)[:, :width].reshape(shape)
-        return bfloat16.float_from_bits(bits) if dtype == "bfloat16" else np.ascontiguousarray(bits).view(np.float16)
-    return rows.view(dtype).reshape(shape if len(rows) else (0, *shape[1:]))

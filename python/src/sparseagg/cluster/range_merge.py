@@ -19,7 +19,7 @@ from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
 from sparseagg.cluster.on_all import on_all, seconds_left
 from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample
-from sparseagg.cluster.published import Part, PartStore
+from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
 
@@ -51,17 +51,19 @@ class RangeMerge:
         self.times: dict[str, float] = {}
 
     def run(
-        self, only: frozenset[str] | None, store: PartStore | None, deadline: float | None
-    ) -> tuple[list[RoundInfo], dict[str, list[TensorResult | Part]]]:
+        self, only: frozenset[str] | None, message_bytes: Sequence[int] | None, deadline: float | None
+    ) -> tuple[list[RoundInfo], dict[str, list[TensorResult | Part]], RangeStore | None]:
         """Seals and merges.
 
         Args:
             only: the clients whose submissions count; None: all.
-            store: where ranges of results that are not cut go; None: all come to the caller.
+            message_bytes: the largest messages of the servers, where ranges of results that are not cut go; None: all
+                ranges come to the caller.
             deadline: on ``time.monotonic``'s clock; None: that of the clients' calls.
 
         Returns:
-            The servers' rounds, and the results of each tensor's ranges, in order of keys: of none if there is nothing.
+            The servers' rounds; the results of each tensor's ranges, in order of keys: of none if there is nothing; and
+            where they went.
 
         Raises: as ``ClusterRound.finish``.
         """
@@ -79,17 +81,20 @@ class RangeMerge:
         self.times = {"seal": sealed - begun, "plan": 0.0, "reduce": 0.0}
         if total == 0:
             result_of_nothing(self._name, self._spec)
-            return infos, {} if store is None else {tensor.name: [] for tensor in self._spec.tensors}
-        self._check_weights(only)
+        else:
+            self._check_weights(only)
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
         counts = tuple(info.num_submissions for info in infos)
-        plans = {tensor.name: self._ranges(tensor, infos, only, deadline) for tensor in self._spec.tensors}
+        plans = {
+            tensor.name: self._ranges(tensor, infos, only, deadline) if total else [] for tensor in self._spec.tensors
+        }
+        store = None
+        if message_bytes is not None:
+            store = RangeStore.of(infos, name_of_clients(only), plans, message_bytes)
         planned = time.monotonic()
         tasks = []
-        for index, tensor in enumerate(self._spec.tensors):
-            # Which rows are cut is known when all ranges are there: such a result is written afterwards.
-            is_written = store is not None and not is_cut(self._spec, tensor)
+        for tensor in self._spec.tensors:
             tasks += [
                 RangeTask(
                     self._name,
@@ -100,15 +105,17 @@ class RangeMerge:
                     self._plan.threads,
                     only,
                     self._plan.device,
-                    store.of(index, keys, number) if is_written and store is not None else None,
+                    # Which rows are cut is known when all ranges are there: such a result is written afterwards.
+                    None if is_cut(self._spec, tensor) else store,
                     self._plan.memory_limit,
+                    number,
                 )
                 for number, keys in enumerate(plans[tensor.name])
             ]
         done = iter(self._executor.run(tasks, deadline))
         parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
-        return infos, parts
+        return infos, parts if total or store else {}, store
 
     def _check_weights(self, only: frozenset[str] | None) -> None:
         """Fails where nobody has a weight, so that a dense tensor would have no key left; as one server does."""

@@ -43,6 +43,7 @@ class RangeTask:
         store: where the result goes; None: to the caller.
         memory_limit: bytes that the submissions of the range may take, with their sums. Beyond, they are folded before
             others are read. None: no limit.
+        number: of the range among those of its tensor.
     """
 
     round_name: str
@@ -55,16 +56,17 @@ class RangeTask:
     device: str | None = None
     store: RangeStore | None = None
     memory_limit: int | None = None
+    number: int = 0
 
 
 def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
     """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
     begun = time.monotonic()
-    clients = [clients[server] for server in task.servers]
-    result = reduce_range(task, [client.get_round(task.round_name) for client in clients])
+    rounds = [clients[server].get_round(task.round_name) for server in task.servers]
+    result = reduce_range(task, rounds)
     if task.store is None:
         return result
-    part = task.store.write(result, clients)
+    part = task.store.write(result, task.keys, task.number, rounds)
     return dataclasses.replace(part, seconds=time.monotonic() - begun)
 
 

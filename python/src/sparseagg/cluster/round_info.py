@@ -10,7 +10,7 @@ from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, 
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.join import is_cut, is_dense
-from sparseagg.cluster.published import Part
+from sparseagg.cluster.published import Listed, Part
 
 __all__ = ["cluster_info"]
 
@@ -19,7 +19,7 @@ def cluster_info(
     spec: RoundSpec,
     own_times: dict[str, float],
     infos: Sequence[RoundInfo],
-    listed: tuple[list[Part], dict[str, Any]] | None,
+    listed: Listed | None = None,
     tensors: dict[str, TensorResult] | None = None,
     cut: dict[str, int] | None = None,
 ) -> RoundInfo:
@@ -68,7 +68,7 @@ def cluster_info(
 def _summary(spec: RoundSpec, tensor: TensorSpec, listed: Sequence[Part], about: dict[str, Any]) -> TensorSummary:
     own = [part for part in listed if part.tensor == tensor.name]
     num_rows = sum(part.num_rows for part in own)
-    dtype = own[0].head["dtype"] if own else tensor.dtype
+    dtype = own[0].dtype if own else tensor.dtype
     cut = about["cut"].get(tensor.name, 0)
     is_full = bool(own) and not is_cut(spec, tensor) and is_dense(spec, tensor, dtype, num_rows)
     rows = tensor.num_rows if is_full else num_rows

@@ -12,32 +12,28 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.state_files import replaced
-from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.round_spec import TensorSpec
+from sparseagg.cluster.join import COLUMNS
 from sparseagg.cluster.published import Part, read_part
 from sparseagg.errors import UnimplementedError
 
 __all__ = ["arrow_table", "dataset_of", "write_parts"]
 
-_COLUMNS = ("keys", "values", "counts", "weights", "moments")
-
 
 def write_parts(
     folder: str | os.PathLike[str],
     kind: str,
-    tensor: TensorSpec,
     parts: Sequence[Part],
-    clients: Sequence[Client],
+    rounds: Sequence[Round],
 ) -> list[pathlib.Path]:
     """Writes a file for each range, while as many as there are servers are read; returns the files in order of keys.
 
     Args:
         folder: made where it is missing.
         kind: "npz" or "parquet".
-        tensor: of the result.
-        parts: its ranges.
-        clients: of each server.
+        parts: the ranges of the result.
+        rounds: of each server.
 
     Raises:
         UnimplementedError: "parquet" without PyArrow.
@@ -49,29 +45,25 @@ def write_parts(
     paths = [target / f"part-{number:05d}.{kind}" for number in range(len(parts))]
 
     def write(path: pathlib.Path, part: Part) -> None:
-        rows = read_part(part, tensor, clients)
+        rows = read_part(part, rounds)
         with replaced(path) as file:
             if kind == "npz":
                 np.savez(file, **_arrays(rows))
             else:
                 importlib.import_module("pyarrow.parquet").write_table(arrow_table(rows), file)
 
-    with concurrent.futures.ThreadPoolExecutor(max(1, len(clients))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(rounds))) as pool:
         list(pool.map(write, paths, parts))
     return paths
 
 
-def dataset_of(tensor: TensorSpec, parts: Sequence[Part], clients: Sequence[Client]) -> Any:
+def dataset_of(parts: Sequence[Part], rounds: Sequence[Round]) -> Any:
     """Returns a Ray Dataset whose blocks are the ranges, which tasks of Ray read where they run."""
     _pyarrow()
-    try:
-        ray, data = importlib.import_module("ray"), importlib.import_module("ray.data")
-    except ImportError as error:
-        raise UnimplementedError(f'a data set needs Ray: pip install "ray[data]" ({error})') from error
-
+    ray, data = (_module(name, 'a data set needs Ray: pip install "ray[data]"') for name in ("ray", "ray.data"))
     read = ray.remote(num_cpus=0)(_read_table)  # reading waits for servers; actors may have all CPUs
-    copies = ray.put(list(clients))
-    return data.from_arrow_refs([read.remote(part, tensor, copies) for part in parts])
+    copies = ray.put(list(rounds))
+    return data.from_arrow_refs([read.remote(part, copies) for part in parts])
 
 
 def arrow_table(rows: TensorResult) -> Any:
@@ -88,12 +80,12 @@ def arrow_table(rows: TensorResult) -> Any:
     return pyarrow.table(columns)
 
 
-def _read_table(part: Part, tensor: TensorSpec, clients: Sequence[Client]) -> Any:
-    return arrow_table(read_part(part, tensor, clients))
+def _read_table(part: Part, rounds: Sequence[Round]) -> Any:
+    return arrow_table(read_part(part, rounds))
 
 
 def _arrays(rows: TensorResult) -> dict[str, Any]:
-    found = {name: getattr(rows, name) for name in _COLUMNS}
+    found = {name: getattr(rows, name) for name in COLUMNS}
     arrays = {name: np.asarray(column) for name, column in found.items() if column is not None}
     if rows.dtype == "bfloat16" and "values" in arrays:  # NumPy alone has no such type
         arrays["values"] = arrays["values"].astype(np.float32)
@@ -101,7 +93,11 @@ def _arrays(rows: TensorResult) -> dict[str, Any]:
 
 
 def _pyarrow() -> Any:
+    return _module("pyarrow", "Parquet and data sets need PyArrow: pip install pyarrow")
+
+
+def _module(name: str, need: str) -> Any:
     try:
-        return importlib.import_module("pyarrow")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise UnimplementedError(f"Parquet and data sets need PyArrow: pip install pyarrow ({error})") from error
+        raise UnimplementedError(f"{need} ({error})") from error

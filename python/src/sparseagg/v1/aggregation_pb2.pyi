@@ -412,6 +412,16 @@ class GetReceiptRequest(_message.Message):
     submission_id: str
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ...) -> None: ...
 
+class GetResultRangeRequest(_message.Message):
+    __slots__ = ["begin", "name", "tensor"]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    name: str
+    tensor: str
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., begin: _Optional[int] = ...) -> None: ...
+
 class GetResultRequest(_message.Message):
     __slots__ = ["format", "max_page_bytes", "name", "page_token", "range", "tensor"]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -459,12 +469,14 @@ class GetUploadStatusRequest(_message.Message):
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., upload_tag: _Optional[bytes] = ...) -> None: ...
 
 class HomeServer(_message.Message):
-    __slots__ = ["address", "http_url"]
+    __slots__ = ["address", "http_url", "instance"]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HTTP_URL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     address: str
     http_url: str
-    def __init__(self, address: _Optional[str] = ..., http_url: _Optional[str] = ...) -> None: ...
+    instance: str
+    def __init__(self, address: _Optional[str] = ..., http_url: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class InspectRoundRequest(_message.Message):
     __slots__ = ["max_page_bytes", "name", "page_token", "tensors"]
@@ -580,6 +592,22 @@ class PublicKeys(_message.Message):
     tensor: str
     def __init__(self, tensor: _Optional[str] = ..., keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class PutResultRangeRequest(_message.Message):
+    __slots__ = ["create_time", "name", "only", "page", "plan", "range"]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    create_time: _timestamp_pb2.Timestamp
+    name: str
+    only: str
+    page: ResultPage
+    plan: str
+    range: KeyRange
+    def __init__(self, name: _Optional[str] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., only: _Optional[str] = ..., plan: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., page: _Optional[_Union[ResultPage, _Mapping]] = ...) -> None: ...
+
 class Refusal(_message.Message):
     __slots__ = ["client_id", "code", "reason", "time"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -601,10 +629,11 @@ class ResultFormat(_message.Message):
     def __init__(self, key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encoding: _Optional[_Union[ValueEncoding, str]] = ...) -> None: ...
 
 class ResultPage(_message.Message):
-    __slots__ = ["counts", "moments", "next_page_token", "round", "slice", "summary", "weights"]
+    __slots__ = ["counts", "moments", "next_page_token", "ranges", "round", "slice", "summary", "weights"]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SLICE_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
@@ -612,11 +641,12 @@ class ResultPage(_message.Message):
     counts: bytes
     moments: bytes
     next_page_token: str
+    ranges: str
     round: Round
     slice: TensorSlice
     summary: TensorSummary
     weights: bytes
-    def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., moments: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., counts: _Optional[bytes] = ..., weights: _Optional[bytes] = ..., summary: _Optional[_Union[TensorSummary, _Mapping]] = ..., next_page_token: _Optional[str] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., moments: _Optional[bytes] = ..., ranges: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ["clip", "close_time", "create_time", "end_time", "engine", "expire_time", "name", "num_bytes", "num_refused", "num_submissions", "num_tuples", "num_uploads", "recent_refusals", "results", "spec", "state", "state_reason", "timeline"]
@@ -737,12 +767,13 @@ class ServerActivity(_message.Message):
     def __init__(self, start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., num_rounds: _Optional[int] = ..., num_ended_rounds: _Optional[int] = ..., num_submissions: _Optional[int] = ..., num_refused: _Optional[int] = ..., received_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., history_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., num_submissions_history: _Optional[_Iterable[int]] = ..., received_bytes_history: _Optional[_Iterable[int]] = ..., resident_bytes_history: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ["activity", "api_versions", "engine", "engine_description", "features", "key_encodings", "limits", "value_encodings", "version", "warnings"]
+    __slots__ = ["activity", "api_versions", "engine", "engine_description", "features", "instance", "key_encodings", "limits", "value_encodings", "version", "warnings"]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     API_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     KEY_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     VALUE_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
@@ -753,12 +784,13 @@ class ServerInfo(_message.Message):
     engine: str
     engine_description: str
     features: _containers.RepeatedScalarFieldContainer[str]
+    instance: str
     key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
     limits: ServerLimits
     value_encodings: _containers.RepeatedScalarFieldContainer[ValueEncoding]
     version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ..., activity: _Optional[_Union[ServerActivity, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., api_versions: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., engine_description: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., value_encodings: _Optional[_Iterable[_Union[ValueEncoding, str]]] = ..., warnings: _Optional[_Iterable[str]] = ..., activity: _Optional[_Union[ServerActivity, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
     __slots__ = ["max_bytes_per_submission", "max_connections", "max_lease", "max_memory_per_tenant", "max_message_bytes", "max_open_rounds", "max_open_rounds_per_tenant", "max_open_tasks", "max_page_bytes", "max_result_ttl", "max_row_width", "max_submissions", "max_submissions_per_second_per_tenant", "max_task_bytes", "max_tensors", "max_transfers_per_tenant", "max_tuples_per_submission", "max_uploads", "max_uploads_per_tenant", "max_wait", "max_waiting_leases", "memory_limit_bytes", "upload_timeout"]

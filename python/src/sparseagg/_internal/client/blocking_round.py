@@ -52,6 +52,8 @@ class Round(RoundAttributes):
     seal = blocking(async_round.Round.seal)
     inspect = blocking(async_round.Round.inspect)
     add_partial = blocking(async_round.Round.add_partial)
+    put_result_range = blocking(async_round.Round.put_result_range)
+    result_range = blocking(async_round.Round.result_range)
     export_partial = blocking(async_round.Round.export_partial)
     export_page = blocking(async_round.Round.export_page)
     export_submissions = blocking(async_round.Round.export_submissions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import SupportsIndex
 
@@ -14,6 +15,7 @@ from sparseagg._internal.client.round_errors import naming_round
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.wire.page import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["SealedRound"]
@@ -132,6 +134,47 @@ class SealedRound(RoundCalls):
             (page,) = await self._connection.export(request, deadline)
         updates = await self._connection.transport.convert(exported_updates, spec, [page])
         return ExportedPage(updates, page.next_page_token)
+
+    async def put_result_range(
+        self,
+        page: pb.ResultPage,
+        *,
+        created: datetime.datetime,
+        only: str = "",
+        plan: str = "",
+        keys: tuple[int, int | None] = (0, None),
+        timeout: Timeout = None,
+    ) -> None:
+        """Keeps a part of a cluster's result on this server. For coordinators: ``sparseagg.cluster`` calls it.
+
+        Args:
+            page: rows of one tensor; or, without a tensor, the list of all ranges, which ends the round.
+            created: when this server's round was created, as its ``info`` says.
+            only: names the clients that count; "": all.
+            plan: names how the result is cut.
+            keys: range of the page's keys (begin, end).
+            timeout: in seconds or as a timedelta; None for the client's.
+
+        Raises:
+            FailedPreconditionError: the round is not sealed, not a cluster's, or another one of the same name; or its
+                list has another ``only`` or ``plan``.
+            InvalidArgumentError, AlreadyExistsError: the range overlaps another one, or is there with other rows.
+            UnimplementedError: the server is older than this method.
+        """
+        request = pb.PutResultRangeRequest(name=self.name, only=only, plan=plan, page=page)
+        request.create_time.FromDatetime(created)
+        request.range.begin, request.range.end = keys[0], keys[1] or 0
+        await self._connection.call("PutResultRange", request, 0.0, checked_deadline(timeout))
+
+    async def result_range(self, tensor: str = "", begin: int = 0, timeout: Timeout = None) -> Page:
+        """Returns a range of a cluster's result as this server has it; without a tensor the list of all ranges.
+
+        Raises:
+            NotFoundError: there is no result yet, or none of its ranges here begins so.
+        """
+        request = pb.GetResultRangeRequest(name=self.name, tensor=tensor, begin=begin)
+        page: Page = await self._connection.call("GetResultRange", request, 0.0, checked_deadline(timeout))
+        return page
 
     async def export_partial(
         self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None

@@ -11,7 +11,7 @@ from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.commands.top_look import Look, look_at
 from sparseagg._internal.results.info import RoundInfo
-from sparseagg.cluster.published import Part, belongs_to, read_list
+from sparseagg.cluster.published import Listed, read_list
 from sparseagg.cluster.round_info import cluster_info
 from sparseagg.cluster.server_spec import cluster_spec
 
@@ -30,7 +30,7 @@ class TopCluster:
         self.address = ",".join(addresses)
         self._clients = [Client(address, **options) for address in addresses]
         self._pool = concurrent.futures.ThreadPoolExecutor(len(addresses))
-        self._lists: dict[tuple[str, Any], tuple[list[Part], dict[str, Any]]] = {}  # which do not change
+        self._lists: dict[tuple[str, Any], Listed] = {}  # which do not change
 
     def __enter__(self) -> TopCluster:
         return self
@@ -52,15 +52,13 @@ class TopCluster:
         """
         looks = list(self._pool.map(lambda client: look_at(client, None), self._clients))
         by_name: dict[str, dict[int, RoundInfo]] = {}
-        others: list[RoundInfo] = []
+        rounds: list[RoundInfo] = []
         for look in looks:
             for info in look.rounds:
                 if info.spec.cluster is not None:
                     by_name.setdefault(info.name, {})[info.spec.cluster.index] = info
                 else:
-                    others.append(info)
-        ids = [name.removeprefix("rounds/") for name in by_name]
-        rounds = [info for info in others if not any(belongs_to(info.name, round_id) for round_id in ids)]
+                    rounds.append(info)
         notes = {}
         for name, infos in by_name.items():
             found = self._list(name, infos)
@@ -71,17 +69,17 @@ class TopCluster:
             looks[0], rounds=tuple(rounds), notes=notes, other_servers=tuple(look.server for look in looks[1:])
         )
 
-    def _list(self, name: str, infos: dict[int, RoundInfo]) -> tuple[list[Part], dict[str, Any]] | None:
+    def _list(self, name: str, infos: dict[int, RoundInfo]) -> Listed | None:
         first = next(iter(infos.values()))
         key = (name, first.create_time)
-        if key not in self._lists and first.state == "sealed":
-            found = read_list(name.removeprefix("rounds/"), self._clients[0])
+        if key not in self._lists and first.state == "done":
+            found = read_list(self._clients[0].get_round(name))
             if found is not None:
                 self._lists[key] = found
         return self._lists.get(key)
 
 
-def _note(name: str, infos: dict[int, RoundInfo], found: tuple[list[Part], dict[str, Any]] | None) -> str:
+def _note(name: str, infos: dict[int, RoundInfo], found: Listed | None) -> str:
     """Returns a line: bytes on each server, seconds of each step, and the slowest range."""
     sizes = ", ".join(f"{index}: {decimal(infos[index].num_bytes, 'B')}" for index in sorted(infos))
     text = f"{name.partition('/')[2]}  on server {sizes}"

@@ -108,6 +108,7 @@ class ServerInfo:
         features: names of additions to the API that the server has.
         key_encodings, value_encodings: those that clients may use.
         warnings: what the server does without, for its operator, such as authentication.
+        instance: names the data that it has: the same as long as its data directory; without one, new at each start.
         activity: what it has done; None in process, of older servers, and for callers with the role of a client.
     """
 
@@ -120,6 +121,7 @@ class ServerInfo:
     key_encodings: tuple[str, ...]
     value_encodings: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    instance: str = ""
     activity: ServerActivity | None = None
 
     def __repr__(self) -> str:
@@ -142,5 +144,6 @@ class ServerInfo:
             key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
             warnings=tuple(proto.warnings),
+            instance=proto.instance,
             activity=ServerActivity.from_proto(proto.activity) if proto.HasField("activity") else None,
         )

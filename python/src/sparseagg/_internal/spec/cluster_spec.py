@@ -22,10 +22,12 @@ class HomeServer:
     Attributes:
         address: "host:port" for this client.
         http_url: "http://host:port" of the server's HTTP gateway, for curl and browsers; None: it has none.
+        instance: ``ServerInfo.instance`` when the round was created; "": not known.
     """
 
     address: str
     http_url: str | None = None
+    instance: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +57,17 @@ class ClusterSpec:
 
     def to_proto(self) -> pb.ClusterSpec:
         """Returns the message."""
-        servers = [pb.HomeServer(address=each.address, http_url=each.http_url or "") for each in self.servers]
+        servers = [
+            pb.HomeServer(address=each.address, http_url=each.http_url or "", instance=each.instance)
+            for each in self.servers
+        ]
         return pb.ClusterSpec(servers=servers, index=self.index)
 
     @classmethod
     def from_proto(cls, proto: pb.ClusterSpec) -> ClusterSpec:
         """Returns the spec of a message."""
-        return cls(tuple(HomeServer(each.address, each.http_url or None) for each in proto.servers), proto.index)
+        homes = (HomeServer(each.address, each.http_url or None, each.instance) for each in proto.servers)
+        return cls(tuple(homes), proto.index)
 
 
 def home_of(client_id: str, num_servers: int) -> int:

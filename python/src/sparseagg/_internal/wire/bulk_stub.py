@@ -23,7 +23,7 @@ def make_bulk_stub(channel: Any) -> Any:
     """
     serialise = ChunkMessage.serialise
     uploads = dict.fromkeys(("SubmitUpdate", "PutChunk", "SubmitBatch"), serialise)
-    pages = dict.fromkeys(("GetResult", "StreamResult", "Aggregate"), parse_page)
+    pages = dict.fromkeys(("GetResult", "GetResultRange", "StreamResult", "Aggregate"), parse_page)
     parsers = {**pages, "ExportSubmissions": parse_exported}
     stub = make_stub(channel, {**uploads, "Aggregate": _serialise_for_aggregate}, parsers)
     (method,) = (method for method in methods() if method.name == "SubmitUpdate")
