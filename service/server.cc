@@ -214,13 +214,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
 
 absl::Status Server::ReadNoiseKey(const ServerOptions& options) {
   if (options.noise_key_file.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::string key, ReadFile(options.noise_key_file));
-  if (key.size() < privacy::NoiseSource::kMinKeyBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--noise-key-file ", options.noise_key_file, " has ", key.size(),
-                                                   " bytes; it needs ", privacy::NoiseSource::kMinKeyBytes,
-                                                   " random ones or more"));
+  absl::StatusOr<std::string> key = ReadSecretFile(options.noise_key_file, privacy::NoiseSource::kMinKeyBytes);
+  if (!key.ok()) {
+    return absl::Status(key.status().code(), absl::StrCat("--noise-key-file: ", key.status().message()));
   }
-  server_.noise_key = std::move(key);
+  server_.noise_key = *std::move(key);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,11 @@ namespace sparseagg::service {
 // Returns: the bytes of a regular file. Errors: of the file system; RESOURCE_EXHAUSTED above 16 MiB. The message has
 // the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Returns: the bytes of a file with a secret. Logs a warning if its mode lets others read it.
+// Errors: as of ReadFile. INVALID_ARGUMENT: its mode lets others write it; or it has less than `min_bytes`, or one byte
+// again and again, as a placeholder has.
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t min_bytes = 0);
 
 // Tells whether a file has changed, by its time, size, inode and device. Follows links, so that a link set to another
 // file, as Kubernetes does it, is a change. Not thread-safe.

@@ -32,7 +32,7 @@ SigningKey::SigningKey(std::unique_ptr<Key> key, std::string id) : key_(std::mov
 SigningKey::~SigningKey() = default;
 
 absl::StatusOr<std::shared_ptr<const SigningKey>> SigningKey::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string pem, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string pem, ReadSecretFile(path));
   const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())),
                                                       &BIO_free);
   auto key = std::unique_ptr<Key>(

@@ -47,12 +47,12 @@ absl::Status InFlag(absl::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
 }
 
-absl::StatusOr<std::string> ReadFlag(absl::string_view flag, const std::string& path) {
+absl::StatusOr<std::string> ReadFlag(absl::string_view flag, const std::string& path, bool is_secret = false) {
   if (path.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, " is missing: TLS needs --tls-certificate and --tls-key"));
   }
-  absl::StatusOr<std::string> bytes = ReadFile(path);
+  absl::StatusOr<std::string> bytes = is_secret ? ReadSecretFile(path) : ReadFile(path);
   return bytes.ok() ? bytes : InFlag(flag, bytes.status());
 }
 
@@ -72,7 +72,7 @@ TlsCredentials::~TlsCredentials() {
 absl::StatusOr<TlsPem> TlsCredentials::Read() const {
   TlsPem pem;
   ASSIGN_OR_RETURN(pem.certificate, ReadFlag("tls-certificate", options_.certificate));
-  ASSIGN_OR_RETURN(pem.key, ReadFlag("tls-key", options_.key));
+  ASSIGN_OR_RETURN(pem.key, ReadFlag("tls-key", options_.key, /*is_secret=*/true));
   const std::vector<Certificate> chain = ParseCertificates(pem.certificate);
   if (chain.empty()) {
     return InFlag("tls-certificate",

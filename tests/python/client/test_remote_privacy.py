@@ -13,6 +13,7 @@ import pytest
 import sparseagg as sa
 from private_rounds import KEY, crowd, private_spec
 from sparseagg._internal.commands.cli import main
+from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
 
 
 def _key_file(folder, key=KEY):
@@ -37,6 +38,25 @@ def test_short_key_stops_the_start(start_server, tmp_path):
         start_server(*_key_file(tmp_path, bytes(31)))
 
 
+@pytest.mark.parametrize("key", [bytes(64), b"a" * 32], ids=["zeros", "letters"])
+def test_constant_key_stops_the_start(start_server, tmp_path, key):
+    with pytest.raises(AssertionError, match=f"noise.key has {len(key)} equal bytes, which are no secret"):
+        start_server(*_key_file(tmp_path, key))
+
+
+def test_key_that_everybody_may_write_stops_the_start(start_server, tmp_path):
+    flags = _key_file(tmp_path)
+    (tmp_path / "noise.key").chmod(0o666)
+    with pytest.raises(AssertionError, match=r"--noise-key-file: .*noise.key has the mode 666"):
+        start_server(*flags)
+    (tmp_path / "noise.key").chmod(0o644)
+    start_server(*flags)
+    assert "secret_exposed" in (tmp_path / "server-0.log").read_text()
+    (tmp_path / "noise.key").chmod(0o600)
+    start_server(*flags)
+    assert "secret_exposed" not in (tmp_path / "server-1.log").read_text()
+
+
 def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp_path):
     with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
         opened = client.create_round(private_spec())
@@ -46,6 +66,8 @@ def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp
         opened.submit("z", {"v": ([5, 6], np.full((2, 2), 0.5)), "bias": np.zeros((4, 1))})
         with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses withdrawals"):
             opened.withdraw("z")
+        with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses only_client_ids"):
+            opened.finish(only=["z"])
         opened.seal()
         with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses inspections"):
             opened.inspect()
@@ -54,6 +76,9 @@ def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp
         result = opened.finish()
         assert result["v"].keys.tolist() == [3, 70]
         np.testing.assert_allclose(result["v"].values, 60 * 0.125, atol=0.01)
+        servers = ClusterSpec((HomeServer("127.0.0.1:1"), HomeServer("127.0.0.1:2")), 0)
+        with pytest.raises(sa.InvalidArgumentError, match="privacy and cluster exclude each other"):
+            client.create_round(dataclasses.replace(private_spec(), cluster=servers))
         with pytest.raises(sa.InvalidArgumentError, match="privacy refuses min_submissions"):
             client.create_round(private_spec(min_submissions=1))
         with pytest.raises(sa.InvalidArgumentError, match="privacy refuses prune_zeros"):
@@ -90,7 +115,7 @@ def test_restart_publishes_the_same_noise_and_other_keys_nothing(start_server, t
     assert after["bias"].values.tobytes() == before["bias"].values.tobytes()
     second.kill()
     with pytest.raises(AssertionError, match="the noise key is another one"):
-        start_server("--data-dir", str(tmp_path / "data"), *_key_file(tmp_path, bytes(32)))
+        start_server("--data-dir", str(tmp_path / "data"), *_key_file(tmp_path, KEY[::-1]))
     with pytest.raises(AssertionError, match="needs a noise key"):
         start_server("--data-dir", str(tmp_path / "data"))
 
