@@ -148,16 +148,16 @@ absl::Status CheckKeys(const BlockPlace& place, const TensorSpec& spec, const Pa
   return absl::OkStatus();
 }
 
-// Returns: the first value beyond ±limit, or the number of values.
+// Returns: the first value below -low or above high, or the number of values.
 template <typename T>
-uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 limit) {
+uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 low, unsigned __int128 high) {
   const size_t num = column.size() / sizeof(T);
   const auto* values = reinterpret_cast<const T*>(column.data());
   for (size_t i = 0; i < num; ++i) {
     const auto value = static_cast<__int128>(values[i]);
     const auto bits = static_cast<unsigned __int128>(value);
     const auto magnitude = value < 0 ? -bits : bits;
-    if (magnitude > limit) return i;
+    if (magnitude > (value < 0 ? low : high)) return i;
   }
   return num;
 }
@@ -174,10 +174,12 @@ absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialB
   switch (FoldOf(spec)) {
     case PartialFold::kFixed: {
       const auto term = static_cast<uint64_t>(std::llrint(std::ldexp(a.value_bound, ValueShift(a))));
-      return beyond(FirstBeyond<int64_t>(block.rows.accs, static_cast<unsigned __int128>(term) * n));
+      const auto most = static_cast<unsigned __int128>(term) * n;
+      return beyond(FirstBeyond<int64_t>(block.rows.accs, most, most));
     }
     case PartialFold::kInteger:
-      return beyond(FirstBeyond<__int128>(block.rows.accs, (static_cast<unsigned __int128>(1) << 63) * n));
+      return beyond(FirstBeyond<__int128>(block.rows.accs, (static_cast<unsigned __int128>(1) << 63) * n,
+                                          static_cast<unsigned __int128>(std::numeric_limits<int64_t>::max()) * n));
     case PartialFold::kMinFloat:
     case PartialFold::kMaxFloat: {
       const bool may_be_infinite = spec.dtype == DType::kFloat64;  // a submission's own sum of rows of one key

@@ -100,6 +100,8 @@ std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const 
     const Form form = FormOf(*option);
     const std::optional<std::string> argument = ArgumentOf(value, form);
     if (!argument.has_value()) fail(absl::StrCat("'", name, "' must be ", Name(form)), value.source());
+    // Paths would end there.
+    if (absl::StrContains(*argument, '\0')) fail(absl::StrCat("'", name, "' has a character \\u0000"), value.source());
     if (IsInEnvironment(*option)) continue;
     CLI::ConfigItem& setting = settings.emplace_back();
     setting.name = name;

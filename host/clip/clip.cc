@@ -29,8 +29,9 @@ absl::StatusOr<double> FactorOf(const clip::SquaredSum& sum, double bound, ClipP
   }
   if (norm <= bound) return 1.0;
   if (policy == ClipPolicy::kClip) return bound / norm;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%sthe L2 norm %.9g of the submission is beyond clip.l2 %.9g", where, norm, bound));
+  const int digits = absl::StrFormat("%.9g", norm) == absl::StrFormat("%.9g", bound) ? 17 : 9;  // so that they differ
+  return absl::InvalidArgumentError(absl::StrFormat("%sthe L2 norm %.*g of the submission is beyond clip.l2 %.*g",
+                                                    where, digits, norm, digits, bound));
 }
 
 // Errors: INVALID_ARGUMENT: a value is not finite; as of ValidatedUpdate::Create.

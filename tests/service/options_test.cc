@@ -150,6 +150,12 @@ TEST_F(OptionsTest, File_LinesThatAreNotToml_AreErrorsThatSayWhere) {
   }
 }
 
+TEST_F(OptionsTest, File_TextWithZero_IsAnError) {
+  const std::string path = WriteConfig("data-dir = \"a\\u0000b\"\n");
+  const ExitWith leave = ParseFails({"--config", path});
+  EXPECT_THAT(leave.text, HasSubstr("'data-dir' has a character \\u0000 in " + path + ", line 1"));
+}
+
 TEST_F(OptionsTest, File_OtherValues_AreErrorsThatNameTheFlag) {
   const std::tuple<const char*, std::vector<const char*>, const char*> flags[] = {
       {"max-open-rounds", {"[3]", "[3, 4]", "{ a = 3 }", "2026-11-22", "true"}, "a number or a string"},

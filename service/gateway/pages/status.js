@@ -115,8 +115,9 @@ function roundCard(round, isEntry) {
   if (servers.length > 0) facts.push(`server ${index + 1} of ${servers.length} of a cluster`);
   if (Number(round.numUploads) > 0) facts.push(`${plural(Number(round.numUploads), "upload")} under way`);
   const open = secondsOf(round.timeline?.open);
+  const result = round.state === "ROUND_STATE_DONE" ? `, result in ${timeText(secondsOf(round.timeline?.finish))}` : "";
   const when = ended
-    ? `open ${timeText(open)}, result in ${timeText(secondsOf(round.timeline?.finish))}`
+    ? `open ${timeText(open)}${result}`
     : `open for ${timeText(open || Math.max(0, (Date.now() - Date.parse(round.createTime)) / 1000))}`;
   const card = element(
     isEntry ? "li" : "div",

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -102,6 +103,8 @@ TEST(ApplyClips, BeyondBounds_UnderReject_NamesNormAndBound) {
             absl::InvalidArgumentError("the L2 norm 13 of the submission is beyond clip.l2 12.5"));
   EXPECT_EQ(refusal({.l2 = 12.5}),
             absl::InvalidArgumentError("tensor 't': the L2 norm 13 of the submission is beyond clip.l2 12.5"));
+  EXPECT_EQ(refusal({.l2 = std::nextafter(13.0, 0.0), .shares_l2 = true}),
+            absl::InvalidArgumentError("the L2 norm 13 of the submission is beyond clip.l2 12.999999999999998"));
   EXPECT_EQ(refusal({.linf = 12.5}),
             absl::InvalidArgumentError("tensor 't', key 5, column 1: value -13 is beyond clip.linf 12.5"));
   EXPECT_EQ(refusal({.max_keys = 1}), absl::ResourceExhaustedError("tensor 't': 2 keys are beyond clip.max_keys 1"));

@@ -145,6 +145,23 @@ def test_bad_partials_are_refused_by_name(client):
     assert root.refresh().num_submissions == 3
 
 
+def test_partial_of_integers_has_at_most_what_its_submissions_can_make(client):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0)], accept_partials=True)
+    source = sa.Aggregator(dataclasses.replace(spec, accept_partials=False))
+    source.add("a", {"v": ([5], [2**63 - 1])})
+    good = b"".join(source.export_partial())
+    at = good.index((2**63 - 1).to_bytes(16, "little"))
+    for value in (2**63 - 1, -(2**63), 2**63, -(2**63) - 1):
+        data = good[:at] + value.to_bytes(16, "little", signed=True) + good[at + 16 :]
+        root = client.create_round(spec)
+        if -(2**63) <= value < 2**63:
+            root.add_partial("leaf", data)
+            assert root.finish()["v"].values.tolist() == [value]
+        else:
+            with pytest.raises(sa.InvalidArgumentError, match="value 0 of row 0 is larger than 1 submissions can make"):
+                root.add_partial("leaf", data)
+
+
 def test_partial_survives_a_restart(start_server, tmp_path):
     spec = dataclasses.replace(SPECS["mean"], accept_partials=True)
     updates = updates_of(spec, 9, 8)

@@ -128,7 +128,7 @@ def test_status_page_shows_rounds_tasks_and_errors(driver, busy_server):
     page.wait("document.querySelectorAll('#tasks tr').length >= 4")
     text = page.evaluate("return document.body.innerText")
     for expected in ("news-41", "done", "news-42", "open", "24 submissions", "too-few", "failed",
-                     "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
+                     "result in", "1 submission refused", "min_submissions", "phone-7", "leased", "CPU"):  # fmt: skip
         assert expected in text, text
     for chart in ("memory", "rate"):  # the latter goes on by itself
         page.wait(f"document.querySelector('#{chart}-chart .line').getAttribute('d').includes('L')")
@@ -183,6 +183,7 @@ def test_status_page_finds_rounds_and_shows_one(driver, busy_server):
     page.wait("document.querySelectorAll('#rounds > li').length >= 3")
     page.evaluate("document.querySelector('#filter [data-state=failed]').click()")
     assert rounds_of(page) == ["too-few"]
+    assert "result in" not in page.evaluate("return document.querySelector('#rounds > li').innerText")
     page.evaluate("document.querySelector('#filter [data-state=\"\"]').click()")
     page.fill("#search", "NEWS-4")
     assert rounds_of(page) == ["news-42", "news-41"]
