@@ -36,8 +36,8 @@ absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing,
   const StreamPart* const wants = asked.stream.get();
   const bool is_of_same =
       has == nullptr || wants == nullptr ? has == wants : has->id == wants->id && has->version == wants->version;
-  if (is_of_same && existing->config().wire_spec == asked.wire_spec) return existing;
-  if (has != nullptr && has->version == 0 && wants == nullptr) {
+  if (is_of_same && !asked.IsIntake() && existing->config().wire_spec == asked.wire_spec) return existing;
+  if (has != nullptr && has->version == 0) {
     return absl::AlreadyExistsError(absl::StrCat("'", asked.id, "' is a stream; rounds and streams share their ids"));
   }
   return absl::AlreadyExistsError(absl::StrCat("round '", asked.id, "' exists already, with another spec"));
@@ -101,7 +101,7 @@ Registry::Registry(const RoundServices& services) : services_(services), table_(
 
 Registry::~Registry() = default;
 
-absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
+absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config, const Prepare& prepare) {
   uint64_t sequence;
   {
     MutexLock lock(&table_->mu);
@@ -112,6 +112,7 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
     sequence = table_->next_sequence++;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
+  if (prepare != nullptr) RETURN_IF_ERROR(prepare(round));
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();

@@ -33,10 +33,13 @@ class Registry {
   ~Registry();
 
   // Opens a round of config.tenant with the id config.id, or one with a random id if config.id is empty.
-  // Returns: the existing round, if its id and spec are the same.
+  // Returns: the existing round, if its id and spec are the same and it is not the intake of a stream.
   // Errors: ALREADY_EXISTS: a round with this id has another spec. UNAVAILABLE: the server is shutting down. Otherwise
   // as Round::Open.
-  absl::StatusOr<std::shared_ptr<Round>> Create(RoundConfig config);
+  // `prepare`: completes what calls to the round need, before they can find it. Its error drops the round, and is
+  // returned.
+  using Prepare = std::function<absl::Status(const std::shared_ptr<Round>&)>;
+  absl::StatusOr<std::shared_ptr<Round>> Create(RoundConfig config, const Prepare& prepare = nullptr);
   // Opens the round of a one-shot call, which cannot be found or listed.
   // Errors: UNAVAILABLE: the server is shutting down. Otherwise as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> CreatePrivate(RoundConfig config);

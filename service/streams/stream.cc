@@ -21,6 +21,11 @@ std::string NameOf(absl::string_view client_id, absl::string_view submission_id)
   return absl::StrCat(client_id, "\n", submission_id);
 }
 
+// Returns: the id of the round that is a version of the stream.
+std::string VersionId(const StreamConfig& config, uint64_t version) {
+  return absl::StrCat(config.round.id, ".v", version);
+}
+
 }  // namespace
 
 Stream::Stream(StreamConfig config, Registry* registry, const RoundServices& services)
@@ -37,12 +42,18 @@ absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Regi
   RoundConfig intake = stream->config_.round;
   intake.stream = IntakePart(stream->config_);
   intake.stream->commits = stream;
-  ASSIGN_OR_RETURN(stream->intake_, registry->Create(std::move(intake)));
-  FailPoint("stream_created");
-  absl::Status first = stream->RestoreVersions({});
-  if (first.ok()) return stream;
-  registry->Delete(stream->config_.round.tenant, stream->config_.round.id).IgnoreError();
-  return first;
+  bool has_version = false;
+  const auto add_version = [&](const std::shared_ptr<Round>& opened) -> absl::Status {
+    stream->intake_ = opened;
+    RETURN_IF_ERROR(stream->RestoreVersions({}));
+    has_version = true;
+    FailPoint("stream_created");
+    return absl::OkStatus();
+  };
+  const absl::Status listed = registry->Create(std::move(intake), add_version).status();
+  if (listed.ok()) return stream;
+  if (has_version) registry->Delete(stream->config_.round.tenant, VersionId(stream->config_, 1)).IgnoreError();
+  return listed;
 }
 
 absl::StatusOr<std::shared_ptr<Stream>> Stream::Restore(StreamConfig config, std::shared_ptr<Round> intake,
@@ -65,7 +76,7 @@ std::shared_ptr<StreamPart> Stream::IntakePart(const StreamConfig& config) {
 RoundConfig Stream::VersionConfig(const StreamConfig& stream, uint64_t version,
                                   std::shared_ptr<const RoundConfig> intake) {
   RoundConfig config = stream.round;
-  config.id = absl::StrCat(stream.round.id, ".v", version);
+  config.id = VersionId(stream, version);
   config.leaf_salt_key.clear();
   config.max_submissions = 0;  // the stream cuts it
   config.stream = std::make_shared<StreamPart>();
@@ -377,7 +388,7 @@ absl::Status Stream::Delete() {
     MutexLock lock(&mu_);
     is_deleted_ = true;
     services_.timer.Cancel(timer_);
-    for (const auto& [version, kept] : versions_) ids.push_back(absl::StrCat(config_.round.id, ".v", version));
+    for (const auto& [version, kept] : versions_) ids.push_back(VersionId(config_, version));
     changed_.SignalAll();
   }
   // The intake first: a version without it is of no stream, and the next start deletes it.

@@ -80,7 +80,8 @@ struct StreamSnapshot {
 // Owned by StreamRegistry. Thread-safe.
 class Stream : public StreamCommits, public std::enable_shared_from_this<Stream> {
  public:
-  // Creates the intake and version 1. Requires: config.Check(). Errors: as of Registry::Create.
+  // Creates version 1, then the intake: who finds the stream finds a version to fill. A run that ends in between leaves
+  // a version without a stream, which the next start deletes. Requires: config.Check(). Errors: as of Registry::Create.
   static absl::StatusOr<std::shared_ptr<Stream>> Create(StreamConfig config, Registry* registry,
                                                         const RoundServices& services);
   // What the config of a stream's intake has, and the config of a version. `intake`: the config of the intake.
@@ -154,7 +155,7 @@ class Stream : public StreamCommits, public std::enable_shared_from_this<Stream>
   const StreamConfig config_;
   Registry& registry_;
   const RoundServices services_;
-  std::shared_ptr<Round> intake_;  // set before anybody else has the stream
+  std::shared_ptr<Round> intake_;  // set before the intake is listed
 
   mutable Mutex mu_;
   CondVar changed_;  // a slot is free, a commit has ended, or a version was cut

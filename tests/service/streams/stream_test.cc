@@ -32,6 +32,33 @@ class StreamTest : public StreamFixture {
   }
 };
 
+TEST_F(StreamTest, Create_ListsTheStreamWhenItHasAVersionToFill) {
+  absl::Status found;
+  hooks_.create = [&] {  // of version 1
+    found = registry().Find(kDefaultTenant, "s").status();
+    return absl::OkStatus();
+  };
+  const auto stream = OpenStream(Spec(2));
+  EXPECT_THAT(found, HasCode(Code::kNotFound));
+  EXPECT_EQ(VersionOf(*stream, 1)->config().stream->uploads, stream->intake().shared_config());
+  EXPECT_THAT(Submit(*stream, "a", "1", 0, 1), IsOk());
+}
+
+TEST_F(StreamTest, Create_ThatFails_LeavesNothing) {
+  hooks_.create = [] { return absl::InternalError("no accumulator"); };
+  EXPECT_THAT(TryOpenStream(Spec(2)), HasCode(Code::kInternal));
+  hooks_.create = [] { return absl::OkStatus(); };
+  Open(SumSpec(), "s");
+  EXPECT_THAT(TryOpenStream(Spec(2)), Fails(Code::kAlreadyExists, HasSubstr("round 's' exists already")));
+  EXPECT_THAT(registry().Find(kDefaultTenant, "s.v1"), HasCode(Code::kNotFound));
+  EXPECT_FALSE(registry().Find(kDefaultTenant, "s").value()->config().IsIntake());
+  // A round of the name of its version 1 is not the stream's.
+  Open(SumSpec(), "t.v1");
+  EXPECT_THAT(TryOpenStream(Spec(2), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v1' exists already")));
+  EXPECT_THAT(registry().Find(kDefaultTenant, "t.v1"), IsOk());
+  EXPECT_THAT(registry().Find(kDefaultTenant, "t"), HasCode(Code::kNotFound));
+}
+
 TEST_F(StreamTest, Commit_OfAnUploadThatCrossesACut_BelongsToTheNextVersion) {
   const auto stream = OpenStream(Spec(2, {1.0, 0.5}));
   const uint32_t key = 7;

@@ -21,6 +21,7 @@ namespace sparseagg::service {
 // Functions that run before the engine's operations. An error of a hook replaces the operation. Set them before the
 // server starts.
 struct EngineHooks {
+  std::function<absl::Status()> create = [] { return absl::OkStatus(); };
   std::function<absl::Status()> prepare = [] { return absl::OkStatus(); };
   std::function<absl::Status()> add = [] { return absl::OkStatus(); };
   std::function<absl::Status()> read = [] { return absl::OkStatus(); };  // ReadPending
@@ -105,6 +106,7 @@ class HookedEngine final : public Engine {
   std::vector<DeviceState> devices() const override { return inner_->devices(); }
   void ReleaseDeviceMemory() override { inner_->ReleaseDeviceMemory(); }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
+    RETURN_IF_ERROR(hooks_->create());
     ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> inner, inner_->CreateAccumulator(spec));
     return std::make_unique<HookedAccumulator>(std::move(inner), hooks_);
   }
