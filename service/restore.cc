@@ -41,7 +41,7 @@ absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& li
   if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
   }
-  ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits)));
+  ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits), SpecSource::kStore));
   config.tenant = record.tenant;
   config.id = record.id;
   config.leaf_salt_key = record.leaf_salt_key;
@@ -210,7 +210,7 @@ absl::StatusOr<StreamConfig> StreamConfigOf(const RoundRecord& record, const Lim
   if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
   }
-  ASSIGN_OR_RETURN(StreamConfig config, DecodeStreamSpec(spec, WithoutSizes(limits)));
+  ASSIGN_OR_RETURN(StreamConfig config, DecodeStreamSpec(spec, WithoutSizes(limits), SpecSource::kStore));
   if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
   config.round.tenant = record.tenant;
   config.round.id = record.id;

@@ -363,7 +363,7 @@ std::optional<DType> DecodeDType(int dtype) {
 
 int EncodeDType(DType dtype) { return static_cast<int>(dtype) + 1; }
 
-absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits) {
+absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits, SpecSource source) {
   RoundConfig config;
   if (spec.tensors().empty()) return absl::InvalidArgumentError("the spec has no tensors");
   if (limits.max_tensors != 0 && static_cast<uint64_t>(spec.tensors_size()) > limits.max_tensors) {
@@ -410,6 +410,10 @@ absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Lim
   config.keep_submissions = spec.keep_submissions();
   if (spec.has_cluster()) {
     ASSIGN_OR_RETURN(config.homes, DecodeCluster(spec.cluster()));
+    if (source == SpecSource::kClient && config.HasPrivacy()) {
+      return absl::InvalidArgumentError(
+          "privacy and cluster exclude each other: servers export no submissions of rounds with privacy");
+    }
   }
   config.stays_open = spec.stay_open();
   config.accepts_partials = spec.accept_partials();

@@ -21,7 +21,10 @@ namespace sparseagg::service {
 // Decodes and validates the spec of a round.
 // Returns: a config without an id. A field that a tensor's aggregation does not set comes from the round's aggregation.
 // Errors: INVALID_ARGUMENT: an invalid spec. RESOURCE_EXHAUSTED: the spec asks for more than `limits` allow.
-absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits);
+// `source`: a store may have specs that an earlier release took, and that are refused today.
+enum class SpecSource { kClient, kStore };
+absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits,
+                                            SpecSource source = SpecSource::kClient);
 
 // Returns: the same bytes for equal messages, whatever their fields' order was.
 std::string SerializeDeterministic(const google::protobuf::MessageLite& message);

@@ -19,7 +19,7 @@ constexpr int kMaxStaleness = 65536;
 
 }  // namespace
 
-absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const Limits& limits) {
+absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const Limits& limits, SpecSource source) {
   StreamConfig config;
   if (spec.staleness_weights_size() > kMaxStaleness) {
     return absl::InvalidArgumentError(absl::StrCat("staleness_weights has ", spec.staleness_weights_size(),
@@ -31,7 +31,7 @@ absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const 
   if (spec.buffer() == 0) return absl::InvalidArgumentError("buffer: is 0; a version needs at least one commit");
   v1::RoundSpec round = spec.round();
   round.set_max_submissions(spec.buffer());  // of which fixed_point makes its scale
-  ASSIGN_OR_RETURN(config.round, DecodeRoundSpec(round, limits));
+  ASSIGN_OR_RETURN(config.round, DecodeRoundSpec(round, limits, source));
   config.buffer = spec.buffer();
   config.staleness_weights.assign(spec.staleness_weights().begin(), spec.staleness_weights().end());
   config.one_per_client = spec.one_per_client();

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "service/base/limits.h"
+#include "service/codec/spec_codec.h"
 #include "service/streams/stream.h"
 
 namespace sparseagg::v1 {
@@ -16,7 +17,8 @@ namespace sparseagg::service {
 
 // Returns: a config without tenant and id, which StreamConfig::Check has not seen yet.
 // Errors: as of DecodeRoundSpec. INVALID_ARGUMENT.
-absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const Limits& limits);
+absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const Limits& limits,
+                                              SpecSource source = SpecSource::kClient);
 
 void EncodeStream(const Stream& stream, v1::Stream* wire);
 // Returns: about the most bytes of the message that EncodeStream writes.

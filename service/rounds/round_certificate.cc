@@ -1,10 +1,18 @@
 #include "service/rounds/round_certificate.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::service {
+namespace {
+
+// So that a page with them, and the certificate with their hashes, fit into one message of an ordinary gRPC client.
+constexpr uint64_t kMaxWithdrawnBytes = uint64_t{2} << 20;
+
+}  // namespace
 
 absl::Status ProofIndex::Prove(const std::string& key, SubmissionReceipt& receipt) const {
   const auto found = std::lower_bound(keys_.begin(), keys_.end(), key);
@@ -34,6 +42,25 @@ absl::Status RoundCertificate::Check(const RoundConfig& config, const RoundServi
 void RoundCertificate::ReserveWithdrawn(size_t number) {
   const size_t size = withdrawn_.size();
   if (withdrawn_.capacity() - size < number) withdrawn_.reserve(std::max(size + number, 2 * size));
+}
+
+void RoundCertificate::AddWithdrawn(std::string leaf) {
+  withdrawn_bytes_ += leaf.size();
+  withdrawn_.push_back(std::move(leaf));
+}
+
+void RoundCertificate::RestoreWithdrawn(std::vector<std::string> leaves) {
+  withdrawn_ = std::move(leaves);
+  withdrawn_bytes_ = 0;
+  for (const std::string& leaf : withdrawn_) withdrawn_bytes_ += leaf.size();
+}
+
+absl::Status RoundCertificate::CheckMayWithdraw(absl::string_view leaf) const {
+  if (withdrawn_bytes_ + leaf.size() <= kMaxWithdrawnBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the certificate lists ", withdrawn_.size(), " withdrawn submissions, whose leaves have ",
+                   withdrawn_bytes_, " bytes; up to ", kMaxWithdrawnBytes,
+                   " are kept, so that no more can be withdrawn; a close with only_client_ids leaves others out"));
 }
 
 void RoundCertificate::Set(absl::StatusOr<IssuedCertificate> issued) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "service/rounds/certifier.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_services.h"
@@ -50,8 +51,12 @@ class RoundCertificate {
 
   // The leaves of submissions that were withdrawn. Reserve makes room for `number` more, so that Add allocates nothing.
   void ReserveWithdrawn(size_t number);
-  void AddWithdrawn(std::string leaf) { withdrawn_.push_back(std::move(leaf)); }
-  void RestoreWithdrawn(std::vector<std::string> leaves) { withdrawn_ = std::move(leaves); }
+  void AddWithdrawn(std::string leaf);
+  void RestoreWithdrawn(std::vector<std::string> leaves);
+  // Checks that a client may have one more submission withdrawn. The round keeps each leaf, and the certificate each
+  // hash, so that a client that submits and withdraws again and again would make both as large as it likes.
+  // Errors: RESOURCE_EXHAUSTED.
+  absl::Status CheckMayWithdraw(absl::string_view leaf) const;
   const std::vector<std::string>& withdrawn() const { return withdrawn_; }
 
   // Sets the certificate that the store has, or why it has none.
@@ -69,6 +74,7 @@ class RoundCertificate {
 
  private:
   std::vector<std::string> withdrawn_;
+  uint64_t withdrawn_bytes_ = 0;  // of these leaves
   IssuedCertificate issued_;
   absl::Status error_;
   mutable std::shared_ptr<const ProofIndex> proofs_;  // a cache

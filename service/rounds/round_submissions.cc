@@ -78,6 +78,7 @@ absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_v
     const CommittedSubmission* const submission = committed_.Find(client_id, submission_id);
     if (submission == nullptr) return false;
     RETURN_IF_ERROR(aggregation->CheckKeepsAll());
+    RETURN_IF_ERROR(certificate_.CheckMayWithdraw(submission->leaf));
     certificate_.ReserveWithdrawn(1);
     RETURN_IF_ERROR(journal_->Write(&Store::WithdrawSubmission,
                                     WithdrawnSubmission{std::string(client_id), submission->upload, submission->leaf}));
@@ -115,6 +116,10 @@ absl::Status Round::FinalizeWithoutLocked(absl::Span<const uint32_t> left_out,
                                           absl::Span<const std::pair<std::string, SubmissionRecord>> kept,
                                           SubmissionTable::Map& withdrawn) {
   const Aggregation* const aggregation = sum_.aggregation();
+  if (!left_out.empty() && config_->HasPrivacy()) {
+    return absl::FailedPreconditionError(
+        "privacy refuses only_client_ids that leave submissions out: who counts would depend on who is there");
+  }
   if (!left_out.empty()) RETURN_IF_ERROR(aggregation->CheckKeepsAll());
   const absl::Status refusal = PrepareToFinalizeLocked();
   if (config_->has_certificate) certificate_.ReserveWithdrawn(left_out.size());

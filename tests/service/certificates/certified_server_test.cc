@@ -113,5 +113,34 @@ TEST_F(CertifiedServerTest, CertificateOfOtherContent_FailsTheRound) {
   EXPECT_THAT(client().Pages(request).status(), HasCode(Code::kFailedPrecondition));
 }
 
+TEST_F(CertifiedServerTest, Withdrawals_EndWhenTheirLeavesHaveTwoMebibytes) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_certificate();
+  for (int i = 0; i < 200; ++i) {  // whose digests are in each leaf
+    v1::TensorSpec& tensor = *spec.add_tensors();
+    tensor = spec.tensors(0);
+    tensor.set_name(absl::StrCat(std::string(100, 't'), i));
+  }
+  const std::string name = Create(spec);
+  const auto find = [&] { return *server().registry().Find("default", name.substr(name.find('/') + 1)); };
+  const auto withdraw = [&]() -> absl::StatusOr<bool> { return find()->Withdraw("a", ""); };
+  int num_withdrawn = -1;
+  absl::StatusOr<bool> withdrawn = true;
+  while (withdrawn.ok()) {
+    ASSERT_LT(++num_withdrawn, 1000);
+    ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1})}), IsOk());
+    withdrawn = withdraw();
+  }
+  EXPECT_GT(num_withdrawn, 50);
+  const auto is_full = Fails(Code::kResourceExhausted,
+                             HasSubstr(absl::StrCat("lists ", num_withdrawn, " withdrawn submissions, whose leaves")));
+  EXPECT_THAT(withdrawn, is_full);
+  Restart();
+  EXPECT_THAT(withdraw(), is_full);
+  EXPECT_EQ(client().Get(name)->num_submissions(), 1);
+  ASSERT_THAT(client().Finish(name), IsOk());
+  EXPECT_THAT(Statement(name), HasSubstr(R"("numSubmissions":1)"));
+}
+
 }  // namespace
 }  // namespace sparseagg::service
