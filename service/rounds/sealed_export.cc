@@ -129,9 +129,13 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
     RowInterval left = FindRows(rows[s], query.keys);
     if (s == first) left.begin = std::clamp(at.row, left.begin, left.end);
     if (query.sample_every != 0) {
-      AppendSample(spec, rows[s], left, query.sample_every, SampleOffset(s, query.sample_every), page);
-      if (page.keys.size() < query.max_bytes || s + 1 == rows.size()) continue;
-      page.next_page_token = token(s + 1, 0);
+      // At least one key; a submission that does not fit goes on in the next page, which keeps the distance.
+      const uint64_t room = (query.max_bytes - std::min<uint64_t>(query.max_bytes, page.keys.size())) / KeyBytes(spec);
+      const uint64_t most = SaturatingMultiply(std::max<uint64_t>(room, page.num_rows == 0), query.sample_every);
+      const uint64_t end = left.begin + std::min(left.end - left.begin, most);
+      AppendSample(spec, rows[s], {left.begin, end}, query.sample_every, SampleOffset(s, query.sample_every), page);
+      if (end == left.end) continue;
+      page.next_page_token = token(s, end);
       break;
     }
     page.next_page_token = token(s, left.begin);

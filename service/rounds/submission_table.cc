@@ -49,7 +49,9 @@ void SubmissionTable::SetRetry(absl::string_view client_id, const std::string& s
   CommittedSubmission& submission = submissions_.find(client_id)->second;
   submission.retry_id = submission_id;
   submission.retry_tag = tag;
-  submission.retry_chunk_hashes = chunk_hashes;
+  // The round has reserved memory for as many as the first upload has.
+  const bool has_room = chunk_hashes.size() <= submission.chunk_hashes.size();
+  submission.retry_chunk_hashes = has_room ? chunk_hashes : std::vector<ContentHash>();
 }
 
 std::vector<ListedSubmission> SubmissionTable::List(const absl::string_view* client_id, size_t max_size) const {

@@ -93,7 +93,8 @@ class SubmissionTable {
                                                    bool has_positions) const;
   // Returns: whether an upload of this name and tag, or with the same content, has been committed.
   bool HasUpload(UploadName name, absl::string_view tag) const;
-  // Notes the ids and chunks of a repeated commit of the client's submission. Requires: there is one.
+  // Notes the ids of a repeated commit of the client's submission, and its chunks if they are not more than those of
+  // the first. Requires: there is one.
   void SetRetry(absl::string_view client_id, const std::string& submission_id, const std::string& tag,
                 const std::vector<ContentHash>& chunk_hashes);
   // Sets the factor of the client's weight. Requires: there is a submission.

@@ -14,8 +14,8 @@ namespace {
 
 // Upper estimate of the memory of an upload, and of each tensor in it, without keys and values.
 constexpr uint64_t kUploadOverheadBytes = 2048;
-// The same of each further chunk: its hash, in a list that has twice the capacity.
-constexpr uint64_t kChunkOverheadBytes = 2 * sizeof(ContentHash);
+// The same of each further chunk: its hash, in a list that has twice the capacity, and two copies for the commit.
+constexpr uint64_t kChunkOverheadBytes = 4 * sizeof(ContentHash);
 
 // Columns start with at most so many times the tuples of the first chunk.
 constexpr uint64_t kMaxExpectedFactor = 8;

@@ -181,9 +181,11 @@ TEST_F(SealedExportTest, Export_Sample_HasEveryNthKey) {
       const auto page = SealedReader(*round).Export(Query({}, 1000, every), token);
       ASSERT_THAT(page, IsOk());
       EXPECT_THAT(page->client_ids + page->weights + page->values, IsEmpty());
+      EXPECT_LE(page->keys.size(), 1000u);
       for (const uint32_t key : Unpacked<uint32_t>(page->keys)) sample.push_back(key);
       token = page->next_page_token;
     } while (!token.empty());
+    EXPECT_EQ(sample, Unpacked<uint32_t>(SealedReader(*round).Export(Query({}, kWholePage, every), "")->keys));
     const double expected = 20'000.0 / static_cast<double>(every);
     EXPECT_NEAR(static_cast<double>(sample.size()), expected, every < 5000 ? 20 : 3) << every;
     for (const uint32_t key : sample) EXPECT_EQ(key % 17, 0);

@@ -19,6 +19,7 @@ class SubmissionTableTest : public ::testing::Test {
     CommittedSubmission& record = records[client];
     record.receipt = {client, id, /*duplicate=*/false, num_tuples, 10 * num_tuples};
     record.num_chunks = 2;
+    record.chunk_hashes = {{1, 1}, {2, 2}};
     record.tag = "tag of " + id;
     table_.Insert(records.extract(client));
   }
@@ -46,8 +47,10 @@ TEST_F(SubmissionTableTest, Find_ByFirstIdAndLatestRetry) {
   EXPECT_TRUE(table_.HasUpload({"client", "first"}, "tag of first"));
   EXPECT_TRUE(table_.HasUpload({"client", "third"}, "tag 3"));
   EXPECT_FALSE(table_.HasUpload({"client", "third"}, "tag of first"));
-  EXPECT_EQ(table_.Find("client")->ChunkHashesOf("third", "tag 3").size(), 1u);
-  EXPECT_TRUE(table_.Find("client")->ChunkHashesOf("first", "tag of first").empty());
+  EXPECT_EQ(table_.Find("client")->ChunkHashesOf("first", "tag of first").size(), 2);
+  EXPECT_EQ(table_.Find("client")->ChunkHashesOf("third", "tag 3").size(), 1);
+  table_.SetRetry("client", "fourth", "tag 4", {{1, 2}, {3, 4}, {5, 6}});  // more than there is memory for
+  EXPECT_THAT(table_.Find("client")->ChunkHashesOf("fourth", "tag 4"), IsEmpty());
   EXPECT_FALSE(table_.HasUpload({"other", "first"}, "tag of first"));
 }
 

@@ -79,7 +79,7 @@ TEST_F(UploadTest, Expect_LikeTheLastSubmission_MakesRoomOnce) {
   ASSERT_THAT(Append(*upload, ChunkOf(0, false, {1, 2}, {1, 2})), IsOk());
   const uint64_t bytes = upload->reservation().bytes();
   ASSERT_THAT(Append(*upload, ChunkOf(1, true, {3, 4, 5}, {3, 4, 5})), IsOk());
-  EXPECT_EQ(upload->reservation().bytes(), bytes + 2 * sizeof(ContentHash));
+  EXPECT_EQ(upload->reservation().bytes(), bytes + 4 * sizeof(ContentHash));
   EXPECT_EQ(upload->num_bytes(), 40);
 }
 
