@@ -264,7 +264,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // Takes the submission of a client out of the open round, as if it had never been sent, and releases its memory.
   // `submission_id`: that of its first commit or of its latest retry; empty: any.
   // Returns: false, without effect, if the client has no such submission.
-  // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already.
+  // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already. RESOURCE_EXHAUSTED: of
+  // RoundCertificate::CheckMayWithdraw.
   // Blocks: while a commit adds its submission.
   absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
   // Calls `read` with the committed submissions. It must be short, and must not call the round.
@@ -300,7 +301,8 @@ class Round : public std::enable_shared_from_this<Round> {
   // about to add. Without effect on a round that is closed and counts these clients.
   // A commit whose submission is withdrawn here still gives its caller a receipt.
   // Errors, which leave the round as it was: FAILED_PRECONDITION: a client has no committed submission, or there are
-  // others, which are merged already; or the round is closed and counts other clients.
+  // others, which are merged already, or which a round with privacy does not give back; or the round is closed and
+  // counts other clients.
   // Blocks: until commits have added their submissions, which may merge others.
   absl::Status CloseWithOnly(absl::Span<const std::string> clients);
   // Closes a sealed round. The weight of each client's submission is multiplied by its factor; submissions of factor 0
@@ -355,6 +357,9 @@ class Round : public std::enable_shared_from_this<Round> {
  private:
   Round(RoundConfig config, const RoundServices& services, std::function<void()> on_expire,
         std::optional<absl::Time> create_time);
+
+  // Whether the round takes what an earlier run has accepted.
+  bool IsRestoring() const { return is_restored_ && !journal_->IsActive(); }
 
   // round_uploads.cc: uploads, from the first chunk to the last
   // Errors: RESOURCE_EXHAUSTED of RetryLater: the tenant has begun too many uploads in the last second.

@@ -260,8 +260,7 @@ absl::StatusOr<Receipt> Round::RecordLocked(SubmissionTable::Map::node_type reco
   // A round that was cancelled in the meantime counts nothing. A round that was closed counts the submission, since
   // Finish waits for its commit.
   if (life_.has_ended()) return NotOpenErrorLocked();
-  const bool is_restoring = is_restored_ && !journal_->IsActive();
-  if (!is_restoring) meter_.CountSubmission(receipt, record.mapped().clip);
+  if (!IsRestoring()) meter_.CountSubmission(receipt, record.mapped().clip);
   committed_.Insert(std::move(record));
   const uint64_t most = config_->stays_open ? 0 : config_->max_submissions;
   if (most != 0 && life_.is_open() && committed_.num_submissions() >= most) {

@@ -40,6 +40,7 @@ absl::StatusOr<Receipt> Round::SubmitToStream(const std::string& client_id, cons
   absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
     const std::shared_ptr<StreamCommits> commits = Commits();
     if (commits == nullptr) return absl::NotFoundError(absl::StrCat("no stream '", config_->id, "'"));
+    RETURN_IF_ERROR(CheckWeightHasEffect(config_->tensors, chunk.weight));
     Upload upload(config_, &tenant_.budget);
     RETURN_IF_ERROR(upload.Append(chunk));
     StreamUpload complete{client_id, submission_id, tag, upload, upload.Hash(), nullptr};

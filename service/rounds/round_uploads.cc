@@ -157,7 +157,12 @@ absl::Status Round::AppendChunk(UploadHandle& upload, const Chunk& chunk, const 
     if (chunk.sequence == expected) upload.last_chunk_at_ = begin;  // repeats and gaps do not keep the upload
   }
   // By pointer: in a lambda the thread-safety analysis does not know that the upload's mutex is held.
-  absl::Status status = ToStatus([&, appended = &staged] { return appended->Append(chunk, hash); });
+  absl::Status status = ToStatus([&, appended = &staged]() -> absl::Status {
+    if (chunk.sequence == expected && !IsRestoring()) {
+      RETURN_IF_ERROR(CheckWeightHasEffect(config_->tensors, chunk.weight));
+    }
+    return appended->Append(chunk, hash);
+  });
   const absl::Duration end = services_.clock.Monotonic();
   uint64_t bytes = 0;
   for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
