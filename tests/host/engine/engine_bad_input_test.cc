@@ -155,7 +155,7 @@ TEST_P(BadInputContract, ZeroWeightAtAKey_CoordinateMean_LeavesTheKeyOut) {
         AggregationSpec& a = spec.aggregation;
         a.weighting = Weighting::kByWeight;
         a.numerics = numerics;
-        a.value_bound = a.weight_bound = 8.0;
+        a.value_bound = a.weight_bound = 64.0;
         a.max_submissions = 2;
         a.return_counts = a.return_weights = true;
         a.result_dtype = DType::kFloat64;
