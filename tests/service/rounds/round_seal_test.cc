@@ -137,6 +137,16 @@ TEST_F(RoundRangesTest, PutRange_BadInput_ChangesNothing) {
   EXPECT_THAT(Put(*round, {"", "q", "w", 0, 10}), Fails(Code::kFailedPrecondition, HasSubstr("into other ranges")));
   EXPECT_THAT(PutList(*round, "some"), Fails(Code::kFailedPrecondition, HasSubstr("of other clients")));
   EXPECT_EQ(round->budget().reserved(), reserved + ResultRanges::MemoryBytes({"", "p", ""}, "list"));
+
+  const auto alone = Open(SumSpec(), "alone");
+  ASSERT_THAT(alone->Seal(), IsOk());
+  EXPECT_THAT(Put(*alone, {"", "p", "w", 0, 10}),
+              Fails(Code::kFailedPrecondition, HasSubstr("only a round of a cluster")));
+  const auto cancelled = OpenSealed("cancelled");
+  ASSERT_THAT(Put(*cancelled, {"", "p", "w", 10, 20}), IsOk());
+  ASSERT_THAT(cancelled->Cancel("stop"), IsOk());
+  EXPECT_THAT(Put(*cancelled, {"", "p", "w", 0, 10}), Fails(Code::kFailedPrecondition, HasSubstr("is CANCELLED")));
+  EXPECT_THAT(cancelled->FindRange("w", 10), HasCode(Code::kNotFound));
 }
 
 TEST_F(RoundRangesTest, PutRange_EndWithoutAList_LeavesTheRoundToALaterOne) {

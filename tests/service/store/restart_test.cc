@@ -262,6 +262,55 @@ TEST_F(RestartTest, WithdrawnSubmissions_StayOut) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
 }
 
+TEST_F(RestartTest, RangesOfAResult_StayAndGoWithTheirRound) {
+  v1::RoundSpec spec = SumSpec();
+  spec.mutable_cluster()->add_servers()->set_address("a:1");
+  const std::string name = Create(spec, "r");
+  Submit(name, "a", 1);
+  ASSERT_THAT(client().Seal(name), IsOk());
+  v1::PutResultRangeRequest put;
+  put.set_name(name);
+  *put.mutable_create_time() = client().Get(name)->create_time();
+  put.mutable_page()->mutable_slice()->set_tensor("v");
+  put.mutable_page()->mutable_slice()->set_keys(std::string(100'000, 'k'));  // beside the database, and within
+  const auto call = [&](const std::string& plan) {
+    put.set_plan(plan);
+    grpc::ClientContext context;
+    google::protobuf::Empty answer;
+    return FromGrpc(client().stub().PutResultRange(&context, put, &answer));
+  };
+  const auto get = [&](const std::string& tensor) -> absl::StatusOr<v1::ResultPage> {
+    grpc::ClientContext context;
+    v1::GetResultRangeRequest request;
+    request.set_name(name);
+    request.set_tensor(tensor);
+    v1::ResultPage page;
+    RETURN_IF_ERROR(FromGrpc(client().stub().GetResultRange(&context, request, &page)));
+    return page;
+  };
+  EXPECT_THAT(call("p"), IsOk());
+  EXPECT_THAT(call("of another coordinator"), IsOk());
+  const auto rows = put.page();
+  put.mutable_page()->mutable_slice()->set_tensor("unknown");
+  EXPECT_THAT(call("p"), Fails(Code::kInvalidArgument, HasSubstr("unknown")));
+  Restart();
+  put.mutable_page()->Clear();
+  put.mutable_page()->set_ranges("{}");
+  EXPECT_THAT(call("p"), IsOk());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
+    EXPECT_EQ(get("")->ranges(), "{}");
+    EXPECT_EQ(get("v")->SerializeAsString(), rows.SerializeAsString());
+    EXPECT_THAT(call("of another coordinator"), HasCode(Code::kFailedPrecondition));
+    Restart();
+  }
+  ASSERT_THAT(client().Delete(name), IsOk());
+  Restart();
+  EXPECT_THAT(get("v").status(), HasCode(Code::kNotFound));
+  EXPECT_EQ(Create(spec, "r"), name);
+  EXPECT_THAT(get("v").status(), HasCode(Code::kNotFound));
+}
+
 TEST_F(RestartTest, SealedRound_StaysSealed) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_deadline()->set_seconds(60);
