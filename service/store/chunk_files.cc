@@ -281,21 +281,24 @@ void ChunkFiles::Free(uint64_t round, const ChunkReference& chunk) {
   close(fd);
 }
 
-void ChunkFiles::Delete(uint64_t round) {
+uint64_t ChunkFiles::Delete(uint64_t round) {
   std::shared_ptr<File> file;
   {
     MutexLock lock(&mu_);
     if (const auto found = files_.find(round); found != files_.end()) file = found->second;
   }
+  uint64_t bytes = 0;
   if (file != nullptr) {
     // First, so that an append or a sync that has the object does not make the file again.
     MutexLock lock(&file->mu);
     file->is_deleted = true;
+    bytes = file->end;
   }
   MutexLock lock(&mu_);
   files_.erase(round);
   unsynced_.erase(round);
   unlink(PathOf(round).c_str());
+  return bytes;
 }
 
 bool ChunkFiles::Has(uint64_t round) const {

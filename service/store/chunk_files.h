@@ -56,8 +56,8 @@ class ChunkFiles {
 
   // Gives the space of a chunk back, as far as the file system can. Requires: the chunk was appended, or reserved.
   void Free(uint64_t round, const ChunkReference& chunk);
-  // Removes the round's file, if there is one.
-  void Delete(uint64_t round);
+  // Removes the round's file, if there is one. Returns: the bytes that the file had.
+  uint64_t Delete(uint64_t round);
   // Whether the round has a file.
   bool Has(uint64_t round) const;
   // Returns: the rounds that have a file.

@@ -45,14 +45,18 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   ASSIGN_OR_RETURN(std::unique_ptr<DataDirectory> directory, DataDirectory::Open(options.data_dir));
   ASSIGN_OR_RETURN(const std::optional<LogPosition> synced, SyncedFile::Read(directory->synced_path()));
   ASSIGN_OR_RETURN(const DatabaseCheck check, Database::Check(directory->db_path(), synced));
-  if (check.num_writes > 0 && !synced.has_value() && directory->format() == kDataFormat) {
+  const bool syncs = options.durability == Durability::kSync;
+  ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
+  // A database that has no write yet comes before the first chunk. Earlier formats have no SYNCED.
+  const bool lacks_database = check.num_writes == 0 && !files->Rounds().empty();
+  const bool lacks_synced = check.num_writes > 0 && directory->format() == kDataFormat;
+  if (!synced.has_value() && (lacks_database || lacks_synced)) {
     return absl::DataLossError(absl::StrCat("the data directory ", directory->path(),
-                                            " has data but no 'SYNCED', expected both: it was not copied whole"));
+                                            " has data but no '", lacks_database ? "db" : "SYNCED",
+                                            "', expected both: it was not copied whole"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Database> database,
                    Database::Open(directory->db_path(), check, options.memory_limit_bytes));
-  const bool syncs = options.durability == Durability::kSync;
-  ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
   ASSIGN_OR_RETURN(std::unique_ptr<SyncedFile> synced_file, SyncedFile::Open(directory->synced_path()));
   synced_file->Write(database->opened_at());
   RETURN_IF_ERROR(directory->Upgrade());
@@ -209,7 +213,11 @@ void Store::RunReclaim() {
   // files of rounds that are gone.
   if (!freed.empty() && !database_->Sync().ok()) freed.clear();
   for (const Freed& each : freed) {
-    each.chunk.size == 0 ? files_->Delete(each.round) : files_->Free(each.round, each.chunk);
+    if (each.chunk.size == 0) {
+      files_->Delete(each.round);
+    } else {
+      files_->Free(each.round, each.chunk);
+    }
   }
   if (!wants_reclaim) return;
   unreclaimed_bytes_ = 0;

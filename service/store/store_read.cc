@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/log.h"
 #include "service/store/chunk_files.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
@@ -76,7 +77,8 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
     const auto is_it = [number](const StoredRound& round) {
       return round.number == number && round.state.name != StateRecord::Name::kCancelled;
     };
-    if (std::none_of(rounds.begin(), rounds.end(), is_it)) files_->Delete(number);
+    if (std::any_of(rounds.begin(), rounds.end(), is_it)) continue;
+    Log(LogLevel::kInfo, "chunks_removed", {{"file", absl::StrCat("chunks/", number)}, {"bytes", files_->Delete(number)}});
   }
   return rounds;
 }

@@ -333,12 +333,15 @@ TEST_F(DamageTest, SyncedPartOfTheLogIsGone_IsRefused) {
 TEST_F(DamageTest, DatabaseWithoutItsBegin_IsRefused) {
   MakeContent();
   Kill();
-  for (const char* name : {"/SYNCED", "/db/CURRENT", "/db"}) {
-    const std::string path = options_.data_dir + name;
-    fs::rename(path, folder_ / "away");
-    EXPECT_THAT(Start(), HasCode(Code::kDataLoss)) << name;
-    fs::remove_all(path);
-    fs::rename(folder_ / "away", path);
+  const std::vector<std::vector<std::string>> missing = {{"SYNCED"}, {"db/CURRENT"}, {"db"}, {"SYNCED", "db"}};
+  for (const std::vector<std::string>& names : missing) {
+    const std::string data = options_.data_dir + "/";
+    for (const std::string& name : names) fs::rename(data + name, folder_ / fs::path(name).filename().string());
+    EXPECT_THAT(Start(), HasCode(Code::kDataLoss)) << names.back();
+    for (const std::string& name : names) {
+      fs::remove_all(data + name);
+      fs::rename(folder_ / fs::path(name).filename().string(), data + name);
+    }
   }
   ASSERT_THAT(Start(), IsOk());
   EXPECT_EQ(Content(), content_);
