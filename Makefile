@@ -123,6 +123,12 @@ crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=2
 	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
 	$(BIN)/python tests/system/cluster_crash_cycles.py --cycles $$(($(CYCLES) / 2)) --server $(SERVER)
 
+# What `.ci/run` leaves out, which takes hours.
+.PHONY: ci-full
+ci-full: ## all that is checked before a release
+	TIDY_BASE= .ci/run
+	$(MAKE) tidy tsan tune bench-wire test-integrations crash-test test-matrix
+
 ## Package
 
 VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -420,8 +426,15 @@ $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-ex
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
 PYTHON_DIRS := python tests scripts bench examples
-# What clang-tidy reads: a regular expression of paths, as run-clang-tidy takes it.
-TIDY ?= ^$(CURDIR)/(build/tidy/)?(host|service|python)/.*\.(cc|cxx)$$
+# clang-tidy reads the sources that changed since TIDY_BASE, the sources named after a changed header, and what CMake
+# compiles together with them. The default base is the newest commit six hours older than HEAD; without one it reads all.
+TIDY_BASE ?= $(shell git rev-list -1 --before="$$(($$(git log -1 --format=%ct) - 6 * 3600))" HEAD)
+.PHONY: print-tidy-base
+print-tidy-base:
+	@echo '$(TIDY_BASE)'
+TIDY_FOLDERS := host service python
+TIDY_SOURCES = $(filter $(TIDY_FOLDERS:%=%/%.cc),$(if $(TIDY_BASE),$(wildcard $(sort $(patsubst %.h,%.cc, \
+  $(shell git diff --name-only $(TIDY_BASE))))),$(CXX_FILES)))
 
 .PHONY: lint
 lint: lint-format lint-shell lint-modules lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
@@ -469,21 +482,19 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	$(BIN)/python scripts/check_deploy.py
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
-TIDY_GENERATED = $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
-  generated/service/store/records.pb.h
-
 .PHONY: lint-tidy
-lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target $(TIDY_GENERATED)
-	@echo "run-clang-tidy '$(TIDY)'"
-	@$(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy $(if $(JOBS),-j $(JOBS)) \
-	  -extra-arg=-Wno-deprecated-declarations '$(TIDY)' 2>&1 \
+lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint ## clang-tidy over the sources that changed since TIDY_BASE
+	cmake --build build/tidy --target $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
+	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
+	@printf '$(CURDIR)/%s\n' $(TIDY_SOURCES) >build/tidy/sources
+	@test -z '$(TIDY_SOURCES)' || { cat build/tidy/sources; grep -rlFf build/tidy/sources --include='unity_*.cxx' build/tidy; } \
+	  | sed 's/.*/&$$/' | xargs $(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy \
+	  $(if $(JOBS),-j $(JOBS)) -extra-arg=-Wno-deprecated-declarations 2>&1 \
 	  | sed -E '/^[0-9]+ warnings? generated|clang-tidy -|^$$/d'
 
 .PHONY: tidy
 tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY='^$(CURDIR)/(build/tidy/)?(host|cuda|service|python|bench|tests|tools)/.*\.(cc|cxx)$$' \
-	  TIDY_GENERATED='$(TIDY_GENERATED) tests/service/golden/golden.pb.h'
+	$(MAKE) lint-tidy TIDY_BASE= TIDY_FOLDERS='host cuda service python bench tests tools'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/
