@@ -17,7 +17,7 @@
 
 namespace sparseagg::cpu {
 
-// Restricts the kernels to one target: "AVX3", "AVX2", "SSE4", "SSSE3", or "SCALAR" or "EMU128", whichever the compiler
+// Restricts the kernels to one target: "AVX3", "AVX2", or "SCALAR" or "EMU128", whichever the compiler
 // made. An empty name restores the best.
 // Errors: INVALID_ARGUMENT, listing this machine's targets, if it does not have this one.
 // Not thread-safe: no kernel may run meanwhile.
