@@ -171,13 +171,15 @@ py::tuple MemoryRound::Inspect(const std::vector<std::string>& names) const {
         [&] { return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token); });
     all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
     all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
+    all.squared_distances.insert(all.squared_distances.end(), page.squared_distances.begin(),
+                                 page.squared_distances.end());
     all.overlap.insert(all.overlap.end(), page.overlap.begin(), page.overlap.end());
     all.next_page_token = page.next_page_token;
   } while (!all.next_page_token.empty());
   const auto bytes_of = [](const auto& column) {
     return py::bytes(reinterpret_cast<const char*>(column.data()), column.size() * sizeof(column[0]));
   };
-  return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.overlap));
+  return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.squared_distances), bytes_of(all.overlap));
 }
 
 void MemoryRound::Cancel(const std::string& reason) {

@@ -58,7 +58,7 @@ class MemoryRound {
   bool Withdraw(const std::string& client_id, const std::string& submission_id);
   void Seal();
   void Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights);
-  // Returns: the clients, and the lower triangles of the two matrices as bytes of float64 and uint64. GIL: released
+  // Returns: the clients, and the lower triangles of gram, squared_distances and overlap as bytes. GIL: released
   // while the rows are computed.
   pybind11::tuple Inspect(const std::vector<std::string>& names) const;
   void Cancel(const std::string& reason);

@@ -162,6 +162,7 @@ void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire
   wire->set_first_row(page.first_row);
   for (const std::string& client_id : page.client_ids) wire->add_client_ids(client_id);
   wire->set_gram(BytesOf(page.gram.data(), 0, page.gram.size()));
+  wire->set_squared_distances(BytesOf(page.squared_distances.data(), 0, page.squared_distances.size()));
   wire->set_overlap(BytesOf(page.overlap.data(), 0, page.overlap.size()));
   wire->set_next_page_token(page.next_page_token);
 }

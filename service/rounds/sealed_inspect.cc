@@ -1,4 +1,4 @@
-// SealedReader: inner products.
+// SealedReader: inner products and squared distances.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -15,9 +15,9 @@
 namespace sparseagg::service {
 namespace {
 
-// Values that a page reads, about: a second or less.
+// Values that a page reads, about: a second or two.
 constexpr uint64_t kPageCost = uint64_t{1} << 28;
-constexpr uint64_t kElementBytes = sizeof(double) + sizeof(uint64_t);
+constexpr uint64_t kElementBytes = 2 * sizeof(double) + sizeof(uint64_t);
 
 }  // namespace
 
@@ -69,14 +69,17 @@ absl::StatusOr<std::vector<InspectedTensor>> SealedReader::ReadSubmissions(absl:
           "the round has ", num_submissions, " submissions; a round of at most ", kMaxInspected, " can be inspected"));
     }
     for (const size_t tensor : tensors) RETURN_IF_ERROR(aggregation.CheckKeepsAll(tensor));
+    const auto reserve = [&](uint64_t bytes) {
+      return working.Grow(bytes, "the inspection of a round", "inspect fewer tensors");
+    };
     // Twice the rows: as ReadPending returns them, and in canonical order.
-    RETURN_IF_ERROR(working.Grow(2 * InnerProducts::MemoryBytes(tensors.size(), num_submissions),
-                                 "the inspection of a round", "inspect fewer tensors"));
+    RETURN_IF_ERROR(reserve(2 * InnerProducts::MemoryBytes(tensors.size(), num_submissions)));
     ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> rows, sum.ReadPending(tensors));
     inspected.reserve(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       inspected.push_back({config_.tensors[tensors[i]].row_width, std::move(rows[i])});
     }
+    RETURN_IF_ERROR(reserve(InnerProducts::NormBytes(inspected)));
     client_ids = aggregation.SortedClientIds();
     return absl::OkStatus();
   });
@@ -109,13 +112,17 @@ absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors
     if (row > page.first_row && ((begin + size) * kElementBytes > max_bytes || cost > kPageCost)) break;
     RETURN_IF_ERROR(CheckSealed("inspected"));
     page.gram.resize(begin + size);
+    page.squared_distances.resize(begin + size);
     page.overlap.resize(begin + size);
-    products.ComputeRow(row, absl::MakeSpan(page.gram).subspan(begin), absl::MakeSpan(page.overlap).subspan(begin));
+    products.ComputeRow(row, absl::MakeSpan(page.gram).subspan(begin),
+                        absl::MakeSpan(page.squared_distances).subspan(begin),
+                        absl::MakeSpan(page.overlap).subspan(begin));
     page.client_ids.push_back(std::move(clients[row]));
     cost += products.RowCost(row);
   }
   if (row < clients.size()) page.next_page_token = MakePageToken(round_.create_time(), absl::StrCat(row));
   page.gram.shrink_to_fit();
+  page.squared_distances.shrink_to_fit();
   page.overlap.shrink_to_fit();
   page.reservation->SetTo(page.MemoryBytes());
   return page;

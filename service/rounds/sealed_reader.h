@@ -23,13 +23,14 @@
 
 namespace sparseagg::service {
 
-// Rows of the lower triangles of two symmetric matrices over the submissions, in ascending order of client ids: see
+// Rows of the lower triangles of three symmetric matrices over the submissions, in ascending order of client ids: see
 // InnerProducts. Row j has the columns 0 to j.
 struct InspectionPage {
   uint64_t num_clients = 0;
   uint64_t first_row = 0;
   std::vector<std::string> client_ids;  // of the rows of the page
   std::vector<double> gram;             // row after row
+  std::vector<double> squared_distances;
   std::vector<uint64_t> overlap;
   std::string next_page_token;               // empty on the last page
   std::shared_ptr<Reservation> reservation;  // of MemoryBytes()
@@ -56,9 +57,9 @@ struct PartialPage {
   std::string next_page_token;  // empty on the last page
 };
 
-// Reads the submissions of a sealed round, or of a cluster's round that is DONE, page by page: their inner products,
-// their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none and loses
-// none. Each call fails once the round is not sealed any more.
+// Reads the submissions of a sealed round, or of a cluster's round that is DONE, page by page: their inner products and
+// distances, their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none
+// and loses none. Each call fails once the round is not sealed any more.
 //
 // Errors of every call but the *PageBytes: FAILED_PRECONDITION: the round is not sealed, or not any more.
 // INVALID_ARGUMENT: not a token of this round. RESOURCE_EXHAUSTED: no memory.
@@ -71,7 +72,7 @@ class SealedReader {
   explicit SealedReader(Round& round) : round_(round), config_(round.config()) {}
 
   // Returns: the first rows from the token on; from the first one on if the token is empty. As many as fit `max_bytes`
-  // and a second or so; at least one, unless the round has no submissions.
+  // and a second or two; at least one, unless the round has no submissions.
   // `tensors`: of the spec, in ascending order; empty: all of floats with values.
   // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, or more than kMaxInspected submissions.
   // FAILED_PRECONDITION: submissions of a tensor are merged already. Blocks: while it computes.

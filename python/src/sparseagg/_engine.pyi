@@ -167,8 +167,8 @@ class MemoryRound:
     def seal(self) -> None:
         """Freezes the submissions."""
 
-    def inspect(self, tensors: list[str]) -> tuple[list[str], bytes, bytes]:
-        """Returns the clients, and the lower triangles of the Gram matrix (float64) and of the overlap (uint64)."""
+    def inspect(self, tensors: list[str]) -> tuple[list[str], bytes, bytes, bytes]:
+        """Returns the clients, and the lower triangles of gram, squared_distances (float64) and overlap (uint64)."""
 
     def close(self, only: list[str], weights: list[tuple[str, float]]) -> None:
         """Closes the round; with only the submissions of these clients, or with these factors of weights, if any."""

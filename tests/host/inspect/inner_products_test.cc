@@ -1,4 +1,5 @@
-// Inner products and overlaps of submissions, against a slow and independent computation, bit for bit.
+// Inner products, squared distances and overlaps of submissions, against a slow and independent computation, bit for
+// bit.
 #include "host/inspect/inner_products.h"
 
 #include <gmock/gmock.h>
@@ -87,23 +88,38 @@ Rows MakeRows(Rng& rng, DType dtype, uint32_t width, const std::vector<uint64_t>
   return made;
 }
 
-// The sum of a tensor, block after block, added to `total`.
-double AddProducts(const Rows& left, const Rows& right, uint32_t width, double total, uint64_t& overlap) {
-  std::map<uint64_t, std::vector<uint64_t>> blocks;
-  for (const auto& [key, row] : left.values) {
-    if (right.values.count(key) > 0) blocks[key / 65536].push_back(key);
-  }
+struct Expected {
+  double product = 0.0;
+  double squared_distance = 0.0;
+  uint64_t overlap = 0;
+};
+
+// Adds the sums of a tensor, block after block.
+void AddTensor(const Rows& left, const Rows& right, uint32_t width, Expected& total) {
+  std::map<uint64_t, std::set<uint64_t>> blocks;
+  for (const auto& [key, row] : left.values) blocks[key / 65536].insert(key);
+  for (const auto& [key, row] : right.values) blocks[key / 65536].insert(key);
+  const auto combine = [](const double(&l)[8]) {
+    return ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7]));
+  };
   for (const auto& [block, keys] : blocks) {
-    double lanes[8] = {};
+    double products[8] = {};
+    double squares[8] = {};
     for (const uint64_t key : keys) {
-      ++overlap;
+      const bool is_common = left.values.count(key) > 0 && right.values.count(key) > 0;
+      if (is_common) ++total.overlap;
+      double row[8] = {};
       for (uint32_t c = 0; c < width; ++c) {
-        lanes[(key * width + c) % 8] += left.values.at(key)[c] * right.values.at(key)[c];
+        const double a = left.values.count(key) > 0 ? left.values.at(key)[c] : 0.0;
+        const double b = right.values.count(key) > 0 ? right.values.at(key)[c] : 0.0;
+        if (is_common) products[(key * width + c) % 8] += a * b;
+        row[c % 8] += (a - b) * (a - b);
       }
+      squares[key % 8] += combine(row);
     }
-    total += ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    total.product += combine(products);
+    total.squared_distance += combine(squares);
   }
-  return total;
 }
 
 std::vector<uint64_t> SomeKeys(Rng& rng, uint64_t style, size_t count) {
@@ -161,17 +177,17 @@ TEST(InnerProducts, RandomSubmissions_EqualTheReferenceBitForBit) {
     ASSERT_EQ(products.num_submissions(), num_submissions);
     for (size_t j = 0; j < num_submissions; ++j) {
       std::vector<double> gram(j + 1, -1.0);
+      std::vector<double> squared_distances(j + 1, -1.0);
       std::vector<uint64_t> overlap(j + 1, 77);
-      products.ComputeRow(j, absl::MakeSpan(gram), absl::MakeSpan(overlap));
+      products.ComputeRow(j, absl::MakeSpan(gram), absl::MakeSpan(squared_distances), absl::MakeSpan(overlap));
       for (size_t k = 0; k <= j; ++k) {
-        double total = 0.0;
-        uint64_t common = 0;
-        for (size_t t = 0; t < rows.size(); ++t) {
-          total = AddProducts(rows[t][j], rows[t][k], widths[t], total, common);
-        }
-        ASSERT_EQ(std::bit_cast<uint64_t>(gram[k]), std::bit_cast<uint64_t>(total)) << j << ", " << k;
-        ASSERT_EQ(overlap[k], common);
-        met += common;
+        Expected expected;
+        for (size_t t = 0; t < rows.size(); ++t) AddTensor(rows[t][j], rows[t][k], widths[t], expected);
+        ASSERT_EQ(std::bit_cast<uint64_t>(gram[k]), std::bit_cast<uint64_t>(expected.product)) << j << ", " << k;
+        ASSERT_EQ(std::bit_cast<uint64_t>(squared_distances[k]), std::bit_cast<uint64_t>(expected.squared_distance))
+            << j << ", " << k;
+        ASSERT_EQ(overlap[k], expected.overlap);
+        met += expected.overlap;
       }
     }
   }
@@ -197,17 +213,25 @@ TEST(InnerProducts, ByHand) {
   const double b[] = {10, 100};
   InnerProducts products({tensor({{{5, 3}, a}, {{7, 2}, b}, {{0, 0}, nullptr}})});
   std::vector<double> gram(3);
+  std::vector<double> squared_distances(3);
   std::vector<uint64_t> overlap(3);
-  products.ComputeRow(0, absl::MakeSpan(gram).first(1), absl::MakeSpan(overlap).first(1));
+  const auto compute = [&](size_t row) {
+    products.ComputeRow(row, absl::MakeSpan(gram).first(row + 1), absl::MakeSpan(squared_distances).first(row + 1),
+                        absl::MakeSpan(overlap).first(row + 1));
+  };
+  compute(0);
   EXPECT_EQ(gram[0], 14.0);
+  EXPECT_EQ(squared_distances[0], 0.0);
   EXPECT_EQ(overlap[0], 3u);
-  products.ComputeRow(1, absl::MakeSpan(gram).first(2), absl::MakeSpan(overlap).first(2));
+  compute(1);
   EXPECT_THAT(gram, ElementsAre(30.0, 10'100.0, 0.0));
+  EXPECT_THAT(squared_distances, ElementsAre(1.0 + 4.0 + 49.0 + 10'000.0, 0.0, 0.0));
   EXPECT_THAT(overlap, ElementsAre(1, 2, 0));
-  products.ComputeRow(2, absl::MakeSpan(gram), absl::MakeSpan(overlap));
+  compute(2);
   EXPECT_THAT(gram, ElementsAre(0.0, 0.0, 0.0));
+  EXPECT_THAT(squared_distances, ElementsAre(14.0, 10'100.0, 0.0));
   EXPECT_THAT(overlap, ElementsAre(0, 0, 0));
-  EXPECT_EQ(products.RowCost(1), 5u);
+  EXPECT_EQ(products.RowCost(1), 2u * 2 + 3 + 2);
 }
 
 }  // namespace

@@ -157,27 +157,33 @@ def test_ops_without_weights_are_refused_by_name(any_client):
 
 
 def dense_products(spec: sa.RoundSpec, rows: list[dict[str, dict[int, list[float]]]], tensors: list[str]):
-    """The two matrices to the bit, as docs/robust.md defines them, one number at a time."""
+    """The three matrices to the bit, as docs/robust.md defines them, one number at a time."""
     n = len(rows)
-    gram, overlap = np.zeros((n, n)), np.zeros((n, n), np.int64)
+    gram, squared_distances, overlap = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n), np.int64)
     for j in range(n):
         for k in range(j + 1):
-            total = 0.0
             for name in tensors:
                 width = spec.tensor(name).row_width
-                common = sorted(rows[j].get(name, {}).keys() & rows[k].get(name, {}).keys())
-                overlap[j, k] += len(common)
-                for block in sorted({key >> 16 for key in common}):
-                    lanes = [0.0] * 8
-                    for key in (key for key in common if key >> 16 == block):
-                        for c in range(width):
-                            lanes[(key * width + c) % 8] += rows[j][name][key][c] * rows[k][name][key][c]
-                    total += ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
-                        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-                    )
-            gram[j, k] = gram[k, j] = total
-            overlap[k, j] = overlap[j, k]
-    return gram, overlap
+                left, right, absent = rows[j].get(name, {}), rows[k].get(name, {}), [0.0] * width
+                keys = sorted(left.keys() | right.keys())
+                for block in sorted({key >> 16 for key in keys}):
+                    products, squares = [0.0] * 8, [0.0] * 8
+                    for key in (key for key in keys if key >> 16 == block):
+                        row = [0.0] * 8
+                        for c, (a, b) in enumerate(zip(left.get(key, absent), right.get(key, absent))):
+                            products[(key * width + c) % 8] += a * b
+                            row[c % 8] += (a - b) * (a - b)
+                        squares[key % 8] += combined(row)
+                        overlap[j, k] += key in left and key in right
+                    gram[j, k] += combined(products)
+                    squared_distances[j, k] += combined(squares)
+            for matrix in (gram, squared_distances, overlap):
+                matrix[k, j] = matrix[j, k]
+    return gram, squared_distances, overlap
+
+
+def combined(lanes: list[float]) -> float:
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -207,10 +213,11 @@ def test_inspection_of_random_rounds_is_that_of_the_reference(any_client, batch)
         chosen = floats if rng.random() < 0.5 else [str(rng.choice(floats))]
         found = opened.inspect(chosen if chosen != floats or rng.random() < 0.5 else None)
         clients = sorted(rows)
-        gram, overlap = dense_products(spec, [rows[name] for name in clients], chosen)
+        gram, squared_distances, overlap = dense_products(spec, [rows[name] for name in clients], chosen)
         assert found.clients == tuple(clients)
         assert found.overlap.tolist() == overlap.tolist()
         np.testing.assert_array_equal(found.gram, gram)
+        np.testing.assert_array_equal(found.squared_distances, squared_distances)
         inspected += len(clients)
         opened.delete()
     assert inspected > 10
@@ -252,6 +259,23 @@ def test_robust_rule_chooses_who_counts(any_client):
     result = opened.finish(client_weights=choice)
     assert opened.info.num_submissions == 5
     assert np.abs(result["v"].values).max() < 10
+
+
+def test_rules_see_differences_beside_a_large_shared_value(any_client):
+    """Sums of inner products gave the attacker a distance of 0 here."""
+    rng = np.random.default_rng(SEED + 1)
+    opened = any_client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float64", shape=(101,))], op="mean"))
+    rows = rng.standard_normal((7, 101))
+    rows[3] += 25
+    rows[:, 100] = 1.7e9
+    for number, row in enumerate(rows):
+        opened.submit(number, row)
+    opened.seal()
+    found = opened.inspect()
+    np.testing.assert_allclose(found.squared_distances, np.sum((rows[:, None] - rows) ** 2, axis=2), rtol=1e-12)
+    assert sa.robust.krum(found, 2)["3"] == 0
+    assert sa.robust.krum(found, 2).scores[3] > 10 * sa.robust.krum(found, 2).scores.min()
+    assert sa.robust.geometric_median(found)["3"] < 0.1
 
 
 def test_one_client_beyond_float64_costs_nobody_else(any_client):

@@ -146,6 +146,7 @@ TEST_F(SubmissionsApiTest, SealAndInspect_ThenClientWeights) {
   EXPECT_EQ(page->num_clients(), 3);
   EXPECT_THAT(page->client_ids(), ElementsAre("0", "1", "2"));
   EXPECT_THAT(Unpacked<double>(page->gram()), ElementsAre(1, 2, 4, 4, 8, 16));
+  EXPECT_THAT(Unpacked<double>(page->squared_distances()), ElementsAre(0, 1, 0, 9, 4, 0));
   EXPECT_THAT(Unpacked<uint64_t>(page->overlap()), ElementsAre(1, 1, 1, 1, 1, 1));
   EXPECT_EQ(page->next_page_token(), "");
   request.add_tensors("x");

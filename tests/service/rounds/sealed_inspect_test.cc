@@ -38,6 +38,7 @@ TEST_F(SealedInspectTest, Inspect_HasTheLowerTriangles) {
     EXPECT_EQ(page->first_row, 0);
     EXPECT_THAT(page->client_ids, ElementsAre("a", "b", "c"));
     EXPECT_THAT(page->gram, ElementsAre(116, 18, 5, 0, 0, 25));
+    EXPECT_THAT(page->squared_distances, ElementsAre(0, 85, 0, 141, 30, 0));
     EXPECT_THAT(page->overlap, ElementsAre(2, 2, 2, 0, 0, 1));
     EXPECT_EQ(page->next_page_token, "");
   }

@@ -491,20 +491,22 @@ class InspectRoundRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class InspectRoundResponse(_message.Message):
-    __slots__ = ["client_ids", "first_row", "gram", "next_page_token", "num_clients", "overlap"]
+    __slots__ = ["client_ids", "first_row", "gram", "next_page_token", "num_clients", "overlap", "squared_distances"]
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     GRAM_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NUM_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    SQUARED_DISTANCES_FIELD_NUMBER: _ClassVar[int]
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     first_row: int
     gram: bytes
     next_page_token: str
     num_clients: int
     overlap: bytes
-    def __init__(self, num_clients: _Optional[int] = ..., first_row: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ..., gram: _Optional[bytes] = ..., overlap: _Optional[bytes] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    squared_distances: bytes
+    def __init__(self, num_clients: _Optional[int] = ..., first_row: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ..., gram: _Optional[bytes] = ..., overlap: _Optional[bytes] = ..., next_page_token: _Optional[str] = ..., squared_distances: _Optional[bytes] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     __slots__ = ["begin", "end"]

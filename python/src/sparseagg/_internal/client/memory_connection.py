@@ -174,8 +174,16 @@ class MemoryConnection:
                 return pb.ListSubmissionsResponse(submissions=self._rounds.find(request.parent).submissions())
             found = self._rounds.find(request.name)
             if method == "InspectRound":
-                clients, gram, overlap = await self.transport.convert(found.inspect, list(request.tensors))
-                return pb.InspectRoundResponse(num_clients=len(clients), client_ids=clients, gram=gram, overlap=overlap)
+                clients, gram, squared_distances, overlap = await self.transport.convert(
+                    found.inspect, list(request.tensors)
+                )
+                return pb.InspectRoundResponse(
+                    num_clients=len(clients),
+                    client_ids=clients,
+                    gram=gram,
+                    squared_distances=squared_distances,
+                    overlap=overlap,
+                )
             if method == "WaitRound":
                 await self._wait(found, seconds_of(request.timeout))
             elif method == "SealRound":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparseagg._internal.base.arguments import shown
-from sparseagg.errors import InvalidArgumentError
+from sparseagg.errors import InvalidArgumentError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Inspection"]
@@ -26,7 +27,8 @@ class Inspection:
     Attributes:
         clients: n client ids in ascending bytewise order, the order of the rows and columns.
         gram: ⟨v_j, v_k⟩ as float64, of shape (n, n), symmetric.
-        squared_distances: ‖v_j − v_k‖² = G_jj + G_kk − 2·G_jk likewise. Infinite or NaN where a square exceeds float64.
+        squared_distances: ‖v_j − v_k‖² likewise, from differences of values. G_jj + G_kk − 2·G_jk of the Gram matrix
+            loses its digits where all submissions share a large value. Infinite where a square exceeds float64.
         overlap: number of pairs (tensor, key) that both submissions list, as int64, of shape (n, n), symmetric. The
             diagonal has the number of keys of each submission.
         left_out: ids of the clients of the round that ``only`` has left out; a rule gives them weight 0.
@@ -56,16 +58,25 @@ class Inspection:
 
     @classmethod
     def from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
-        """Returns the matrices, of which the pages have the lower triangles, row after row."""
+        """Returns the matrices, of which the pages have the lower triangles, row after row.
+
+        Raises:
+            UnimplementedError: the server is older than ``squared_distances``.
+        """
         clients = tuple(client_id for page in pages for client_id in page.client_ids)
-        n = len(clients)
-        lower = np.tril_indices(n)
-        gram, overlap = np.zeros((n, n)), np.zeros((n, n), np.int64)
-        gram[lower] = np.frombuffer(b"".join(page.gram for page in pages), "<f8")
-        overlap[lower] = np.frombuffer(b"".join(page.overlap for page in pages), "<u8")
-        for matrix in (gram, overlap):
+        if clients and not any(page.squared_distances for page in pages):
+            raise UnimplementedError("the server is older than squared_distances of an inspection: update the server")
+        lower = np.tril_indices(len(clients))
+
+        def symmetric(parts: Iterable[bytes], wire: str, dtype: type) -> npt.NDArray[Any]:
+            matrix: npt.NDArray[Any] = np.zeros((len(clients), len(clients)), dtype)
+            matrix[lower] = np.frombuffer(b"".join(parts), wire)
             matrix.T[lower] = matrix[lower]
-        squares = np.diagonal(gram)
-        with np.errstate(over="ignore", invalid="ignore"):
-            squared_distances = np.maximum(squares[:, None] + squares - 2 * gram, 0.0)
-        return cls(clients, gram, squared_distances, overlap)
+            return matrix
+
+        return cls(
+            clients,
+            symmetric((page.gram for page in pages), "<f8", np.float64),
+            symmetric((page.squared_distances for page in pages), "<f8", np.float64),
+            symmetric((page.overlap for page in pages), "<u8", np.int64),
+        )
