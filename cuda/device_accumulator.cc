@@ -36,12 +36,10 @@ absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
 DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update,
                                std::optional<size_t> send_to)
     : update_(std::move(update)),
-      key_bytes_(update_.on_device() || std::holds_alternative<KeyRun>(update_.keys())
-                     ? 0
-                     : update_.num_keys() * shape.key_bytes),
-      value_bytes_(update_.on_device() ? 0 : update_.num_keys() * shape.row_bytes),
+      key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
+      value_bytes_(update_.num_keys() * shape.row_bytes),
       preloaded_(
-          send_to.has_value()
+          send_to.has_value() && !update_.on_device()
               ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}}, *send_to)
               : PreloadedArrays(engine, 0)) {}
 
@@ -146,6 +144,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   partials_ = Sum(partials_, from.partials_);
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
   pending_size_.Add(from.pending_size_);
+  device_bytes_ += from.device_bytes_;
   growth_bytes_ = SaturatingAdd(growth_bytes_, from.growth_bytes_);
   prepare_bytes_ = std::max(prepare_bytes_, from.prepare_bytes_);
   std::move(from.pending_.begin(), from.pending_.end(), std::back_inserter(pending_));
@@ -207,7 +206,7 @@ void DeviceAccumulator::Remove(absl::Span<const uint32_t> indices) {
   }
   EraseAt(pending, pending_, num_on_cpu);
   if (!on_cpu_) EraseAt(indices, weights_);
-  growth_bytes_ = prepare_bytes_ = 0;
+  device_bytes_ = growth_bytes_ = prepare_bytes_ = 0;
   for (const auto& kept : pending_) CountHandOver(*kept);
 }
 
@@ -229,7 +228,9 @@ absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending() {
 absl::Status DeviceAccumulator::MergeIfDue() {
   size_t base_bytes = 0;
   for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
-  return sparseagg::MergeIfDue(spec_, pending_size_, base_bytes, engine_.tuning().min_pending_bytes,
+  PendingSize pending = pending_size_;
+  if (device_bytes_ > 0) pending.Add(device_bytes_, 0);
+  return sparseagg::MergeIfDue(spec_, pending, base_bytes, engine_.tuning().min_pending_bytes,
                                [this] { return MergePending(); });
 }
 
@@ -252,8 +253,7 @@ absl::Status DeviceAccumulator::MergePending() {
   bases_.push_back(std::move(merged));
   pending_.clear();
   pending_size_.Clear();
-  growth_bytes_ = 0;
-  prepare_bytes_ = 0;
+  device_bytes_ = growth_bytes_ = prepare_bytes_ = 0;
   return absl::OkStatus();
 }
 

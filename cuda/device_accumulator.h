@@ -28,13 +28,15 @@ class DevicePrepared : public PreparedUpdate {
  public:
   // `send_to`: the device that gets a copy now; nullopt: none does. `engine` outlives this.
   DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update, std::optional<size_t> send_to);
-  size_t memory_bytes() const override { return key_bytes_ + value_bytes_; }
+  size_t memory_bytes() const override { return update_.on_device() ? 0 : key_bytes_ + value_bytes_; }
+  // Bytes of the keys and values of Engine::Import, in device memory.
+  size_t device_bytes() const { return update_.on_device() ? key_bytes_ + value_bytes_ : 0; }
   const ValidatedUpdate& update() const { return update_; }
   void MultiplyWeight(double factor) { update_ = update_.WithWeight(update_.weight() * factor); }
 
  private:
   ValidatedUpdate update_;
-  size_t key_bytes_;  // in host memory; 0 for a run of consecutive keys, which is held as two numbers
+  size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
   const PreloadedArrays preloaded_;  // keys and values; goes before them
 };
@@ -52,8 +54,8 @@ class DevicePrepared : public PreparedUpdate {
 // The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them.
 // Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
 // and its output back. Where the spec makes the order of submissions irrelevant (OrderMatters in host/spec/spec.h), Add
-// merges the updates that it has kept once they take enough memory: a merge on arrival. Otherwise all updates are kept
-// until FoldPending or Finish.
+// merges the updates that it has kept once they take enough memory, on the host or the device: a merge on arrival.
+// Otherwise all updates are kept until FoldPending or Finish.
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
 // Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
@@ -122,10 +124,11 @@ class DeviceAccumulator : public Accumulator {
   absl::Status AddPartial(std::unique_ptr<PreparedUpdate> update);
   // Merges bases when those after the first take as much memory as that, and as the threshold.
   absl::Status MergeBasesIfDue();
-  // Bytes by which an update grows when the CPU engine prepares it: rows of repeated keys are folded in 64 bits.
+  // Bytes by which an update grows in host memory when the CPU engine prepares it: rows of repeated keys are folded in
+  // 64 bits, and arrays on the device are copied.
   // Returns: 0 for null, and for a partial.
   uint64_t GrowthBytesOf(const PreparedUpdate* prepared) const;
-  // Adds a pending update to growth_bytes_ and prepare_bytes_.
+  // Adds a pending update to device_bytes_, growth_bytes_ and prepare_bytes_.
   void CountHandOver(const DevicePrepared& pending);
   // The most rows of a merge of everything, with `next` if it is not null.
   uint64_t MaxRowsWith(const PreparedUpdate* next) const;
@@ -175,6 +178,7 @@ class DeviceAccumulator : public Accumulator {
   std::vector<double> weights_;
   PartialTotals partials_;       // of those with kPartialWeight
   std::vector<HostRows> bases_;  // rows of earlier merges; several only after MergeFrom and partials
+  uint64_t device_bytes_ = 0;    // of the pending updates
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

@@ -22,6 +22,7 @@ const ValidatedUpdate* UpdateOf(const PreparedUpdate* prepared) {
 }  // namespace
 
 void DeviceAccumulator::CountHandOver(const DevicePrepared& pending) {
+  device_bytes_ += pending.device_bytes();
   growth_bytes_ = SaturatingAdd(growth_bytes_, GrowthBytesOf(&pending));
   prepare_bytes_ = std::max(prepare_bytes_, checks_->PrepareBytes(pending.update()));
 }
@@ -34,7 +35,7 @@ uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
 uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const {
   if (prepared == nullptr || prepared->is_partial()) return 0;
   const ValidatedUpdate& update = *UpdateOf(prepared);
-  if (update.unique()) return 0;
+  if (update.unique()) return static_cast<const DevicePrepared*>(prepared)->device_bytes();
   const uint64_t folded =
       SaturatingMultiply(update.num_keys(), shape_.key_bytes + uint64_t{shape_.columns} * sizeof(double));
   return folded - std::min<uint64_t>(folded, prepared->memory_bytes());
@@ -125,7 +126,7 @@ absl::Status DeviceAccumulator::GoToCpu() {
 void DeviceAccumulator::DropFirstPending() {
   pending_size_.Remove(pending_.front()->memory_bytes(), pending_.front()->update().num_keys());
   pending_.pop_front();
-  if (pending_.empty()) growth_bytes_ = prepare_bytes_ = 0;
+  if (pending_.empty()) device_bytes_ = growth_bytes_ = prepare_bytes_ = 0;
 }
 
 absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/merge/import.h"
 #include "cuda/merge/tensor_shape.h"
@@ -165,13 +169,31 @@ std::optional<DeviceStream> DeviceEngine::device_stream() const {
 
 absl::Status DeviceEngine::FollowStream(uintptr_t stream) {
   // An error is the stream's. If it is the device's, the next operation meets it.
-  return RunLocked([stream](Session& session, int) { return session.device().Follow(stream, Lane::kCopy); });
+  return RunLocked([stream](Session& session, int) -> absl::Status {
+    Device& device = session.device();
+    const absl::Status followed = device.Follow(stream, Lane::kCopy);
+    if (followed.ok()) return followed;
+    return absl::InvalidArgumentError(absl::StrCat("CUDA device ", device.ordinal(),
+                                                   " cannot wait for the stream that an array names, as where the "
+                                                   "array is on another GPU: ",
+                                                   followed.message()));
+  });
 }
 
 absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, const InputKeys& keys,
                                                      const std::byte* values, std::shared_ptr<const void> owner,
                                                      double weight) {
   RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  const void* const d_given_keys = std::visit(
+      [](const auto& given) -> const void* {
+        if constexpr (std::is_same_v<std::decay_t<decltype(given)>, KeyRun>)
+          return nullptr;
+        else
+          return given.data();
+      },
+      keys);
+  RETURN_IF_ERROR(CheckReadable(spec, "keys", d_given_keys));
+  RETURN_IF_ERROR(CheckReadable(spec, "values", values));
   const TensorShape shape(spec);
   ImportedKeys imported;
   // Before the operation, so that its buffer is never freed without device_mutex_, whatever fails.
@@ -210,6 +232,19 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, con
   columns.values = spec.aggregation.op == Op::kUnion ? nullptr : values;
   columns.owner = std::move(arrays);
   return ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, weight), imported.sorted, imported.unique);
+}
+
+absl::Status DeviceEngine::CheckReadable(const TensorSpec& spec, absl::string_view what, const void* d_array) {
+  if (d_array == nullptr) return absl::OkStatus();
+  std::string elsewhere;
+  RunLocked([&](Session& session, int) {
+    elsewhere = session.device().Elsewhere(d_array);
+    return absl::OkStatus();
+  }).IgnoreError();
+  if (elsewhere.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": its ", what, " are in ", elsewhere,
+                                                 ", but the engine reads CUDA device ", device_stream()->device,
+                                                 "; copy them there, or to host memory"));
 }
 
 absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& spec, const InputKeys& keys,

@@ -151,6 +151,9 @@ class DeviceEngine : public Engine {
 
   // Gives back what was kept on the first device, once `wait` says that nobody reads it; after an error all the same.
   void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
+  // Checks that the first device may read an array: the address of another GPU's memory would end CUDA for the process.
+  // Errors: INVALID_ARGUMENT. OK, too, if the device has failed, which the next operation meets.
+  absl::Status CheckReadable(const TensorSpec& spec, absl::string_view what, const void* d_array);
   absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
                                                  double weight);
   // Runs something that needs no new device memory on the first device. Requires: not its mutex.

@@ -44,6 +44,7 @@ class WatchedDevice : public cuda::Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
+  std::string Elsewhere(const void* d_memory) const override { return device_->Elsewhere(d_memory); }
 
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, cuda::Lane lane) override {
     return device_->CopyIn(d_to, from_pinned, bytes, lane);

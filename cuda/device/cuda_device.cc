@@ -174,6 +174,16 @@ bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
   return is_pinned(begin) && is_pinned(begin + bytes - 1);
 }
 
+std::string CudaDevice::Elsewhere(const void* d_memory) const {
+  cudaPointerAttributes attributes = {};
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, d_memory);
+  IgnoreError(error);
+  if (error != cudaSuccess) return "";  // of work before; the next operation meets it
+  if (attributes.type == cudaMemoryTypeUnregistered) return "memory that CUDA does not know";
+  if (attributes.type != cudaMemoryTypeDevice || attributes.device == ordinal_) return "";
+  return absl::StrCat("the memory of CUDA device ", attributes.device);
+}
+
 absl::Status CudaDevice::CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) {
   return CUDA_TO_STATUS(cudaMemcpyAsync(d_to, from_pinned, bytes, cudaMemcpyHostToDevice, StreamOf(lane)));
 }

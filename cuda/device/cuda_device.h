@@ -43,6 +43,7 @@ class CudaDevice : public Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* memory) override;
   bool IsPinned(const void* memory, size_t bytes) const override;
+  std::string Elsewhere(const void* d_memory) const override;
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;

@@ -71,6 +71,10 @@ class Device {
   // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it.
   virtual bool IsPinned(const void* memory, size_t bytes) const = 0;
 
+  // Returns: where the memory at an address is, in words, if the kernels of this device must not read it; "" if they
+  // may.
+  virtual std::string Elsewhere(const void* d_memory) const = 0;
+
   virtual absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) = 0;
   virtual absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) = 0;
   virtual absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) = 0;

@@ -27,6 +27,8 @@ struct HostDeviceOptions {
   int ordinal = 0;
   // All host memory counts as pinned, so that inputs are copied directly.
   bool all_pinned = false;
+  // As of Device::Elsewhere; null: the device reads all memory.
+  std::function<std::string(const void*)> elsewhere = nullptr;
   // Runs a kernel; null: with a HostExecutor.
   std::function<void(const KernelCall&)> run_kernel = nullptr;
 };
@@ -48,6 +50,9 @@ class HostDevice : public Device {
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* memory) override;
   bool IsPinned(const void* memory, size_t bytes) const override;
+  std::string Elsewhere(const void* d_memory) const override {
+    return options_.elsewhere ? options_.elsewhere(d_memory) : "";
+  }
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, Lane lane) override;
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, Lane lane) override;

@@ -209,7 +209,8 @@ absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
     if (submission.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
     } else if (by_weight) {
-      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": the weight is missing, which by_weight needs"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          Quoted(spec), ": the weight is missing, which by_weight needs: weight=…, or a pair (update, weight)"));
     }
   }
   if (!is_weighted && submission.weight.value_or(1.0) != 1.0) {

@@ -413,6 +413,7 @@ def test_a_lone_surrogate_is_an_error_of_this_package_wherever_text_goes(call):
         (lambda spec: sa.aggregate([(["x", "y"], [1.0, 2.0])], spec), "number them the same way in all clients"),
         (lambda spec: sa.aggregate([(np.array(["x"]), [1.0])], spec), "number them the same way in all clients"),
         (lambda spec: sa.aggregate([(np.array(["x"], object), [1.0])], spec), "number them the same way"),
+        (lambda spec: sa.aggregate([([1], [1.0])], spec), r"weight=…, or a pair \(update, weight\)"),
         (lambda spec: sa.aggregate([([1.0], [1.0])], spec), r"np.asarray\(keys\).astype\(np.int64\)"),
         (
             lambda spec: sa.aggregate([], spec, device="cuda:0"),

@@ -78,6 +78,7 @@ class FaultyDevice : public cuda::Device {
   }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
+  std::string Elsewhere(const void* d_memory) const override { return device_->Elsewhere(d_memory); }
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
     return Do([&] { return device_->CopyIn(d_to, from, bytes, lane); });
   }

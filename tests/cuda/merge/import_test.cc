@@ -214,10 +214,11 @@ TensorSpec FloatSum() {
   return spec;
 }
 
-RawSubmission FloatSubmission(const TensorSpec& spec, std::string client_id, Rng& rng) {
+RawSubmission FloatSubmission(const TensorSpec& spec, std::string client_id, Rng& rng,
+                              KeyOrder order = KeyOrder::kShuffled, ValueStyle style = ValueStyle::kCancelling) {
   RawTensor raw;
-  raw.keys = RandomKeys(rng, spec.num_rows, 300, KeyStyle::kUniform, KeyOrder::kShuffled);
-  raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kCancelling);
+  raw.keys = RandomKeys(rng, spec.num_rows, 300, KeyStyle::kUniform, order);
+  raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, style);
   return {std::move(client_id), 1.0, {std::move(raw)}};
 }
 
@@ -276,6 +277,80 @@ TEST_F(ImportTest, ErrorsAreThoseOfTheHost) {
   EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
   EXPECT_EQ(CreateCpuEngine()->Import(spec, KeyRun{0, 2}, bytes, nullptr, 1.0).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(ImportTest, ArraysElsewhereAreRefused_AndTheDeviceGoesOn) {
+  TensorSpec spec = FloatSum();
+  spec.row_width = 1;
+  const std::vector<float> values = {1, 2};
+  const std::vector<int32_t> keys = {1, 2};
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  for (const void* const foreign : {static_cast<const void*>(keys.data()), static_cast<const void*>(bytes)}) {
+    cuda::HostDeviceOptions options;
+    options.elsewhere = [foreign](const void* at) { return at == foreign ? "the memory of CUDA device 1" : ""; };
+    options.run_kernel = [](const cuda::KernelCall&) { ADD_FAILURE() << "a kernel ran"; };
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(options), {});
+    const absl::Status refused = engine.Import(spec, absl::MakeConstSpan(keys), bytes, nullptr, 1.0).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::MatchesRegex("tensor 't': its (keys|values) are in the memory of CUDA device 1, but the "
+                                        "engine reads CUDA device 0; copy them there, or to host memory"));
+    EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+}
+
+// Updates in device memory that are never merged before the end would fill it, whatever the keys are.
+TEST_F(ImportTest, WhereTheOrderDoesNotMatter_UpdatesAreMergedOnArrival) {
+  const uint64_t seed = TestSeed(7);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  TensorSpec integers = FloatSum();
+  integers.dtype = DType::kInt64;
+  TensorSpec fixed_point = FloatSum();
+  fixed_point.aggregation.numerics = Numerics::kFixedPoint;
+  fixed_point.aggregation.value_bound = 1e6;
+  fixed_point.aggregation.max_submissions = 100;
+  std::vector<TensorSpec> all = {integers, fixed_point};
+  for (const Op op : {Op::kMin, Op::kMax, Op::kUnion}) {
+    all.push_back(FloatSum());
+    all.back().aggregation.op = op;
+  }
+  for (const TensorSpec& spec : all) {
+    const std::vector<TensorSpec> specs = {spec};
+    Rng rng(seed);
+    cuda::DeviceEngineOptions options;
+    options.tuning.min_pending_bytes = 20'000;
+    cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(cuda::HostDeviceOptions{.torture_seed = seed}),
+                              options);
+    const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(engine, specs);
+    std::vector<RawSubmission> submissions;
+    for (int i = 0; i < 40; ++i) {
+      RawSubmission submission =
+          FloatSubmission(spec, std::to_string(i), rng, KeyOrder::kShuffled, ValueStyle::kSmallIntegers);
+      if (spec.aggregation.op == Op::kUnion) submission.tensors[0] = {submission.tensors[0].keys, {}, false};
+      ASSERT_TRUE(SubmitFromDevice(engine, *aggregation, submission, rng).ok());
+      submissions.push_back(std::move(submission));
+      EXPECT_LE(static_cast<size_t>(i) + 1 - DeviceArrays::num_released, 25u) << "updates wait on the device";
+    }
+    EXPECT_GE(DeviceArrays::num_released, 15u);
+    const Driven driven{std::vector<absl::Status>(40), std::move(*aggregation).Finish()};
+    EXPECT_EQ(Disagreement(specs, driven, Judge(specs, submissions)), "");
+    EXPECT_EQ(engine.use().num_fallbacks, 0u);
+    DeviceArrays::num_released = 0;
+  }
+}
+
+// What a failing device would hand over to the CPU engine needs host memory: it counts against a limit.
+TEST_F(ImportTest, ArraysOnTheDeviceCountInWhatFinishMayTake) {
+  TensorSpec spec = FloatSum();
+  Rng rng(TestSeed(8));
+  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  const std::vector<TensorSpec> specs = {spec};
+  const auto aggregation = *Aggregation::Create(engine, specs);
+  const uint64_t before = aggregation->BytesWith(nullptr);
+  const RawSubmission submission = FloatSubmission(spec, "a", rng, KeyOrder::kShuffledUnique);
+  ASSERT_TRUE(SubmitFromDevice(engine, *aggregation, submission, rng).ok());
+  const uint64_t arrays = submission.tensors[0].keys.size() * (sizeof(uint32_t) + 2 * sizeof(float));
+  EXPECT_GE(aggregation->BytesWith(nullptr) - before, arrays + arrays / 2) << "the copy, and the result";
 }
 
 TEST_F(ImportTest, SeveralThreadsAtOnce) {
