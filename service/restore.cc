@@ -44,6 +44,7 @@ absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& li
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits), SpecSource::kStore));
   config.tenant = record.tenant;
   config.id = record.id;
+  config.release_id = record.release_id;
   config.leaf_salt_key = record.leaf_salt_key;
   return config;
 }

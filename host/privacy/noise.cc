@@ -3,6 +3,7 @@
 #include <sodium/core.h>
 #include <sodium/crypto_auth_hmacsha256.h>
 #include <sodium/crypto_stream_chacha20.h>
+#include <sodium/randombytes.h>
 
 #include <algorithm>
 #include <bit>
@@ -81,12 +82,20 @@ std::string Hkdf(absl::string_view key, absl::string_view salt, absl::string_vie
   return derived;
 }
 
+std::string DrawReleaseId() {
+  std::string id(NoiseSource::kReleaseIdBytes, '\0');
+  randombytes_buf(id.data(), id.size());
+  return id;
+}
+
 Bytes32 DeriveRoundKey(const NoiseSource& source, const Bytes32& spec_digest, const Bytes32& root) {
   static const int chosen = sodium_init();  // chooses the fastest ChaCha20 of the machine
   static_cast<void>(chosen);
-  std::string info = "sparseagg round noise 1";
+  const bool has_release = !source.release_id.empty();
+  std::string info = has_release ? "sparseagg round noise 2" : "sparseagg round noise 1";
   AppendText(source.tenant, info);
   AppendText(source.round, info);
+  if (has_release) AppendText(source.release_id, info);
   absl::StrAppend(&info, View(spec_digest), View(root));
   return HkdfBytes(source.key, info);
 }

@@ -41,13 +41,22 @@ std::string Hkdf(absl::string_view key, absl::string_view salt, absl::string_vie
 struct NoiseSource {
   static constexpr size_t kMinKeyBytes = 32;
 
+  static constexpr size_t kReleaseIdBytes = 16;
+
   std::string key;  // secret; empty: there is none
   std::string tenant;
   std::string round;
+  // Of DrawReleaseId, one for each release of results. Without it, two releases of the same submissions would have
+  // equal noise, and two that differ in one client would not: readers would see whether that client is in one of them.
+  // Empty: of a round that was stored before there were release ids, whose noise stays.
+  std::string release_id = {};  // NOLINT(readability-redundant-member-init)
 };
 
-// Returns: the round key: HKDF-SHA256 of the noise key, with the names, the digest of the spec and the root of the
-// submissions as info. Equal inputs give equal noise, so that a restart publishes no second sample.
+// Returns: kReleaseIdBytes random bytes of the operating system.
+std::string DrawReleaseId();
+
+// Returns: the round key: HKDF-SHA256 of the noise key, with the names, the release id, the digest of the spec and the
+// root of the submissions as info. Equal inputs give equal noise, so that a restart publishes no second sample.
 Bytes32 DeriveRoundKey(const NoiseSource& source, const Bytes32& spec_digest, const Bytes32& root);
 
 // Returns: 16 bytes by which two noise keys can be told apart, and which tell nothing else of the key.

@@ -65,12 +65,18 @@ absl::StatusOr<std::unique_ptr<LocalRound>> LocalRound::Create(std::vector<Tenso
                                                                const RoundLimits& limits,
                                                                const LocalRoundOptions& options) {
   ASSIGN_OR_RETURN(LocalRuntime* const runtime, LocalRuntimeOf(options.threads, options.device));
+  std::string release_id;
+  if (!tensors.empty() && tensors.front().privacy.has_value()) {
+    release_id = options.release_id.empty() ? privacy::DrawReleaseId() : options.release_id;
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Aggregation> aggregation,
-                   Aggregation::Create(runtime->engine, tensors, options.memory_limit, {options.noise_key, "", ""}));
+                   Aggregation::Create(runtime->engine, tensors, options.memory_limit,
+                                       {options.noise_key, /*tenant=*/"", /*round=*/"", release_id}));
   const uint64_t batch_bytes =
       options.memory_limit == 0 ? kBatchBytes : std::min(kBatchBytes, options.memory_limit / kBatchPart);
   auto round = std::unique_ptr<LocalRound>(new LocalRound(std::move(tensors), limits, batch_bytes, *runtime));
   round->aggregation_ = std::move(aggregation);
+  round->release_id_ = std::move(release_id);
   return round;
 }
 

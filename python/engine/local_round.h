@@ -54,10 +54,11 @@ struct RoundLimits {
 };
 
 struct LocalRoundOptions {
-  int threads = 0;             // threads that prepare and merge; 0: one per core
-  uint64_t memory_limit = 0;   // in bytes, as of Aggregation; 0: none
-  bool device = false;         // merge with the engine of LoadCuda (local_runtime.h)
-  std::string noise_key = {};  // of a private round. NOLINT(readability-redundant-member-init): may be left out
+  int threads = 0;              // threads that prepare and merge; 0: one per core
+  uint64_t memory_limit = 0;    // in bytes, as of Aggregation; 0: none
+  bool device = false;          // merge with the engine of LoadCuda (local_runtime.h)
+  std::string noise_key = {};   // of a private round. NOLINT(readability-redundant-member-init): may be left out
+  std::string release_id = {};  // NOLINT(readability-redundant-member-init): of a private round; empty: it draws one
 };
 
 // Wall time in seconds. `prepare` and `add` are sums over all calls of Add.
@@ -148,6 +149,8 @@ class LocalRound {
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
   const LocalRuntime& runtime() const { return runtime_; }
+  // Returns: of which the noise of a private round is derived; empty: the round is not private.
+  const std::string& release_id() const { return release_id_; }
   std::string engine_name() const;  // "cpu (CPU, 2 threads)"
   // The getters of counts, bytes and times may block while another thread adds, merges or finishes.
   uint64_t num_submissions() const;  // with those in partials
@@ -188,6 +191,7 @@ class LocalRound {
   const RoundLimits limits_;
   const uint64_t batch_bytes_;
   LocalRuntime& runtime_;
+  std::string release_id_;  // set by Create
 
   // Held shared by calls that use aggregation_, exclusively by MergeFrom and Finish. Locked before mu_.
   mutable std::shared_mutex life_;

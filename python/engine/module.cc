@@ -221,14 +221,14 @@ void Define(py::module_& module) {
   py::class_<Aggregator>(module, "Aggregator")
       .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
                        uint64_t min_submissions, int threads, uint64_t memory_limit, bool device,
-                       const py::bytes& noise_key) {
-             return std::make_unique<Aggregator>(tensors,
-                                                 RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
-                                                 LocalRoundOptions{threads, memory_limit, device, noise_key});
+                       const py::bytes& noise_key, const py::bytes& release_id) {
+             return std::make_unique<Aggregator>(
+                 tensors, RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
+                 LocalRoundOptions{threads, memory_limit, device, noise_key, release_id});
            }),
            py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
            py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"),
-           py::arg("device"), py::arg("noise_key"))
+           py::arg("device"), py::arg("noise_key"), py::arg("release_id"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
@@ -244,6 +244,7 @@ void Define(py::module_& module) {
       .def("finish_on_device", &Aggregator::FinishOnDevice)
       .def_property_readonly("engine", [](const Aggregator& a) { return a.round().engine_name(); })
       .def_property_readonly("device_stream", [](const Aggregator& a) { return StreamOf(a.round().runtime()); })
+      .def_property_readonly("release_id", [](const Aggregator& a) { return py::bytes(a.round().release_id()); })
       .def_property_readonly("num_submissions", Waiting(&LocalRound::num_submissions))
       .def_property_readonly("num_tuples", Waiting(&LocalRound::num_tuples))
       .def_property_readonly("num_bytes", Waiting(&LocalRound::num_bytes))

@@ -103,6 +103,7 @@ py::dict Fields(const service::Round& round, absl::string_view engine) {
       "create_time"_a = Fields(snapshot.create_time), "timeline"_a = Fields(snapshot.timeline),
       "engine"_a = std::string(engine), "results"_a = results);
   if (config.HasClip()) fields["clip"] = ToPython(snapshot.clip);
+  if (config.HasPrivacy()) fields["release_id"] = py::bytes(config.release_id);
   if (IsClosed(snapshot.state)) fields["close_time"] = Fields(snapshot.close_time);
   if (!HasEnded(snapshot.state)) return fields;
   fields["end_time"] = Fields(snapshot.end_time);

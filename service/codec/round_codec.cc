@@ -97,6 +97,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
   EncodeTimeline(snapshot.timeline, wire->mutable_timeline());
   wire->set_engine(std::string(engine));
   if (config.HasClip()) EncodeClip(snapshot.clip, wire->mutable_clip());
+  wire->set_release_id(config.release_id);
   if (snapshot.results == nullptr) return;
   for (size_t t = 0; t < config.tensors.size(); ++t) {
     const Result& result = (*snapshot.results)[t];

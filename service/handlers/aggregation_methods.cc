@@ -123,6 +123,7 @@ void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::
   if (HidesCounts(round, caller)) {
     wire->clear_timeline();
     wire->clear_clip();
+    wire->clear_release_id();
     for (v1::TensorSummary& summary : *wire->mutable_results()) summary.clear_plan();
   }
 }

@@ -86,6 +86,7 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
   if (config.has_certificate && config.leaf_salt_key.empty()) {
     ASSIGN_OR_RETURN(config.leaf_salt_key, services.certifier->MakeSaltKey(config.tenant, config.id));
   }
+  if (config.HasPrivacy() && !create_time.has_value()) config.release_id = privacy::DrawReleaseId();
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
   RETURN_IF_ERROR(round->Start(std::move(permit)));
   return round;

@@ -52,6 +52,7 @@ struct RoundConfig {
   bool has_certificate = false;                        // the round gets a signed certificate
   bool allows_export = false;  // coordinators may read the submissions of the round once it is DONE
   std::string leaf_salt_key;   // with has_certificate: secret of the salts; empty: Round::Open chooses one
+  std::string release_id;      // of a private round, for its NoiseSource; Round::Open draws one for a new round
   HomeServers homes;           // the servers of the round; none: this one alone
   std::string wire_spec;       // serialised spec; equal for two requests of the same round
   std::shared_ptr<StreamPart> stream = nullptr;  // null: of no stream

@@ -22,8 +22,8 @@ absl::Status Round::StartJournal(uint64_t number) {
   journal_->Start(number);
   std::string noise_key_id;
   if (config_->HasPrivacy()) noise_key_id = privacy::NoiseKeyId(*services_.noise_key);
-  RoundRecord record{config_->tenant,         config_->id,           config_->wire_spec, create_time_,
-                     std::move(noise_key_id), config_->leaf_salt_key};
+  RoundRecord record{config_->tenant,         config_->id,         config_->wire_spec,    create_time_,
+                     std::move(noise_key_id), config_->release_id, config_->leaf_salt_key};
   if (config_->IsIntake()) record.stream_spec = config_->stream->spec;
   if (config_->IsVersion()) {
     record.stream = config_->stream->id;

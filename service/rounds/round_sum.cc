@@ -24,7 +24,7 @@ bool MergesOnArrival(const RoundConfig& config) {
 absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   fixed_bytes_ = kRoundOverheadBytes * (1 + config_.tensors.size()) + config_.wire_spec.size();
   privacy::NoiseSource noise;
-  if (noise_key != nullptr) noise = {*noise_key, config_.tenant, config_.id};
+  if (noise_key != nullptr) noise = {*noise_key, config_.tenant, config_.id, config_.release_id};
   ASSIGN_OR_RETURN(aggregation_, ToStatus([&] {
                      return Aggregation::Create(engine, config_.tensors, /*memory_limit=*/0, std::move(noise));
                    }));

@@ -13,6 +13,7 @@ std::string EncodeRecord(const RoundRecord& record) {
   message.set_spec(record.spec);
   message.set_create_time_ns(absl::ToUnixNanos(record.create_time));
   message.set_noise_key_id(record.noise_key_id);
+  message.set_release_id(record.release_id);
   message.set_leaf_salt_key(record.leaf_salt_key);
   message.set_stream_spec(record.stream_spec);
   message.set_stream(record.stream);
@@ -94,11 +95,11 @@ std::string EncodeRecord(const CutRecord& record) {
 
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
-  return RoundRecord{message.tenant(),       message.id(),
-                     message.spec(),         absl::FromUnixNanos(message.create_time_ns()),
-                     message.noise_key_id(), message.leaf_salt_key(),
-                     message.stream_spec(),  message.stream(),
-                     message.version()};
+  return RoundRecord{message.tenant(),        message.id(),
+                     message.spec(),          absl::FromUnixNanos(message.create_time_ns()),
+                     message.noise_key_id(),  message.release_id(),
+                     message.leaf_salt_key(), message.stream_spec(),
+                     message.stream(),        message.version()};
 }
 
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {

@@ -22,6 +22,7 @@ struct RoundRecord {
   // NoiseKeyId of a private round's key; empty: the round is not private. Initialised, so that GCC does not warn where
   // an initialiser leaves it out.
   std::string noise_key_id = {};   // NOLINT(readability-redundant-member-init)
+  std::string release_id = {};     // NOLINT(readability-redundant-member-init): of a private round's noise
   std::string leaf_salt_key = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
   std::string stream_spec = {};    // NOLINT(readability-redundant-member-init): this is a stream
   std::string stream = {};         // NOLINT(readability-redundant-member-init): id of the stream of this version

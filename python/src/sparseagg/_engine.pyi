@@ -81,6 +81,7 @@ class Aggregator:
         memory_limit: int,
         device: bool,
         noise_key: bytes,
+        release_id: bytes,
     ) -> None: ...
     def add_one(self, client_id: str, update: Any, weight: float | None, convert: Convert) -> None: ...
     def add_all(self, names: list[str] | None, first: int, updates: list[Any], convert: Convert) -> None: ...
@@ -103,6 +104,8 @@ class Aggregator:
     @property
     def device_stream(self) -> tuple[int, int] | None:
         """The CUDA device whose memory the engine reads, and its stream; None if it reads only host memory."""
+    @property
+    def release_id(self) -> bytes: ...
     @property
     def num_submissions(self) -> int: ...
     @property

@@ -101,15 +101,28 @@ TEST(Sha256, Abc_IsFips180) {
   EXPECT_EQ(Hex(hash.Finish().data(), 32), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+// Computed by Python's hmac, by the derivation in docs/privacy.md.
+TEST(RoundKey, IsHkdfOfItsInputs_AndOfOldRoundsWithoutARelease) {
+  NoiseSource source{std::string(32, 'k'), "tenant", "round", std::string(16, 'i')};
+  EXPECT_EQ(Hex(DeriveRoundKey(source, KeyOf(1), KeyOf(2)).data(), 32),
+            "c929f14c310e8bc5bef43ae7c5fc657c4ad19c8f8aa8f8d3a9300ba19cd4a156");
+  source.release_id.clear();
+  EXPECT_EQ(Hex(DeriveRoundKey(source, KeyOf(1), KeyOf(2)).data(), 32),
+            "b4766017da9c88339602ec854d020b9877b02bf1f4b3375d0b058fb1a0a7e78b");
+}
+
 TEST(RoundKey, EveryInput_ChangesIt) {
-  const NoiseSource source{std::string(32, 'k'), "tenant", "round"};
+  const std::string id(16, 'i');
+  const NoiseSource source{std::string(32, 'k'), "tenant", "round", id};
   std::set<Bytes32> keys = {DeriveRoundKey(source, KeyOf(1), KeyOf(2))};
-  keys.insert(DeriveRoundKey({std::string(32, 'l'), "tenant", "round"}, KeyOf(1), KeyOf(2)));
-  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenan", "tround"}, KeyOf(1), KeyOf(2)));
-  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenant", "round2"}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'l'), "tenant", "round", id}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenan", "tround", id}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenant", "round2", id}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenant", "round", std::string(16, 'j')}, KeyOf(1), KeyOf(2)));
+  keys.insert(DeriveRoundKey({std::string(32, 'k'), "tenant", "round"}, KeyOf(1), KeyOf(2)));
   keys.insert(DeriveRoundKey(source, KeyOf(2), KeyOf(2)));
   keys.insert(DeriveRoundKey(source, KeyOf(1), KeyOf(3)));
-  EXPECT_EQ(keys.size(), 6u);
+  EXPECT_EQ(keys.size(), 8u);
   EXPECT_EQ(keys.count(DeriveRoundKey(source, KeyOf(1), KeyOf(2))), 1u);
   std::set<Bytes32> streams = {
       DeriveStreamKey(KeyOf(1), NoisePurpose::kValues, "a"), DeriveStreamKey(KeyOf(1), NoisePurpose::kKeys, "a"),

@@ -152,9 +152,9 @@ struct Mechanism {
     std::vector<int64_t> outputs;
     const uint64_t num_runs = NumRuns();
     for (uint64_t run = 0; run < num_runs; ++run) {
-      // As in rounds of their own: round and root of the submissions are part of the round key.
+      // As in rounds of one name: release id and root of the submissions are part of the round key.
       if (run % 1000 == 0 && !(reuses_seed && run > 0)) {
-        const NoiseSource source{std::string(32, 'k'), "audit", std::to_string(run / 1000)};
+        const NoiseSource source{std::string(32, 'k'), "tenant", "round", std::to_string(run / 1000)};
         Bytes32 root{};
         root[0] = !reuses_seed && with_submission ? 1 : 0;
         key_ = DeriveStreamKey(DeriveRoundKey(source, {}, root), NoisePurpose::kValues, "t");

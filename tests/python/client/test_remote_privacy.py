@@ -11,7 +11,7 @@ import urllib.request
 import numpy as np
 import pytest
 import sparseagg as sa
-from private_rounds import KEY, crowd, private_spec
+from private_rounds import KEY, check_noise, crowd, private_spec
 from sparseagg._internal.commands.cli import main
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
 
@@ -120,15 +120,33 @@ def test_restart_publishes_the_same_noise_and_other_keys_nothing(start_server, t
         start_server("--data-dir", str(tmp_path / "data"))
 
 
-def test_rounds_of_equal_submissions_have_noise_of_their_own(start_server, tmp_path):
+@pytest.mark.parametrize("round_id", [None, "again"])
+def test_rounds_of_equal_submissions_have_noise_of_their_own(start_server, tmp_path, round_id):
     with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
         results = []
         for _ in range(2):
-            opened = client.create_round(_noisy())
+            opened = client.create_round(_noisy(), round_id=round_id)
             for name, update in crowd(3).items():
                 opened.submit(name, update)
             results.append(opened.finish()["v"].values)
-    assert np.mean(results[0] == results[1]) < 0.05
+            opened.delete()
+        results += [client.aggregate(crowd(3), _noisy())["v"].values for _ in range(2)]
+    for i, one in enumerate(results):
+        for other in results[:i]:
+            assert np.mean(one == other) < 0.05
+
+
+def test_noise_of_a_round_can_be_computed_again(start_server, tmp_path):
+    flags = ["--data-dir", str(tmp_path / "data"), *_key_file(tmp_path)]
+    server = start_server(*flags)
+    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
+    with sa.Client(server.address) as client:
+        opened = client.create_round(private_spec(privacy), round_id="known")
+        for name, update in crowd(2).items():
+            opened.submit(name, update)
+    server.kill()
+    with sa.Client(start_server(*flags).address) as client:
+        check_noise(client.get_round("known").finish(), 2, ("default", "known"))
 
 
 def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
@@ -158,6 +176,7 @@ def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
                     assert (*numbers, info.num_uploads) == (0, 0, 0, 0, 0)
                     assert not info.recent_refusals
                     assert info.clip is None
+                    assert info.release_id == b""
                     with pytest.raises(sa.errors.PermissionDeniedError):
                         list(other.get_round("r").submissions())
                     if end:

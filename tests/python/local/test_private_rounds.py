@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import sparseagg as sa
-from private_rounds import KEY, crowd, private_spec
+from private_rounds import KEY, check_noise, crowd, private_spec
 
 
 def test_little_noise_gives_the_sums_of_popular_keys():
@@ -46,13 +46,50 @@ def test_noise_has_the_deviation_that_is_asked_for():
 def test_same_inputs_same_noise_and_other_inputs_other_noise():
     spec = private_spec(sa.DP(noise_multiplier=1.0, keys="public"))
 
-    def noise(updates, key=KEY, threads=2):
-        return sa.aggregate(updates, spec, noise_key=key, threads=threads)["v"].values.tobytes()
+    def noise(updates, key=KEY, threads=2, release_id=bytes(16)):
+        result = sa.aggregate(updates, spec, noise_key=key, threads=threads, release_id=release_id)
+        assert result.info.release_id == release_id
+        return result["v"].values.tobytes()
 
     updates = crowd(3)
     assert noise(updates) == noise(dict(reversed(list(updates.items()))), threads=1)
-    assert noise(updates) != noise(updates, key=bytes(32))
+    assert noise(updates) != noise(updates, key=bytes([1] * 32))
+    assert noise(updates) != noise(updates, release_id=bytes([1] * 16))
     assert noise(updates) != noise(crowd(4))
+
+
+def _released(updates, spec):
+    """Two results of the same updates and key, by all that is local."""
+    aggregator = sa.Aggregator(spec, noise_key=KEY)
+    for name, update in updates.items():
+        aggregator.add(name, update)
+    return sa.aggregate(updates, spec, noise_key=KEY), sa.aggregate(updates, spec, noise_key=KEY), aggregator.finish()
+
+
+def test_results_of_one_key_share_no_noise():
+    # If they did, readers of two results would see whether a client is in one of them: without, the noise is equal.
+    updates = crowd(3)
+    results = _released(updates, private_spec(sa.DP(noise_multiplier=1.0, keys="public")))
+    for tensor in ("v", "bias"):
+        values = [result[tensor].dense().ravel() for result in results]
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert np.mean(values[one] == values[other]) < 0.05
+    assert len({result.info.release_id for result in results}) == 3
+    assert sa.aggregate(updates, sa.RoundSpec(private_spec().tensors)).info.release_id == b""
+
+
+def test_noise_can_be_computed_again():
+    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
+    result = sa.aggregate(crowd(2), private_spec(privacy), noise_key=KEY)
+    check_noise(result, 2)
+
+
+def test_release_id_has_16_bytes_and_needs_privacy():
+    for wrong in (b"", bytes(15), bytes(17), "i" * 16):
+        with pytest.raises(sa.InvalidArgumentError, match="release_id must be 16 bytes, got"):
+            sa.aggregate({}, private_spec(), noise_key=KEY, release_id=wrong)
+    with pytest.raises(sa.InvalidArgumentError, match="release_id has no effect"):
+        sa.aggregate({}, sa.RoundSpec(private_spec().tensors), release_id=bytes(16))
 
 
 def test_aggregator_and_memory_client_make_private_rounds():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, SupportsIndex, overload
+from typing import Any, Literal, SupportsIndex, overload
 
 from sparseagg._internal.base.types import Updates
 from sparseagg._internal.local import cuda_plugin
@@ -28,6 +28,7 @@ def aggregate(
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
     noise_key: bytes | None = None,
+    release_id: bytes | None = None,
     result_device: Literal["cpu"] | None = None,
 ) -> Result: ...
 
@@ -41,6 +42,7 @@ def aggregate(
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
     noise_key: bytes | None = None,
+    release_id: bytes | None = None,
     result_device: Literal["cuda"],
 ) -> dict[str, DeviceTensorResult]: ...
 
@@ -54,6 +56,7 @@ def aggregate(
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
     noise_key: bytes | None = None,
+    release_id: bytes | None = None,
     result_device: str,
 ) -> Result | dict[str, DeviceTensorResult]: ...
 
@@ -66,6 +69,7 @@ def aggregate(
     memory_limit: SupportsIndex | None = None,
     device: str | None = None,
     noise_key: bytes | None = None,
+    release_id: bytes | None = None,
     result_device: str | None = None,
 ) -> Result | dict[str, DeviceTensorResult]:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
@@ -88,7 +92,7 @@ def aggregate(
         device: "cuda" or "cpu", as of ``Aggregator``. None: "cuda" if that engine works here and one of the updates in
             a list or dictionary, or the first one otherwise, has arrays in the memory of a GPU; else "cpu". No trace in
             the result.
-        noise_key: as of ``Aggregator``.
+        noise_key, release_id: as of ``Aggregator``.
         result_device: "cuda": the results stay in the memory of the GPU that merges them, as of
             ``Aggregator.finish_on_device``, by name. "updates": so they do if the merge is on a GPU because updates
             have arrays there. "cpu" and None: a ``Result``, in host memory.
@@ -113,19 +117,24 @@ def aggregate(
     elif result_device == "updates" and device == "cuda":
         updates, place = placed(checked_updates(updates))
         stays = place == "cuda"
+    given: dict[str, Any] = {
+        "threads": threads,
+        "memory_limit": memory_limit,
+        "device": device,
+        "noise_key": noise_key,
+        "release_id": release_id,
+    }
     if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
         # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
         # a second merge checks every value beforehand, and names the first bad one.
         summed, unscanned = left_to_sums(spec)
         if summed:
-            aggregator = Aggregator(
-                unscanned, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key
-            )
+            aggregator = Aggregator(unscanned, **given)
             aggregator._add_all(updates, are_all=True)
             aggregator.spec = spec
             result = aggregator._finish(summed)
             if result is not None:
                 return result
-    aggregator = Aggregator(spec, threads=threads, memory_limit=memory_limit, device=device, noise_key=noise_key)
+    aggregator = Aggregator(spec, **given)
     aggregator._add_all(updates, are_all=True)
     return aggregator.finish_on_device() if stays else aggregator.finish()

@@ -43,6 +43,8 @@ _BATCH = 256
 # Of a block of a partial.
 _PARTIAL_BYTES = 1 << 20
 
+_RELEASE_ID_BYTES = 16
+
 # As many as a server takes; the memory of some millions could not be had.
 _MOST_THREADS = 1024
 
@@ -66,6 +68,17 @@ def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
     return bytes(noise_key)
 
 
+def _checked_release_id(spec: RoundSpec, release_id: Any) -> bytes:
+    """Returns the id as the extension takes it; no bytes: the extension draws one."""
+    if release_id is None:
+        return b""
+    if not isinstance(release_id, (bytes, bytearray)) or len(release_id) != _RELEASE_ID_BYTES:
+        raise InvalidArgumentError(f"release_id must be {_RELEASE_ID_BYTES} bytes, got {shown(release_id)}")
+    if spec.privacy is None:
+        raise InvalidArgumentError("release_id has no effect: the spec has no privacy")
+    return bytes(release_id)
+
+
 class Aggregator:
     """A round in this process: submissions are added one by one, in any order, and merged by ``finish``.
 
@@ -82,14 +95,17 @@ class Aggregator:
         device: "cuda" merges on the GPU, and needs the package ``sparseagg-cuda13``. "cpu" and None merge on the CPU.
             A GPU that fails later is replaced by the CPU. The result has the same bits everywhere.
         noise_key: for a spec with ``privacy``, which needs it: 32 random bytes or more, such as
-            ``secrets.token_bytes(32)``. Whoever knows them can subtract the noise. The same key, spec and updates give
-            the same noise; use one key for all rounds, and keep it.
+            ``secrets.token_bytes(32)``. Whoever knows them can subtract the noise. One key may serve all rounds.
+        release_id: of a spec with ``privacy``: 16 bytes that no other result under this key has. None (default): random
+            ones, so that two results never share their noise. The same key, id, spec and updates give the same noise:
+            for tests, and to compute the noise of a result again. ``Result.info`` has it.
 
     Raises:
         EngineMissingError: this installation has no engine, or none for the GPU; the message says what to install.
         UnavailableError: the GPU's engine does not work on this machine; the message says why.
         FailedPreconditionError: this process was forked from one that had used the GPU.
-        InvalidArgumentError: the spec makes no sense, or a ``noise_key`` has no effect; the message names the field.
+        InvalidArgumentError: the spec makes no sense, or a ``noise_key`` or ``release_id`` has no effect;
+            the message names the field.
     """
 
     def __init__(
@@ -100,6 +116,7 @@ class Aggregator:
         memory_limit: SupportsIndex | None = None,
         device: str | None = None,
         noise_key: bytes | None = None,
+        release_id: bytes | None = None,
     ) -> None:
         if threads is not None:
             what = f"threads must be a number of threads from 1 to {_MOST_THREADS}, or None for one per core"
@@ -121,6 +138,7 @@ class Aggregator:
                 memory_limit=memory_limit or 0,
                 device=on_gpu,
                 noise_key=_checked_noise_key(spec, noise_key),
+                release_id=_checked_release_id(spec, release_id),
             )
 
     def __repr__(self) -> str:

@@ -67,6 +67,7 @@ def round_info(
             for r, part in zip(results.values(), raw)
         ),
         clip=_clip_summary(spec, engine),
+        release_id=engine.release_id,
     )
 
 

@@ -257,6 +257,8 @@ class RoundInfo:
         results: the tensors of a round that is "done".
         clip: what the bounds have done to the submissions; None: the spec has no ``clip``.
         as_of: when this client read the description, by its own clock, in UTC; None: it comes from no server.
+        release_id: of a round with ``privacy``, as its coordinator sees it: what the noise is derived from, beside the
+            noise key and the submissions; else b"".
     """
 
     name: str
@@ -278,6 +280,7 @@ class RoundInfo:
     recent_refusals: tuple[Refusal, ...] = ()
     clip: ClipSummary | None = None
     as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+    release_id: bytes = b""
 
     def __repr__(self) -> str:
         return (
@@ -327,4 +330,5 @@ class RoundInfo:
             ),
             clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
             as_of=now(),
+            release_id=proto.release_id,
         )
