@@ -50,6 +50,9 @@ constexpr absl::Duration kLeaveInterval = absl::Milliseconds(50);
 // Interval between looks at the files of credentials.
 constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 
+// Interval between writes of the time of day.
+constexpr absl::Duration kTimeInterval = absl::Minutes(1);
+
 // Calls that clients may begin in a second, for each core: more than gRPC can answer.
 constexpr size_t kMaxStreamsPerCore = 8000;
 
@@ -205,6 +208,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   if (server->tls_ != nullptr || server->certifier_ != nullptr || server->server_.authenticator.IsRequired()) {
     server->KeepCredentialsFresh();
   }
+  if (server->store_ != nullptr) server->KeepTime();
   server->KeepHistory();
   RETURN_IF_ERROR(server->Listen(options));
   RETURN_IF_ERROR(server->ServeGateway(options));
@@ -268,6 +272,13 @@ void Server::KeepHistory() {
   server_.tenants.SampleActivity();
   server_.resident_bytes.Add(ResidentBytes());
   server_.timer.Schedule(server_.clock.Monotonic() + History::kInterval, [this] { KeepHistory(); });
+}
+
+void Server::KeepTime() {
+  // Without effect if the disk is full: what is to expire after a restart is then kept for longer.
+  store_->PutSeen(server_.clock.WallTime()).IgnoreError();
+  server_.timer.Schedule(server_.clock.Monotonic() + kTimeInterval,
+                         [this] { server_.pool.Post([this] { KeepTime(); }); });
 }
 
 void Server::KeepCredentialsFresh() {
@@ -408,7 +419,9 @@ Server::~Server() {
   // which give permits and memory back. The threads that run them end while all members exist.
   server_.timer.Stop();
   server_.pool.Stop();
-  if (store_ != nullptr) store_->Stop();
+  if (store_ == nullptr) return;
+  store_->PutSeen(server_.clock.WallTime()).IgnoreError();
+  store_->Stop();
 }
 
 void Server::StopServing() {

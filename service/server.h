@@ -112,6 +112,8 @@ class Server {
   absl::Status ServeGateway(const ServerOptions& options);
   // Adds to the histories of activity and memory from time to time, until the timer stops.
   void KeepHistory();
+  // Writes the time of day to the store, again and again.
+  void KeepTime();
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
   // Returns: the probes' pages, at these paths.

@@ -26,10 +26,11 @@ void RoundLife::Close(const Moment& now) {
 absl::Time RoundLife::EndTime(const Moment& now) const {
   // A time of day that was set back does not end the round before its close.
   const absl::Time close_time = is_closed() ? close_time_ : now.wall;
-  return restored_end_.value_or(std::max(now.wall, close_time));
+  return restored_end_.has_value() ? restored_end_->first : std::max(now.wall, close_time);
 }
 
 absl::Duration RoundLife::TimeToExpiry(absl::Duration result_ttl, const Moment& now) const {
+  if (restored_end_.has_value()) return result_ttl - restored_end_->second;
   // Nor does such a time keep the round for longer than result_ttl.
   return result_ttl - std::max(now.wall - EndTime(now), absl::ZeroDuration());
 }

@@ -61,8 +61,9 @@ class RoundLife {
   StateRecord NextRecord(StateRecord::Name name, absl::string_view reason, absl::Time now) const;
   // Requires: the round is not open.
   StateRecord Record() const;
-  // For a restart: the times at which an earlier run ended and closed the round.
-  void RestoreEndTime(absl::Time time) { restored_end_ = time; }
+  // For a restart: the times at which an earlier run ended and closed the round. `age`: how much of its result_ttl is
+  // over.
+  void RestoreEndTime(absl::Time time, absl::Duration age) { restored_end_ = {time, age}; }
   void RestoreCloseTime(absl::Time time) { close_time_ = time; }
 
  private:
@@ -84,7 +85,7 @@ class RoundLife {
   uint64_t num_committing_ = 0;
   bool finish_started_ = false;
   bool keeps_sum_ = false;
-  std::optional<absl::Time> restored_end_;
+  std::optional<std::pair<absl::Time, absl::Duration>> restored_end_;
 };
 
 }  // namespace sparseagg::service

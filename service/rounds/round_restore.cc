@@ -129,7 +129,11 @@ void Round::RestoreState(const StateRecord& record) {
     }
     // The time of day may have been set back since: nothing has ended in the future.
     const Moment now = services_.clock.Now();
-    if (record.name != StateRecord::Name::kClosed) life_.RestoreEndTime(std::min(record.end_time, now.wall));
+    if (record.name != StateRecord::Name::kClosed) {
+      const absl::Time end = std::min(record.end_time, now.wall);
+      const absl::Time seen = std::min(services_.store->last_seen(), now.wall);
+      life_.RestoreEndTime(end, std::max(seen - end, absl::ZeroDuration()));
+    }
     if (is_undone && life_.is_open()) FinalizeLocked(PrepareToFinalizeLocked(), now);
     if (is_merged) {
       EndLocked(RoundState::kDone, absl::OkStatus(), "", now);

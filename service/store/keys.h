@@ -103,6 +103,9 @@ inline std::string Task(uint64_t number, TaskKind kind) {
 
 inline std::string EndOfTasks() { return EndOfRounds() + '\xff'; }
 
+// The latest time of day that a run has seen.
+inline std::string Seen() { return EndOfTasks(); }
+
 }  // namespace sparseagg::service::keys
 
 #endif  // SPARSEAGG_SERVICE_STORE_KEYS_H_

@@ -60,8 +60,10 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   ASSIGN_OR_RETURN(std::unique_ptr<SyncedFile> synced_file, SyncedFile::Open(directory->synced_path()));
   synced_file->Write(database->opened_at());
   RETURN_IF_ERROR(directory->Upgrade());
-  return std::unique_ptr<Store>(
+  auto store = std::unique_ptr<Store>(
       new Store(options, std::move(directory), std::move(database), std::move(files), std::move(synced_file)));
+  RETURN_IF_ERROR(store->ReadSeen());
+  return store;
 }
 
 Store::~Store() {

@@ -111,6 +111,13 @@ class Store {
   absl::StatusOr<Ticket> PutTaskStates(absl::Span<const NumberedTaskState> states);
   absl::StatusOr<Ticket> DeleteTask(uint64_t number);
 
+  // Writes the time of day, at the start and the stop, and now and then.
+  absl::StatusOr<Ticket> PutSeen(absl::Time time);
+  // Returns: the latest time of PutSeen of the runs before, InfiniteFuture if there is none. Until then stored results
+  // count as older: the time since may be the error of a clock that is ahead at this start, and what expires is gone
+  // for good.
+  absl::Time last_seen() const { return last_seen_; }
+
   // Calls `done` once: before the return if the write is durable as far as options.durability asks, or no sync can
   // succeed any more; else later, on the store's thread, for which `done` must be short. Errors, given to `done`: those
   // of writes. UNAVAILABLE: after Stop.
@@ -175,6 +182,7 @@ class Store {
     ChunkReference chunk;
   };
 
+  absl::Status ReadSeen();
   Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
         std::unique_ptr<ChunkFiles> files, std::unique_ptr<SyncedFile> synced_file);
   // Runs `job`, which is RunSync or RunReclaim, in the background.
@@ -208,6 +216,7 @@ class Store {
   const std::unique_ptr<ChunkFiles> files_;
   const std::unique_ptr<SyncedFile> synced_file_;
   const bool syncs_;
+  absl::Time last_seen_ = absl::InfiniteFuture();          // set by Open
   const std::function<void(std::function<void()>)> post_;  // null: jobs run on the threads
   bool is_restored_ = false;                               // set by FinishRestore
   std::atomic<uint64_t> refused_writes_ = 0;

@@ -1,4 +1,4 @@
-// Store: tasks.
+// Store: tasks, and the time.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +6,8 @@
 #include "service/base/fail_point.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
+#include "service/store/parse_record.h"
+#include "service/store/records.pb.h"
 #include "service/store/store.h"
 
 namespace sparseagg::service {
@@ -44,6 +46,22 @@ absl::StatusOr<Store::Ticket> Store::DeleteTask(uint64_t number) {
   absl::StatusOr<Ticket> ticket = Write(batch);
   FailPoint("after_task_delete");
   return ticket;
+}
+
+absl::StatusOr<Store::Ticket> Store::PutSeen(absl::Time time) {
+  store::Seen record;
+  record.set_time_ns(absl::ToUnixNanos(time));
+  rocksdb::WriteBatch batch;
+  batch.Put(keys::Seen(), record.SerializeAsString());
+  return Write(batch);
+}
+
+absl::Status Store::ReadSeen() {
+  Database::Range range(*database_, keys::Seen(), keys::Seen() + '\0');
+  if (!range.Valid()) return range.status();
+  ASSIGN_OR_RETURN(const store::Seen record, ParseRecord<store::Seen>(range.value()));
+  last_seen_ = absl::FromUnixNanos(record.time_ns());
+  return absl::OkStatus();
 }
 
 absl::Status Store::ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const {

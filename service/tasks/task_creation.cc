@@ -193,6 +193,11 @@ absl::Status TaskRegistry::Restore() {
     ++counts_[static_cast<size_t>(TaskState::kOpen)];
     task.tenant->ready.Add(&task);
     SetStateLocked(task, std::move(state));
+    if (HasEnded(task.state.state)) {
+      const absl::Time seen = std::min(services_.store->last_seen(), now.wall);
+      const absl::Duration age = std::max(seen - task.state.end_time, absl::ZeroDuration());
+      SetDueLocked(task, now.monotonic + task.record->spec.ttl - age);
+    }
     FailPoint("restored_task");
     return absl::OkStatus();
   };

@@ -45,10 +45,11 @@ TEST(RoundTimesTest, End_TimeOfDaySetBack_NotBeforeTheClose) {
   EXPECT_EQ(life.Record().name, StateRecord::Name::kFailed);
 }
 
-TEST(RoundTimesTest, RestoredEnd_LeavesTheRestOfItsTime) {
+TEST(RoundTimesTest, RestoredEnd_LeavesTheRestOfItsTimeWhateverTheClockSays) {
   RoundLife life(At(1).wall, At(1).monotonic);
-  life.RestoreEndTime(At(2).wall);
+  life.RestoreEndTime(At(2).wall, absl::Seconds(3));
   EXPECT_EQ(life.TimeToExpiry(absl::Seconds(10), At(5)), absl::Seconds(7));
+  EXPECT_EQ(life.TimeToExpiry(absl::Seconds(10), At(10'000)), absl::Seconds(7));
 }
 
 }  // namespace

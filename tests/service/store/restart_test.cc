@@ -62,6 +62,26 @@ TEST_F(RestartTest, TimeOfDay_SetBackByAYear_ExtendsNoRound) {
   while (client().Get(ended).ok()) std::this_thread::yield();
 }
 
+TEST_F(RestartTest, TimeOfDay_AheadAtOneStart_DeletesNoResult) {
+  const std::string ended = Create(SumSpec(), "ended");
+  Submit(ended, "a", 1);
+  EXPECT_THAT(ResultOf(ended), ElementsAre(Pair(1, 1)));
+  const absl::Duration ttl = options_.limits.max_result_ttl;
+  clock_.SetWall(2 * ttl);
+  Restart();
+  EXPECT_THAT(ResultOf(ended), ElementsAre(Pair(1, 1)));
+  clock_.SetWall(-2 * ttl);
+  Restart();
+  EXPECT_THAT(ResultOf(ended), ElementsAre(Pair(1, 1)));
+  // What a run has seen counts: with half of the time over at the latest start, half is left at the next.
+  Advance(ttl / 2);
+  Restart();
+  Restart();
+  EXPECT_THAT(ResultOf(ended), ElementsAre(Pair(1, 1)));
+  Advance(ttl / 2 + absl::Seconds(1));
+  while (client().Get(ended).ok()) std::this_thread::yield();
+}
+
 TEST_F(RestartTest, OpenRound_KeepsTheSubmissionsOfABatch) {
   const std::string name = Create();
   v1::SubmitBatchRequest batch;
