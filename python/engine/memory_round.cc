@@ -112,13 +112,18 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
     service::SubmissionBatch batch;
     RETURN_IF_ERROR(batch.Split(client_ids, {weight_bytes.data(), weight_bytes.size()},
                                 {num_keys_bytes.data(), num_keys_bytes.size()}, slices));
+    RETURN_IF_ERROR(batch.CheckSize(round_->config()));
     const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
     for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
-    return service::SubmitBatch(*round_, ids, submission_id, [&]() -> const service::Chunk& {
+    const auto next = [&]() -> const service::Chunk& {
       service::Chunk& chunk = batch.Next();
       chunk.base_version = base_version;
       return chunk;
-    });
+    };
+    service::BatchOutcome batch_outcome;
+    service::SubmitBatch(
+        *round_, ids, submission_id, next, [] { return false; }, batch_outcome);
+    return batch_outcome;
   });
   py::list refusals;
   for (const auto& refused : outcome.refused) {

@@ -29,6 +29,8 @@ class BatchMessage {
   const std::string& round() const { return head_.round(); }
   const std::string& submission_id() const { return head_.submission_id(); }
   const std::vector<absl::string_view>& client_ids() const { return batch_.client_ids(); }
+  // SubmissionBatch::CheckSize.
+  absl::Status CheckSize(const RoundConfig& config) const { return batch_.CheckSize(config); }
 
   // Returns: the only chunk of the next submission, until the next call.
   const Chunk& Next();

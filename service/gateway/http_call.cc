@@ -83,7 +83,7 @@ uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
 
 void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
   const absl::Duration received_at = server_.clock.Monotonic();
-  if (!AggregationMethods::FindLargeMethod(plan_.method) && body.size() <= kMaxNamesBytes) {
+  if (!AggregationMethods::IsLarge(plan_.method) && body.size() <= kMaxNamesBytes) {
     CallMethod(body, read_time, received_at);
     return on_called();
   }
@@ -100,15 +100,24 @@ void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<voi
 void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at) {
   const absl::Status made = ToStatus([&] { return MakeRequest(body); });
   if (!made.ok()) return Finish(made);
-  const AggregationMethods::LargeMethod large = AggregationMethods::FindLargeMethod(plan_.method);
-  if (large == nullptr) return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
-  AggregationMethods::LargeRequest request{{}, read_time, received_at};
-  request.message.Swap(&request_);
-  const absl::Status status =
-      ToStatus([&] { return (api_.aggregation.*large)(*this, std::move(request), &response_); });
-  // The call lasts until the client has read the response, and must not keep the memory until then.
-  body_reservation_.Release();
-  Finish(status);
+  if (!AggregationMethods::IsLarge(plan_.method)) {
+    return api_.handlers[static_cast<size_t>(plan_.method)](shared_from_this());
+  }
+  auto self = std::static_pointer_cast<HttpCall>(shared_from_this());
+  AggregationMethods::LargeCall call{*this,
+                                     {},
+                                     read_time,
+                                     received_at,
+                                     &response_,
+                                     [this] { return is_cancelled(); },
+                                     [self](const absl::Status& status) {
+                                       // The call lasts until the client has read the response, and must not keep the
+                                       // memory until then.
+                                       self->body_reservation_.Release();
+                                       self->Finish(status);
+                                     }};
+  call.message.Swap(&request_);
+  api_.aggregation.RunLarge(plan_.method, std::move(call));
 }
 
 absl::Status HttpCall::MakeRequest(const grpc::Slice& body) {

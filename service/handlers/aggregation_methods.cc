@@ -58,13 +58,6 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
   };
 }
 
-AggregationMethods::LargeMethod AggregationMethods::FindLargeMethod(Method method) {
-  if (method == Method::kPutChunk) return &AggregationMethods::PutChunk;
-  if (method == Method::kSubmitBatch) return &AggregationMethods::SubmitBatch;
-  if (method == Method::kPutResultRange) return &AggregationMethods::PutResultRange;
-  return nullptr;
-}
-
 absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Caller& caller,
                                                                      absl::string_view name) const {
   ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));

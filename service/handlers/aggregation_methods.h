@@ -34,23 +34,24 @@ class AggregationMethods : public Methods {
   // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();
 
-  // A request that is too large to be received before memory is reserved, and what is known of its arrival.
-  struct LargeRequest {
+  // A call with a request that is too large to be received before memory is reserved. Caller and response live until
+  // `done` is called.
+  struct LargeCall {
+    const Caller& caller;
     grpc::ByteBuffer message;
-    absl::Duration read_time = absl::ZeroDuration();    // how long the read took
-    absl::Duration received_at = absl::ZeroDuration();  // when the read ended: Clock::Monotonic
+    absl::Duration read_time;    // how long the read took
+    absl::Duration received_at;  // when the read ended: Clock::Monotonic
+    grpc::ByteBuffer* response;
+    std::function<bool()> is_cancelled;             // whether the peer has gone, which ends the work
+    std::function<void(const absl::Status&)> done;  // ends the call
   };
-  // A method with such a request. Frees the message as soon as the round has its content. Call it on the worker pool.
-  using LargeMethod = absl::Status (AggregationMethods::*)(const Caller& caller, LargeRequest request,
-                                                           grpc::ByteBuffer* response) const;
-  // Returns: null for all other methods.
-  static LargeMethod FindLargeMethod(Method method);
-  // uploads.cc
-  absl::Status PutChunk(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
-  // batches.cc
-  absl::Status SubmitBatch(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
-  // result_ranges.cc
-  absl::Status PutResultRange(const Caller& caller, LargeRequest request, grpc::ByteBuffer* response) const;
+  // Whether a method has such requests.
+  static bool IsLarge(Method method) {
+    return method == Method::kPutChunk || method == Method::kSubmitBatch || method == Method::kPutResultRange;
+  }
+  // Runs such a method, which frees the message as soon as the round has its content, and calls `done` once: before the
+  // return, or later on the worker pool. Call it on the worker pool.
+  void RunLarge(Method method, LargeCall call) const;
 
   // Finds a round of the caller's tenant by its resource name, "rounds/{id}".
   // Errors: INVALID_ARGUMENT for another form of name, NOT_FOUND.
@@ -90,8 +91,17 @@ class AggregationMethods : public Methods {
   void AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
                    std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
   // uploads.cc
+  absl::Status PutChunk(LargeCall& call) const;
+  // result_ranges.cc
+  absl::Status PutResultRange(LargeCall& call) const;
   void CommitSubmission(const Call& call);
   void GetUploadStatus(const Call& call);
+  // batches.cc: a batch runs in turns, between which the pool has time for others
+  struct Batch;
+  absl::Status BeginBatch(Batch& batch) const;
+  // Submits until the turn is over. Returns: whether the batch has ended. Errors: those of the batch as a whole.
+  absl::StatusOr<bool> RunTurn(Batch& batch) const;
+  void RunTurns(const std::shared_ptr<Batch>& batch) const;
   // submissions.cc
   void ListSubmissions(const Call& call);
   void InspectRound(const Call& call);

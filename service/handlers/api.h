@@ -21,7 +21,7 @@ struct Api {
 
   AggregationMethods aggregation;
   TaskMethods tasks;
-  std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for AggregationMethods::LargeMethod and streams
+  std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for AggregationMethods::IsLarge and streams
 };
 
 }  // namespace sparseagg::service

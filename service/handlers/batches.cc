@@ -1,10 +1,12 @@
-// The method SubmitBatch.
+// The methods with large requests, and SubmitBatch.
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "host/base/status_macros.h"
+#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/codec/batch_message.h"
 #include "service/codec/serialize.h"
@@ -13,28 +15,68 @@
 #include "service/rounds/submission_batch.h"
 
 namespace sparseagg::service {
-absl::Status AggregationMethods::SubmitBatch(const Caller& caller, LargeRequest request,
-                                             grpc::ByteBuffer* response) const {
+namespace {
+
+// How long a batch has a thread of the pool. Then other tasks that wait have their turn.
+constexpr absl::Duration kTurn = absl::Milliseconds(20);
+
+absl::Status PeerHasGone() { return absl::CancelledError("the call was cancelled"); }
+
+}  // namespace
+
+struct AggregationMethods::Batch {
+  LargeCall call;
+  BatchMessage message;
+  std::vector<std::string> client_ids;
+  std::shared_ptr<Round> round;
+  BatchOutcome outcome;
+};
+
+void AggregationMethods::RunLarge(Method method, LargeCall call) const {
+  if (call.is_cancelled()) return call.done(PeerHasGone());
+  if (method != Method::kSubmitBatch) {
+    return call.done(ToStatus([&] { return method == Method::kPutChunk ? PutChunk(call) : PutResultRange(call); }));
+  }
+  const std::shared_ptr<Batch> batch(new Batch{std::move(call), {}, {}, nullptr, {}});
+  const absl::Status begun = ToStatus([&] { return BeginBatch(*batch); });
+  begun.ok() ? RunTurns(batch) : batch->call.done(begun);
+}
+
+absl::Status AggregationMethods::BeginBatch(Batch& batch) const {
   const Clock& clock = server_.clock;
   const absl::Duration begin = clock.Monotonic();
-  const uint64_t size = request.message.Length();
+  const Caller& caller = batch.call.caller;
+  const uint64_t size = batch.call.message.Length();
   RETURN_IF_ERROR(CheckMessageSize(size));
-  BatchMessage batch;
-  const absl::Status parsed = batch.Parse(request.message, /*keep=*/server_.store != nullptr);
-  request.message.Clear();
+  const absl::Status parsed = batch.message.Parse(batch.call.message, /*keep=*/server_.store != nullptr);
+  batch.call.message.Clear();
   RETURN_IF_ERROR(parsed);
-  LogCall(LogLevel::kDebug, caller, "SubmitBatch", batch.round());
-  RETURN_IF_ERROR(CheckId(batch.submission_id(), "submission_id"));
-  std::vector<std::string> client_ids(batch.client_ids().begin(), batch.client_ids().end());
-  for (std::string& client_id : client_ids) {
+  LogCall(LogLevel::kDebug, caller, "SubmitBatch", batch.message.round());
+  RETURN_IF_ERROR(CheckId(batch.message.submission_id(), "submission_id"));
+  for (const absl::string_view id : batch.message.client_ids()) {
+    std::string& client_id = batch.client_ids.emplace_back(id);
     RETURN_IF_ERROR(caller.ResolveClientId(&client_id));
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTarget(caller, batch.round()));
-  round->meter().RecordMessage(size, request.read_time, begin - request.received_at, clock.Monotonic() - begin);
-  BatchOutcome outcome =
-      service::SubmitBatch(*round, client_ids, batch.submission_id(), [&]() -> const Chunk& { return batch.Next(); });
-  RETURN_IF_ERROR(round->journal().AwaitDurable());
+  ASSIGN_OR_RETURN(batch.round, FindTarget(caller, batch.message.round()));
+  RETURN_IF_ERROR(batch.message.CheckSize(batch.round->config()));
+  batch.round->meter().RecordMessage(size, batch.call.read_time, begin - batch.call.received_at,
+                                     clock.Monotonic() - begin);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AggregationMethods::RunTurn(Batch& batch) const {
+  const absl::Duration end = server_.clock.Monotonic() + kTurn;
+  BatchOutcome& outcome = batch.outcome;
+  service::SubmitBatch(
+      *batch.round, batch.client_ids, batch.message.submission_id(),
+      [&]() -> const Chunk& { return batch.message.Next(); },
+      [&] { return server_.clock.Monotonic() >= end || batch.call.is_cancelled(); }, outcome);
+  if (outcome.codes.size() < batch.client_ids.size()) {
+    if (batch.call.is_cancelled()) return PeerHasGone();
+    return false;
+  }
+  RETURN_IF_ERROR(batch.round->journal().AwaitDurable());
   v1::SubmitBatchResponse answer;
   answer.set_codes(std::move(outcome.codes));
   answer.set_num_duplicates(outcome.num_duplicates);
@@ -46,7 +88,14 @@ absl::Status AggregationMethods::SubmitBatch(const Caller& caller, LargeRequest 
     refusal.set_client_id(std::move(refused.client_id));
     refusal.set_reason(std::move(refused.reason));
   }
-  return Serialize(answer, response);
+  RETURN_IF_ERROR(Serialize(answer, batch.call.response));
+  return true;
+}
+
+void AggregationMethods::RunTurns(const std::shared_ptr<Batch>& batch) const {
+  const absl::StatusOr<bool> has_ended = ToStatus([&] { return RunTurn(*batch); });
+  if (has_ended.ok() && !*has_ended) return server_.pool.Post([this, batch] { RunTurns(batch); });
+  batch->call.done(has_ended.status());
 }
 
 }  // namespace sparseagg::service

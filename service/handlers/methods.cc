@@ -30,7 +30,10 @@ uint64_t Methods::PageBytes(uint64_t asked) const {
 }
 
 void Methods::OnPool(const Call& call, Work work) {
-  server_.pool.Post([call, work = std::move(work)] { AtOnce(*call, work); });
+  server_.pool.Post([call, work = std::move(work)] {
+    if (call->is_cancelled()) return call->Finish(absl::CancelledError());
+    AtOnce(*call, work);
+  });
 }
 
 void Methods::AtOnce(UnaryCall& call, const Work& work) {
@@ -41,6 +44,7 @@ void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(server_.pool,
 
 void Methods::AnswerOn(WorkerPool& pool, const Call& call, Plan plan) {
   pool.Post([call, plan = std::move(plan)] {
+    if (call->is_cancelled()) return call->Finish(absl::CancelledError());
     RunPlanned(*call, call->request().Length(), ToStatus([&] { return plan(*call); }));
   });
 }

@@ -50,12 +50,13 @@ class Methods {
 
   explicit Methods(ServerContext* server) : server_(*server) {}
 
-  // Runs `work` on the worker pool, and finishes the call with the status that it returns.
+  // Runs `work` on the worker pool, and finishes the call with the status that it returns. `work` does not run if the
+  // peer has gone while the call waited for a thread.
   void OnPool(const Call& call, Work work);
   // The same before the return, for work that is short.
   static void AtOnce(UnaryCall& call, const Work& work);
 
-  // The same for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
+  // As OnPool, for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
   // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
   void AnswerOnPool(const Call& call, Plan plan);
   // The same on another pool.

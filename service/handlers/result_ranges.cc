@@ -23,16 +23,15 @@ absl::Status CheckRangeName(absl::string_view name, absl::string_view field) {
 
 }  // namespace
 
-absl::Status AggregationMethods::PutResultRange(const Caller& caller, LargeRequest request,
-                                                grpc::ByteBuffer* response) const {
-  RETURN_IF_ERROR(CheckMessageSize(request.message.Length()));
+absl::Status AggregationMethods::PutResultRange(LargeCall& call) const {
+  RETURN_IF_ERROR(CheckMessageSize(call.message.Length()));
   v1::PutResultRangeRequest put;
-  const absl::Status parsed = Parse(request.message, &put);
-  request.message.Clear();
+  const absl::Status parsed = Parse(call.message, &put);
+  call.message.Clear();
   RETURN_IF_ERROR(parsed);
   RETURN_IF_ERROR(CheckRangeName(put.only(), "only"));
   RETURN_IF_ERROR(CheckRangeName(put.plan(), "plan"));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(caller, put.name()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call.caller, put.name()));
   RangeRecord range{put.only(), put.plan(), put.page().slice().tensor()};
   std::string page;
   if (!range.tensor.empty()) {
@@ -48,8 +47,8 @@ absl::Status AggregationMethods::PutResultRange(const Caller& caller, LargeReque
   const LogLevel level = range.tensor.empty() ? LogLevel::kInfo : LogLevel::kDebug;
   RETURN_IF_ERROR(round->PutRange(created, std::move(range), std::move(page)));
   RETURN_IF_ERROR(round->journal().AwaitDurable());
-  LogCall(level, caller, "PutResultRange", put.name());
-  return Serialize(google::protobuf::Empty(), response);
+  LogCall(level, call.caller, "PutResultRange", put.name());
+  return Serialize(google::protobuf::Empty(), call.response);
 }
 
 void AggregationMethods::GetResultRange(const Call& call) {

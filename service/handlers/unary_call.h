@@ -66,6 +66,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   // The peer has gone: stops the method if it waits. Finishes the call, now or when the method ends.
   // Requires: the method was called and has returned.
   void Cancel();
+  // Whether Cancel was called: work that nobody will read may stop. Finish is still due.
+  bool is_cancelled() const { return is_cancelled_; }
 
   // Whether a response is part of the memory that any call takes.
   static bool IsSmall(uint64_t bytes) { return bytes <= (16 << 10); }

@@ -36,7 +36,7 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 
 }  // namespace
 
-absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chunk, grpc::ByteBuffer* response) const {
+absl::Status AggregationMethods::PutChunk(LargeCall& chunk) const {
   const Clock& clock = server_.clock;
   const absl::Duration begin = clock.Monotonic();
   const uint64_t size = chunk.message.Length();
@@ -47,13 +47,13 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
   RETURN_IF_ERROR(parsed);
   const absl::Duration parsing = clock.Monotonic() - begin;
   const v1::UpdateChunk& head = message.head();
-  LogCall(LogLevel::kDebug, caller, "PutChunk", head.round(), head.client_id());
+  LogCall(LogLevel::kDebug, chunk.caller, "PutChunk", head.round(), head.client_id());
   v1::UploadStatus answer;
   answer.set_client_id(head.client_id());
-  RETURN_IF_ERROR(caller.ResolveClientOf(&answer));
+  RETURN_IF_ERROR(chunk.caller.ResolveClientOf(&answer));
   const std::string& client_id = answer.client_id();
   RETURN_IF_ERROR(CheckIds(client_id, head));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTargetOf(client_id, caller, head.round()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTargetOf(client_id, chunk.caller, head.round()));
   absl::StatusOr<Chunk> decoded = message.Decode();
   const absl::Status fits = CheckMessageSize(size);
   if (!fits.ok()) decoded = fits;
@@ -66,7 +66,7 @@ absl::Status AggregationMethods::PutChunk(const Caller& caller, LargeRequest chu
                    round->PutChunk(client_id, head.submission_id(), *decoded, head.upload_tag()));
   if (progress.committed) RETURN_IF_ERROR(round->journal().AwaitDurable());
   EncodeStatus(head, progress, &answer);
-  return Serialize(answer, response);
+  return Serialize(answer, chunk.response);
 }
 
 void AggregationMethods::CommitSubmission(const Call& call) {

@@ -1,5 +1,6 @@
 #include "service/rounds/submission_batch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/container/flat_hash_set.h"
@@ -12,8 +13,9 @@
 namespace sparseagg::service {
 namespace {
 
-// They bound the time of one batch, which a thread of the pool spends without a pause, and the bytes of its answer.
+// They bound the time of one batch, a few seconds, and the bytes of its answer.
 constexpr size_t kMaxSubmissions = 16384;
+constexpr size_t kMaxUpdates = size_t{1} << 20;  // submissions times tensors of the round
 constexpr uint64_t kMaxKeysWithoutBytes = uint64_t{1} << 24;
 
 template <typename T>
@@ -62,7 +64,14 @@ absl::Status SubmissionBatch::Split(absl::string_view client_ids, absl::string_v
   return absl::OkStatus();
 }
 
-absl::Status SubmissionBatch::CheckLengths(Tuples& tuples) const {
+absl::Status SubmissionBatch::CheckSize(const RoundConfig& config) const {
+  const size_t most = std::max<size_t>(kMaxUpdates / config.tensors.size(), 1);
+  if (client_ids_.size() <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a batch of ", client_ids_.size(), " submissions; at most ", most,
+                                                 " are allowed for ", config.tensors.size(), " tensors"));
+}
+
+absl::Status SubmissionBatch::CheckLengths(Tuples& tuples) {
   const BatchSlice& slice = tuples.rest;
   switch (slice.slice.view.key_type) {
     case SliceView::Keys::kU32:
@@ -88,8 +97,10 @@ absl::Status SubmissionBatch::CheckLengths(Tuples& tuples) const {
   if (total == 0 ? !slice.values.empty() : slice.values.size() % total != 0) {
     return Invalid(slice, absl::StrCat(slice.values.size(), " bytes of values for ", total, " keys"));
   }
-  if (tuples.key_bytes == 0 && slice.values.empty() && total > kMaxKeysWithoutBytes) {
-    return Invalid(slice, absl::StrCat(total, " keys without bytes; at most ", kMaxKeysWithoutBytes, " are allowed"));
+  if (tuples.key_bytes == 0 && slice.values.empty()) keys_without_bytes_ += total;
+  if (keys_without_bytes_ > kMaxKeysWithoutBytes) {
+    return Invalid(slice, absl::StrCat("the batch has ", keys_without_bytes_, " keys without bytes; at most ",
+                                       kMaxKeysWithoutBytes, " are allowed"));
   }
   if (total > 0) tuples.value_bytes = slice.values.size() / total;
   return absl::OkStatus();
@@ -126,11 +137,11 @@ absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, 
   return receipt;
 }
 
-BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
-                         absl::FunctionRef<const Chunk&()> next) {
-  BatchOutcome outcome;
+void SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
+                 absl::FunctionRef<const Chunk&()> next, absl::FunctionRef<bool()> pause, BatchOutcome& outcome) {
   outcome.codes.reserve(client_ids.size());
-  for (const std::string& client_id : client_ids) {
+  while (outcome.codes.size() < client_ids.size()) {
+    const std::string& client_id = client_ids[outcome.codes.size()];
     const Chunk& chunk = next();
     const auto receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
       RETURN_IF_ERROR(round.config().homes.CheckHome(client_id));
@@ -145,8 +156,8 @@ BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids,
                                  std::string(Shorten(receipt.status().message(), BatchOutcome::kMaxReasonBytes))});
     }
     outcome.codes.push_back(static_cast<char>(receipt.status().code()));
+    if (pause()) return;
   }
-  return outcome;
 }
 
 }  // namespace sparseagg::service

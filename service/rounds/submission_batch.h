@@ -34,6 +34,9 @@ class SubmissionBatch {
                      absl::Span<const BatchSlice> slices);
 
   const std::vector<absl::string_view>& client_ids() const { return client_ids_; }
+  // Errors: INVALID_ARGUMENT: more submissions than one batch may have for so many tensors. Each submission costs time
+  // and memory for each tensor of the round, also for those that it does not name.
+  absl::Status CheckSize(const RoundConfig& config) const;
 
   // Returns: the only chunk of the next submission, until the next call.
   Chunk& Next();
@@ -46,11 +49,12 @@ class SubmissionBatch {
     uint64_t value_bytes = 0;  // of the values of one key
   };
 
-  absl::Status CheckLengths(Tuples& tuples) const;
+  absl::Status CheckLengths(Tuples& tuples);
 
   std::vector<absl::string_view> client_ids_;
   const char* weights_ = nullptr;  // null: none
   std::vector<Tuples> tuples_;
+  uint64_t keys_without_bytes_ = 0;  // of all slices
   Chunk chunk_;
 };
 
@@ -77,9 +81,10 @@ struct BatchOutcome {
   std::vector<Refused> refused;  // the first kMaxRefused
 };
 
-// Submits for each client the chunk that `next` then returns. Ids are checked by the caller.
-BatchOutcome SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
-                         absl::FunctionRef<const Chunk&()> next);
+// Submits for each client, from the first without a code in `outcome` on, the chunk that `next` then returns. Ids are
+// checked by the caller. Returns after the last submission, or after one after which `pause` returns true.
+void SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
+                 absl::FunctionRef<const Chunk&()> next, absl::FunctionRef<bool()> pause, BatchOutcome& outcome);
 
 }  // namespace sparseagg::service
 

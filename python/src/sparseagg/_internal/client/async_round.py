@@ -249,7 +249,7 @@ class Round(SealedRound, CertifiedRound):
                     own_ids = [client_ids[client] for client in clients]
                     own_columns = await convert(columns_of, columns, clients)
                     own_weights = None if weights is None else [weights[client] for client in clients]
-                for batch in batches(own_ids, own_columns, own_weights, server.chunk_bytes):
+                for batch in batches(own_ids, own_columns, own_weights, server.chunk_bytes, len(self.spec.tensors)):
                     answers.append((batch, await home.submit_batch(batch, self.name, submission_id, deadline)))
         return batch_receipt(answers)
 

@@ -227,7 +227,7 @@ class Stream:
         with raise_if_late(deadline, f"the submissions to {self.name} have not ended"):
             server = await self._connection.server_wire(deadline)
             columns = await self._connection.transport.convert(submission_columns, self.spec, len(client_ids), updates)
-            for batch in batches(client_ids, columns, weights, server.chunk_bytes):
+            for batch in batches(client_ids, columns, weights, server.chunk_bytes, len(self.spec.tensors)):
                 answer = await self._connection.submit_batch(batch, self.name, submission_id, deadline, base)
                 answers.append((batch, answer))
         return batch_receipt(answers)

@@ -18,6 +18,7 @@ from sparseagg.errors import InvalidArgumentError
 __all__ = ["Batch", "BatchColumn", "batches", "columns_of", "submission_columns"]
 
 _MOST_SUBMISSIONS = 16384  # of one message
+_MOST_UPDATES = 1 << 20  # of one message: submissions times tensors of the round
 _HEAD_BYTES = 16  # of a submission, besides its id, and the number of keys of each tensor
 
 
@@ -101,8 +102,9 @@ def batches(
     columns: Sequence[BatchColumn],
     weights: Sequence[SupportsFloat] | Array | None,
     most_bytes: int,
+    num_tensors: int,
 ) -> Iterator[Batch]:
-    """Yields batches of about ``most_bytes`` at most, and of one submission at least.
+    """Yields batches of about ``most_bytes`` at most, and of one submission at least. ``num_tensors``: of the round.
 
     Raises:
         InvalidArgumentError: ids or weights are not as many as the clients, or not of their types.
@@ -119,10 +121,11 @@ def batches(
         row_bytes = sum(array.nbytes for array in arrays) // max(1, column.data.num_keys)
         sizes += np.diff(column.offsets) * row_bytes
     ends = np.cumsum(sizes)
+    most = min(_MOST_SUBMISSIONS, max(1, _MOST_UPDATES // num_tensors))
     first = 0
     while first < len(ids):
         limit = most_bytes + (ends[first - 1] if first else 0)
-        stop = min(max(first + 1, int(np.searchsorted(ends, limit, "right"))), first + _MOST_SUBMISSIONS)
+        stop = min(max(first + 1, int(np.searchsorted(ends, limit, "right"))), first + most)
         tensors = [_piece(column, first, stop) for column in columns]
         num_keys = [np.diff(column.offsets[first : stop + 1]).astype("<u4").tobytes() for column in columns]
         yield Batch(
