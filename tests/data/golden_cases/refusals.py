@@ -82,6 +82,13 @@ def refusals() -> list[Case]:
     good_dense = Client("good", {"v": [1.0, 2.0, 3.0]})
     return [
         bad("key_beyond_num_rows", "The first key that is too large is named.", "key 10", spoilt(key_at_num_rows)),
+        bad(
+            "weight_without_effect",
+            "Where no tensor is weighted, a weight other than 1 is an error of the caller.",
+            "weight 3 has no effect",
+            v("bad", [3], [1.0], 3.0),
+            one(op="mean"),
+        ),
         bad("unknown_tensor", "The message lists the known ones.", "'w'", spoilt(rename)),
         bad("wrong_dtype", "Values are not converted.", "'v'", spoilt(retype)),
         bad("values_do_not_fit_keys", "keys·row_width ≠ values.", "'v'", spoilt(drop_value)),

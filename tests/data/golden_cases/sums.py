@@ -51,12 +51,6 @@ def ops() -> list[Case]:
             weighted,
         ),
         Case(
-            "uniform_ignores_a_weight",
-            "Under uniform, a weight that is sent counts as 1.",
-            one(op="mean", return_weights=True),
-            weighted,
-        ),
-        Case(
             "top_k_of_the_means",
             "The two rows of largest norm: of equal ones, that of the lower key.",
             one(row_width=2, op="mean", result_top_k=2, return_counts=True),

@@ -21,12 +21,13 @@ using Weights = std::vector<Round::ClientWeight>;
 
 class RoundWeightsTest : public SubmissionsFixture {
  protected:
-  // A sealed round by weight, with submissions {7: value} of weight `weight`.
+  // A sealed round with submissions {7: value}, of this weight where the op is a mean.
   std::shared_ptr<Round> Sealed(const std::vector<std::pair<std::string, double>>& sent,
                                 const v1::RoundSpec& spec = MeanSpec(), const std::string& id = "r") {
     auto round = Open(spec, id);
     for (const auto& [client, value] : sent) {
-      EXPECT_THAT(SubmitWeighted(*round, client, static_cast<float>(value), value), IsOk());
+      const double weight = spec.aggregation().op() == v1::OP_MEAN ? value : 1;
+      EXPECT_THAT(SubmitWeighted(*round, client, static_cast<float>(value), weight), IsOk());
     }
     EXPECT_THAT(round->Seal(), IsOk());
     return round;
