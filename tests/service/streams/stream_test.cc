@@ -54,7 +54,7 @@ TEST_F(StreamTest, Create_ThatFails_LeavesNothing) {
   EXPECT_FALSE(registry().Find(kDefaultTenant, "s").value()->config().IsIntake());
   // A round of the name of its version 1 is not the stream's.
   Open(SumSpec(), "t.v1");
-  EXPECT_THAT(TryOpenStream(Spec(2), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v1' exists already")));
+  EXPECT_THAT(TryOpenStream(Spec(2), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v1' has a name")));
   EXPECT_THAT(registry().Find(kDefaultTenant, "t.v1"), IsOk());
   EXPECT_THAT(registry().Find(kDefaultTenant, "t"), HasCode(Code::kNotFound));
 }
