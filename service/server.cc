@@ -274,9 +274,11 @@ void Server::KeepHistory() {
   server_.timer.Schedule(server_.clock.Monotonic() + History::kInterval, [this] { KeepHistory(); });
 }
 
+absl::Time Server::TimeSeen() const { return started_.wall + (server_.clock.Monotonic() - started_.monotonic); }
+
 void Server::KeepTime() {
   // Without effect if the disk is full: what is to expire after a restart is then kept for longer.
-  store_->PutSeen(server_.clock.WallTime()).IgnoreError();
+  store_->PutSeen(TimeSeen()).IgnoreError();
   server_.timer.Schedule(server_.clock.Monotonic() + kTimeInterval,
                          [this] { server_.pool.Post([this] { KeepTime(); }); });
 }
@@ -420,7 +422,7 @@ Server::~Server() {
   server_.timer.Stop();
   server_.pool.Stop();
   if (store_ == nullptr) return;
-  store_->PutSeen(server_.clock.WallTime()).IgnoreError();
+  store_->PutSeen(TimeSeen()).IgnoreError();
   store_->Stop();
 }
 

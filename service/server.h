@@ -112,7 +112,9 @@ class Server {
   absl::Status ServeGateway(const ServerOptions& options);
   // Adds to the histories of activity and memory from time to time, until the timer stops.
   void KeepHistory();
-  // Writes the time of day to the store, again and again.
+  // Returns: the time of day at the start and what has passed since. The clock may be set meanwhile, also by mistake.
+  absl::Time TimeSeen() const;
+  // Writes TimeSeen to the store, again and again.
   void KeepTime();
   // Reads changed files of credentials from time to time, until the timer stops.
   void KeepCredentialsFresh();
@@ -126,6 +128,7 @@ class Server {
   uint64_t max_http_connections_;        // what memory and open files have room for
   OpenSslCertifier* const certifier_;    // in server_; null: no certificates
   ServerContext server_;
+  const Moment started_ = server_.clock.Now();
   Registry registry_;
   StreamRegistry streams_;
   const std::shared_ptr<TaskRegistry> tasks_;
