@@ -229,10 +229,10 @@ test("a token is not sent in clear", async () => {
   const mocked = async (url, { headers }) => {
     sent.push([new URL(url).origin, headers.authorization]);
     if (/rounds\/r$/.test(url)) return Response.json({ state: "ROUND_STATE_SEALED", spec: { tensors: [{ name: "w" }], cluster: { servers, index: 9 } } });
-    if (url.includes("r.result")) {
-      const list = new TextEncoder().encode(JSON.stringify({ parts: [{ tensor: "w", server: 0, begin: 0, end: null, name: "x" }] }));
-      const head = JSON.stringify({ sections: [0, list.length, 0, 0], page: { slice: { keyEncoding: "KEY_ENCODING_U32", valueEncoding: "" }, summary: { hasValues: true }, nextPageToken: "" } });
-      return new Response(new Blob([Uint32Array.of(head.length), head, list]));
+    if (url.includes("/ranges")) {
+      const ranges = JSON.stringify({ parts: [{ tensor: "w", server: 0, begin: 0, end: null, blocks: [0] }] });
+      const head = JSON.stringify({ sections: [0, 0, 0, 0, 0], page: { slice: { keyEncoding: "KEY_ENCODING_U32" }, summary: {}, ranges } });
+      return new Response(new Blob([Uint32Array.of(head.length), head]));
     }
     if (url.includes("/result")) return Response.json({ code: "FAILED_PRECONDITION" }, { status: 400 });
     return url.startsWith("https://a.example") ? new Response(null, { status: 307 }) : Response.json({ withdrawn: true });

@@ -333,12 +333,12 @@ def test_tensor_data_of_a_matrix():
 
 def test_batches_count_bytes_of_ids_not_characters():
     ids = [f"{'é' * 100}{n}" for n in range(40)]
-    for batch in batches(ids, [], None, 1000):
+    for batch in batches(ids, [], None, 1000, 1):
         assert len(batch.client_ids.encode()) <= 1000
     with pytest.raises(
         sa.InvalidArgumentError, match=r"a client id must be a string that UTF-8 can encode, got 'a\\ud800'"
     ):
-        list(batches(["b", "a\ud800"], [], None, 1000))
+        list(batches(["b", "a\ud800"], [], None, 1000, 1))
 
 
 def test_tensor_data_longdouble_is_rounded_to_float16_once():

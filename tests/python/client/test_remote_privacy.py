@@ -251,6 +251,9 @@ def test_all_that_others_can_read_is_the_same_with_and_without_a_submission(star
             answers.append(_everything_read(server.http_address, tokens[role], first))
         seen.append(answers)
     for with_it, without in zip(*seen):
+        infos = [json.loads(each.pop("GET /v1/info")[1]) for each in (with_it, without)]
+        assert infos[0].pop("instance") != infos[1].pop("instance")  # each start has another one
+        assert infos[0] == infos[1]
         assert with_it == without
         assert with_it["GET /v1/rounds/r"][0] == 200
     assert seen[0][1]["GET /v1/rounds/r/result?tensor=v"][0] == 200

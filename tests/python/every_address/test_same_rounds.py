@@ -183,6 +183,7 @@ def test_server_info_describes_engine_and_encodings(any_client, client):
         "ExportSubmissions",
         "RoundSpec.cluster",
         "ExportPartial",
+        "PutResultRange",
     }
     assert set(mine.features) <= set(theirs.features)
     assert mine.version

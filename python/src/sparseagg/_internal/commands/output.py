@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import json
@@ -31,7 +32,7 @@ def put(*lines: str, to: TextIO | None = None, end: str = "\n", flush: bool = Fa
 
 
 def put_json(value: Any) -> None:
-    """Prints a value as JSON: dataclasses as objects, times in ISO 8601, a spec as ``rounds create`` reads it."""
+    """Prints a value as JSON: dataclasses as objects, ISO 8601, base64, a spec as ``rounds create`` reads it."""
     put(*json.dumps(_jsonable(value), indent=1).split("\n"))
 
 
@@ -43,6 +44,8 @@ def _jsonable(value: Any) -> Any:
         return {field.name: _jsonable(getattr(value, field.name)) for field in fields}
     if isinstance(value, datetime.datetime):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, dict):
         return {name: _jsonable(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
