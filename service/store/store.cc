@@ -51,8 +51,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   const bool lacks_database = check.num_writes == 0 && !files->Rounds().empty();
   const bool lacks_synced = check.num_writes > 0 && directory->format() == kDataFormat;
   if (!synced.has_value() && (lacks_database || lacks_synced)) {
-    return absl::DataLossError(absl::StrCat("the data directory ", directory->path(),
-                                            " has data but no '", lacks_database ? "db" : "SYNCED",
+    return absl::DataLossError(absl::StrCat("the data directory ", directory->path(), " has data but no '",
+                                            lacks_database ? "db" : "SYNCED",
                                             "', expected both: it was not copied whole"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Database> database,

@@ -78,7 +78,8 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
       return round.number == number && round.state.name != StateRecord::Name::kCancelled;
     };
     if (std::any_of(rounds.begin(), rounds.end(), is_it)) continue;
-    Log(LogLevel::kInfo, "chunks_removed", {{"file", absl::StrCat("chunks/", number)}, {"bytes", files_->Delete(number)}});
+    Log(LogLevel::kInfo, "chunks_removed",
+        {{"file", absl::StrCat("chunks/", number)}, {"bytes", files_->Delete(number)}});
   }
   return rounds;
 }
