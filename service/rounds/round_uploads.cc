@@ -221,7 +221,7 @@ absl::StatusOr<UploadProgress> Round::PutChunk(const std::string& client_id, con
       const CommittedSubmission committed = *FindCommittedLocked(name);
       const absl::Span<const ContentHash> hashes = committed.ChunkHashesOf(name.second, tag);
       if (!hashes.empty()) {
-        const absl::Status repeat = CheckRepeat(chunk, hash, hashes);
+        absl::Status repeat = CheckRepeat(chunk, hash, hashes);
         if (repeat.ok()) return committed.progress();
         if (chunk.sequence > 0 || upload != nullptr) return repeat;
       }

@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Regi
     FailPoint("stream_created");
     return absl::OkStatus();
   };
-  const absl::Status listed = registry->Create(std::move(intake), add_version).status();
+  absl::Status listed = registry->Create(std::move(intake), add_version).status();
   if (listed.ok()) return stream;
   if (has_version) registry->Delete(stream->config_.round.tenant, VersionId(stream->config_, 1)).IgnoreError();
   return listed;
