@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
-import struct
-import urllib.error
-import urllib.request
 
 import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from real_server import START_TIMEOUT_S
 from sparseagg.v1 import aggregation_pb2 as pb
 
 NUM_TENSORS = 1000
 MOST = (1 << 20) // NUM_TENSORS  # submissions of a batch
 WIDE = sa.RoundSpec([sa.TensorSpec(f"t{number}", "float32", num_rows=10) for number in range(NUM_TENSORS)])
 UNIFORM = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
-NO_EFFECT = "weight 3 has no effect: no tensor is weighted by_weight"
 
 
 def empty_batch(name: str, num_submissions: int) -> pb.SubmitBatchRequest:
@@ -28,29 +22,21 @@ def empty_batch(name: str, num_submissions: int) -> pb.SubmitBatchRequest:
     return pb.SubmitBatchRequest(round=name, client_ids=ids, submission_id="s")
 
 
-class Stub:
-    """Calls without the checks of ``sa.Client``."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        def method(call, name: str, answer):
-            return call(f"/sparseagg.v1.Aggregation/{name}", lambda sent: sent.SerializeToString(), answer.FromString)
-
-        self.SubmitBatch = method(channel.unary_unary, "SubmitBatch", pb.SubmitBatchResponse)
-        self.PutChunk = method(channel.unary_unary, "PutChunk", pb.UploadStatus)
-        self.SubmitUpdate = method(channel.stream_unary, "SubmitUpdate", pb.CommitSubmissionResponse)
-        self.Aggregate = method(channel.stream_stream, "Aggregate", pb.ResultPage)
-
-
 @contextlib.contextmanager
-def stub_of(server):
+def batches_of(server):
+    """The call SubmitBatch, without the checks of ``sa.Client``."""
     with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        yield Stub(channel)
+        yield channel.unary_unary(
+            "/sparseagg.v1.Aggregation/SubmitBatch",
+            lambda sent: sent.SerializeToString(),
+            pb.SubmitBatchResponse.FromString,
+        )
 
 
 def test_batch_has_at_most_so_many_submissions_times_tensors(client, server):
     opened = client.create_round(WIDE)
-    with stub_of(server) as stub, pytest.raises(grpc.RpcError) as caught:
-        stub.SubmitBatch(empty_batch(opened.name, MOST + 1))
+    with batches_of(server) as submit_batch, pytest.raises(grpc.RpcError) as caught:
+        submit_batch(empty_batch(opened.name, MOST + 1))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert f"a batch of {MOST + 1} submissions; at most {MOST} are allowed for 1000 tensors" in caught.value.details()
     none = {"t0": (np.zeros(MOST + 2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))}
@@ -65,8 +51,8 @@ def test_small_calls_pass_batches_that_have_all_threads(start_server):
         small = client.create_round(UNIFORM)
 
         def submit(opened: sa.Round) -> None:
-            with stub_of(server) as stub:
-                stub.SubmitBatch(empty_batch(opened.name, MOST))
+            with batches_of(server) as submit_batch:
+                submit_batch(empty_batch(opened.name, MOST))
 
         batches = [pool.submit(submit, opened) for opened in wide]
         server.wait_until(lambda: all(opened.refresh().num_submissions > 0 for opened in wide))
@@ -79,9 +65,9 @@ def test_small_calls_pass_batches_that_have_all_threads(start_server):
 
 def test_batch_of_a_caller_who_has_left_ends(start_server):
     server = start_server("--threads", "1")
-    with sa.Client(server.address) as client, stub_of(server) as stub:
+    with sa.Client(server.address) as client, batches_of(server) as submit_batch:
         opened, small = client.create_round(WIDE), client.create_round(UNIFORM)
-        call = stub.SubmitBatch.future(empty_batch(opened.name, MOST))
+        call = submit_batch.future(empty_batch(opened.name, MOST))
         server.wait_until(lambda: opened.refresh().num_submissions > 0)
         call.cancel()
         counted, before = opened.refresh().num_submissions, -1
@@ -90,43 +76,3 @@ def test_batch_of_a_caller_who_has_left_ends(start_server):
                 small.submit(f"{counted}-{number}", {"v": ([1], [1.0])})
             counted, before = opened.refresh().num_submissions, counted
         assert 0 < counted < MOST
-
-
-def chunk(name: str, **fields: object) -> pb.UpdateChunk:
-    keys = [pb.TensorSlice(tensor="v", key_encoding=pb.KEY_ENCODING_U32, keys=struct.pack("<I", 1), values=bytes(4))]
-    return pb.UpdateChunk(round=name, client_id="a", submission_id="s", last=True, weight=3, slices=keys, **fields)
-
-
-def test_weight_without_effect_is_refused_at_every_entrance(start_server):
-    server = start_server("--http-address", "127.0.0.1:0")
-    with sa.Client(server.address) as client, stub_of(server) as stub:
-        opened = client.create_round(UNIFORM)
-        stream = client.stream(UNIFORM, stream_id="stream", buffer=2)
-        to_round, to_stream = chunk(opened.name), chunk(stream.name, base_version=0)
-        one_shot = [pb.AggregateRequest(spec=UNIFORM.to_proto()), pb.AggregateRequest(chunk=to_round)]
-        for call in (
-            lambda: stub.SubmitUpdate(iter([to_round])),
-            lambda: stub.SubmitUpdate(iter([to_stream])),
-            lambda: stub.PutChunk(to_round),
-            lambda: stub.PutChunk(to_stream),
-            lambda: list(stub.Aggregate(iter(one_shot))),
-        ):
-            with pytest.raises(grpc.RpcError) as caught:
-                call()
-            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-            assert NO_EFFECT in caught.value.details()
-        slices = {"v": ([0, 1, 2], [1, 1], [1.0, 1.0])}
-        refused = opened.submit_batch(["a", "b"], slices, [3.0, 1.0]).refused
-        assert {client_id: str(error) for client_id, error in refused.items()} == {"a": f"client 'a': {NO_EFFECT}"}
-        refused = stream.submit_batch(["a", "b"], slices, [3.0, 1.0], base_version=0).refused
-        assert {client_id: str(error) for client_id, error in refused.items()} == {"a": f"client 'a': {NO_EFFECT}"}
-        body = json.dumps({"client_id": "a", "submission_id": "s", "last": True, "weight": 3})
-        request = urllib.request.Request(
-            f"http://{server.http_address}/v1/{opened.name}/chunks",
-            body.encode(),
-            {"Content-Type": "application/json"},
-        )
-        with pytest.raises(urllib.error.HTTPError) as response:
-            urllib.request.urlopen(request, timeout=START_TIMEOUT_S)
-        assert (response.value.code, NO_EFFECT in response.value.read().decode()) == (400, True)
-        assert opened.refresh().num_submissions == 1
