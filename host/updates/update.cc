@@ -1,5 +1,6 @@
 #include "host/updates/update.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
@@ -36,6 +37,14 @@ uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
   if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
   if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
   return std::get<absl::Span<const uint64_t>>(keys)[index];
+}
+
+absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::optional<double> weight) {
+  if (!weight.has_value() || *weight == 1.0 || !std::isfinite(*weight) || *weight < 0.0) return absl::OkStatus();
+  const auto is_weighted = [](const TensorSpec& spec) { return spec.aggregation.weighting == Weighting::kByWeight; };
+  if (std::any_of(tensors.begin(), tensors.end(), is_weighted)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight ", *weight, " has no effect: no tensor is weighted by_weight"));
 }
 
 absl::Status ValidateWeight(const TensorSpec& spec, double weight) {

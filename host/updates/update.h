@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 
 #include "absl/status/statusor.h"
@@ -122,6 +123,10 @@ inline constexpr double kMaxWeight = 0x1p960;
 // Checks a weight against the tensor's weighting: finite and ≥ 0. Under kByWeight also: ≤ kMaxWeight; ≤ weight_bound
 // with kFixedPoint; an integer below 2^53 for integer tensors. Errors: INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
+
+// Errors: INVALID_ARGUMENT: a weight other than 1 where no tensor is weighted kByWeight: its sender believes in an
+// effect. Not for updates that are stored already. What ValidateWeight refuses passes.
+absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::optional<double> weight);
 
 // Returns: the weight that enters sums: 1 under kUniform, and 0.0 for −0.0, so that a sum of one weight has the same
 // bits whether it starts from 0.0 or from the weight. Requires: `weight` has passed ValidateWeight.

@@ -208,22 +208,15 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, const std::sh
 absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
   RETURN_IF_ERROR(CheckId(submission.client_id, "client_id"));
   if (!submission.tensor_weights.empty()) return absl::OkStatus();  // each update's own is checked with it
-  bool is_weighted = false;
   for (const TensorSpec& spec : tensors_) {
-    const bool by_weight = spec.aggregation.weighting == Weighting::kByWeight;
-    is_weighted |= by_weight;
     if (submission.weight.has_value()) {
       RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
-    } else if (by_weight) {
+    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
       return absl::InvalidArgumentError(absl::StrCat(
           Quoted(spec), ": the weight is missing, which by_weight needs: weight=…, or a pair (update, weight)"));
     }
   }
-  if (!is_weighted && submission.weight.value_or(1.0) != 1.0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weight ", *submission.weight, " has no effect: no tensor is weighted by_weight"));
-  }
-  return absl::OkStatus();
+  return CheckWeightHasEffect(tensors_, submission.weight);
 }
 
 absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -32,14 +31,6 @@ uint64_t NextNumber() {
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
   return absl::FailedPreconditionError(
       absl::StrCat("chunk ", sequence, " after chunk ", last, ", which was marked last"));
-}
-
-absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::optional<double> weight) {
-  if (!weight.has_value() || *weight == 1.0 || !std::isfinite(*weight) || *weight < 0.0) return absl::OkStatus();
-  const auto is_weighted = [](const TensorSpec& spec) { return spec.aggregation.weighting == Weighting::kByWeight; };
-  if (std::any_of(tensors.begin(), tensors.end(), is_weighted)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("weight ", *weight, " has no effect: no tensor is weighted by_weight"));
 }
 
 Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)

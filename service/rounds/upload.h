@@ -65,10 +65,6 @@ absl::Status CheckRepeat(const Chunk& chunk, const ContentHash& hash, absl::Span
 // `last`: the number of the chunk that was marked as the last one. For Append, and for Round once the upload has gone.
 absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last);
 
-// Errors: INVALID_ARGUMENT: a weight other than 1 where no tensor is weighted kByWeight: its sender believes in an
-// effect. Not part of Append, which also takes the chunks of an earlier run. A weight that is none, such as −1, passes.
-absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::optional<double> weight);
-
 // The number of tuples of each tensor, in the order of the spec. Many uploads may share one vector.
 using TuplesPerTensor = std::shared_ptr<const std::vector<uint64_t>>;
 
