@@ -1,4 +1,4 @@
-"""Fixtures of tests/python and tests/system: real servers, clients of them, and modules of the benchmarks."""
+"""Fixtures of tests/python and tests/system: real servers and clients of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 import sparseagg as sa
@@ -16,7 +15,7 @@ TESTS = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / name) for name in ("data", "python", "support")]
 
 from flaky_proxy import FlakyProxy  # noqa: E402
-from real_server import BENCH, ServerProcess  # noqa: E402
+from real_server import ServerProcess  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,19 +79,3 @@ def self_signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path,
     command += " -addext subjectAltName=DNS:localhost,IP:127.0.0.1"  # not every machine has an address of localhost
     subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return key, certificate
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch):
-    """Imports a module of the benchmarks, whose names are too plain to leave behind."""
-    for folder in ("gpu", "peers", "service"):
-        monkeypatch.syspath_prepend(str(BENCH / folder))
-    before = set(sys.modules)
-
-    def load(name: str) -> ModuleType:
-        return __import__(name)
-
-    yield load
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(BENCH) in str(sys.modules[name].__file__):
-            del sys.modules[name]

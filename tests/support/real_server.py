@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-BENCH = REPOSITORY / "bench"
 
 START_TIMEOUT_S = 60
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import subprocess
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -107,15 +104,6 @@ def test_reference_example_of_a_spec_is_what_python_says(spec_file: Path) -> Non
     assert read_spec(spec_file).to_proto() == SPEC.to_proto()
 
 
-def test_reference_example_of_a_spec_makes_a_round(
-    server: ServerProcess, client: sa.Client, spec_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["rounds", "create", str(spec_file), "--address", server.address]) == 0
-    made = client.get_round(capsys.readouterr().out.strip())
-    assert made.spec.to_proto() == SPEC.to_proto()
-    made.delete()
-
-
 def test_reference_example_of_a_spec_merges_files(spec_file: Path) -> None:
     for name, value in (("a.npz", 1.0), ("b.npz", 4.0)):
         rows = np.full((1, 16), value, np.float32)
@@ -197,47 +185,6 @@ def test_integrations_dense_is_what_fed_avg_computes(integrations: dict) -> None
         np.testing.assert_allclose(array, expected, rtol=1e-6)
 
 
-def test_integrations_fed_avg_refuses_a_client_twice_and_what_has_no_mean(integrations: dict) -> None:
-    with pytest.raises(sa.errors.AlreadyExistsError, match="'a'"):
-        integrations["fed_avg"](["w"], [("a", [np.ones(2)], 1), ("b", [np.ones(2)], 1), ("a", [np.zeros(2)], 1)])
-    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'mask': unknown dtype .*bool"):
-        integrations["fed_avg"](["w", "mask"], [("a", [np.ones(2), np.ones(2, bool)], 1)])
-    with pytest.raises(ValueError, match="no results to average"):
-        integrations["fed_avg"](["w"], [])
-
-
-def test_integrations_fed_avg_refuses_arrays_without_a_name(integrations: dict) -> None:
-    two, three = [np.ones(2)] * 2, [np.ones(2)] * 3
-    for results, text in (
-        ([("a", three, 1)], "2 names for 3 arrays"),
-        ([("a", two, 1), ("b", three, 1)], "client b: 3"),
-        ([], "no results"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            integrations["fed_avg"](["v", "w"], results)
-
-
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        (np.ones((3, 2)), r"client b: w is float64 of shape \(3, 2\), not float64 of shape \(2, 3\)"),
-        (np.ones(6), r"client b: w is float64 of shape \(6,\), not"),
-        (np.ones((2, 3), np.float32), "client b: w is float32 of shape .*, not float64"),
-        (np.ones((2, 3), np.int64), "client b: w is int64 of shape"),
-    ],
-)
-def test_integrations_fed_avg_refuses_arrays_of_another_model(integrations: dict, other: np.ndarray, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        integrations["fed_avg"](["w"], [("a", [np.ones((2, 3))], 1), ("b", [other], 1)])
-
-
-def test_integrations_dense_rounds_of_a_server_take_wide_arrays(integrations: dict, client: sa.Client) -> None:
-    array = np.ones((1, 197, 768), np.float32)
-    opened = client.create_round(integrations["dense_spec"](["embedding"], [array]))
-    opened.submit("a", {"embedding": array}, weight=3)
-    assert np.array_equal(opened.finish()["embedding"].values.reshape(array.shape), array)
-
-
 def test_integrations_clients_upload_by_handle(integrations: dict, client: sa.Client) -> None:
     opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], weighting="by_weight"))
     upload = integrations["upload"]
@@ -283,56 +230,6 @@ def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa
     assert integrations["apply"](before, opened.finish()["emb"]).tolist() == expected.tolist()
 
 
-def test_integrations_rows_are_added_to_an_embedding(integrations: dict) -> None:
-    torch = pytest.importorskip("torch")
-    embedding = torch.nn.Embedding(6, 2)
-    before = embedding.weight.detach().clone()
-    spec = sa.RoundSpec([sa.TensorSpec("emb", "float32", num_rows=6, row_width=2)])
-    merged = sa.aggregate([([4, 1], [[1.0, 2.0], [3.0, 4.0]])], spec)["emb"]
-    integrations["add_to_embedding"](embedding, merged, alpha=-0.5)
-    before[4] -= torch.tensor([0.5, 1.0])
-    before[1] -= torch.tensor([1.5, 2.0])
-    assert torch.equal(embedding.weight.detach(), before)
-
-
-class Tensor:
-    """Stands in for torch's: of numpy's types."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        assert array.dtype.isbuiltin
-        self.array = array
-
-    def to(self, _: object) -> Tensor:
-        return self
-
-    def index_add_(self, _: int, keys: Tensor, rows: Tensor, alpha: float) -> None:
-        np.add.at(self.array, keys.array, alpha * rows.array)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("keys", [[], [4, 1]])
-def test_integrations_rows_of_any_number_and_dtype_are_added(
-    integrations: dict, monkeypatch: pytest.MonkeyPatch, keys: list, dtype: str
-) -> None:
-    torch = types.SimpleNamespace(from_numpy=Tensor, no_grad=contextlib.nullcontext)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    weight = Tensor(np.zeros((6, 2)))
-    merged = sa.aggregate(
-        [(keys, np.ones((len(keys), 2)))], sa.RoundSpec([sa.TensorSpec("emb", dtype, num_rows=6, row_width=2)])
-    )["emb"]
-    integrations["add_to_embedding"](types.SimpleNamespace(weight=weight), merged, alpha=-0.5)
-    assert [key for key in range(6) if weight.array[key].tolist() == [-0.5, -0.5]] == sorted(keys)
-
-
-def test_integrations_fed_avg_keeps_dtypes_and_names_the_client(integrations: dict) -> None:
-    model = [np.array([2**31 - 1, 4], np.int32), np.ones(3, np.float16), np.empty(0, np.int32)]
-    merged = integrations["fed_avg"](["steps", "w", "none"], [("a", model, 1), ("b", model, 3)])
-    assert [(array.dtype, array.tolist()) for array in merged] == [(array.dtype, array.tolist()) for array in model]
-    bad = [model[0], np.array([1, np.nan, 1], np.float16), model[2]]
-    with pytest.raises(sa.InvalidArgumentError, match=r"^client '7': tensor 'w', key 1, position 1: value nan is not"):
-        integrations["fed_avg"](["steps", "w", "none"], [(1, model, 1), (7, bad, 3)])
-
-
 def test_tensors_examples_run() -> None:
     text = (DOCS / "tensors.md").read_text(encoding="utf-8")
     found: dict = {}
@@ -347,3 +244,31 @@ def test_tensors_examples_run() -> None:
     assert not found["weights"]["embedding"][8].any()
     assert found["weights"]["scale"] == np.float32(0.95)
     assert (found["result"].dense().shape, len(found["result"])) == ((100, 20), 20)
+
+
+COMPATIBILITY = (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")
+
+
+def test_compatibility_page_has_the_bounds_of_the_package():
+    project = (REPOSITORY / "python" / "pyproject.toml").read_text(encoding="utf-8")
+    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)"', re.search(r"^dependencies = (.*)$", project, re.MULTILINE)[1]))
+    assert set(bounds) == {"numpy", "grpcio", "protobuf", "rich", "shtab"}
+    for name, bound in bounds.items():
+        assert re.search(
+            rf"^\| {name}\b[^|]*\| {re.escape(bound)} or later\b", COMPATIBILITY, re.MULTILINE | re.IGNORECASE
+        ), name
+    oldest = re.search(r'^requires-python = ">=(.*)"$', project, re.MULTILINE)[1]
+    assert f"| Python | {oldest} to " in COMPATIBILITY
+
+
+def test_compatibility_page_names_tests_that_there_are():
+    named = re.findall(r"`((?:tests|scripts|python|deploy)/[\w./-]+)`", COMPATIBILITY)
+    assert len(named) > 5
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+def test_streams_example_runs(capsys):
+    text = (REPOSITORY / "docs/streams.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    exec(compile(example, "docs/streams.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["1 3 full [7 9]", "2 1 call [7 9]"]

@@ -232,31 +232,6 @@ def test_errors_have_a_cause_and_a_cure_each() -> None:
     assert len(shown_errors()) > 450
 
 
-def test_errors_of_no_group_are_found() -> None:
-    with pytest.raises(ValueError, match=r"(?s)no group.*ALREADY_EXISTS service/rounds/registry"):
-        error_reference.with_texts(PAGE.replace("ALREADY_EXISTS *", "ALREADY_EXISTS nowhere/*"))
-    with pytest.raises(ValueError, match=r"select no error.*nowhere"):
-        error_reference.with_texts(f"<!-- errors: * nowhere/* -->\n{PAGE}")
-
-
-@pytest.mark.parametrize(
-    ("source", "texts"),
-    [
-        ('return absl::NotFoundError("no such thing");', [("NOT_FOUND", "no such thing")]),
-        (
-            'absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": key ", key, " is "\n"not below ", n(1, "a")))',
-            [("INVALID_ARGUMENT", "tensor '…': key … is not below …")],
-        ),
-        ('absl::InternalError(absl::StrFormat("%s: %.9g is odd", name, x))', [("INTERNAL", "…: … is odd")]),
-        ('Invalid("buffer", absl::StrCat("is ", b, ", too large"))', [("INVALID_ARGUMENT", "buffer: is …, too large")]),
-        ("absl::UnavailableError(text)", []),
-        ('// absl::NotFoundError("in a comment")', []),
-    ],
-)
-def test_error_texts_are_read(source: str, texts: list[tuple[str, str]]) -> None:
-    assert error_reference.texts_of(source) == texts
-
-
 def test_errors_of_a_server_are_on_the_page(server: ServerProcess, client: sa.Client) -> None:
     """What a server says when it is used wrongly has a line of the page that fits as a whole, or but for its end."""
     opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=10)], min_submissions=1))

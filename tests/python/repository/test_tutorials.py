@@ -59,14 +59,6 @@ def test_tutorial_does_what_it_says(tmp_path: Path, page: str, flags: str | None
     [
         ("```sh\necho a\n```\n```text\nb\n```\n", "+a"),
         ("```sh\nfalse\n```\n", "status 1 of: false"),
-        ('```python title="x.py"\nprint(3)\n```\n```sh\npython x.py\n```\n```text\n4\n```\n', "-4"),
-        (
-            '```python title="x.py"\nprint(3)\n```\n```diff title="x.py"\n-print(4)\n+print(5)\n```\n',
-            "has 0 times",
-        ),
-        ('```sh title="second terminal"\necho no\n```\n', "does not listen"),
-        ('```sh title="second terminal, after Ctrl-C"\nfalse\necho listening\n```\n', "status 1 of: false"),
-        ("```sh\nfalse \\\n  x\n```\n", "status 1 of: false   x"),
     ],
 )
 def test_page_that_says_something_else_is_found(tmp_path: Path, page: str, text: str) -> None:
@@ -75,48 +67,3 @@ def test_page_that_says_something_else_is_found(tmp_path: Path, page: str, text:
     done = _run(path)
     assert done.returncode == 1
     assert text in done.stderr
-
-
-def test_page_that_stops_its_server_exports_and_leaves_out(tmp_path: Path) -> None:
-    """The first server has gone when the commands after Ctrl-C run; what is for elsewhere does not run."""
-    page = """
-```python title="server.py"
-import pathlib, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("gone").touch(), sys.exit()))
-print("listening", flush=True)
-signal.pause()
-```
-```sh title="second terminal"
-python server.py
-```
-```sh title="second terminal, after Ctrl-C"
-mv gone seen
-sh -c 'echo listening; exec sleep 60'
-```
-```sh title="not here: elsewhere"
-false
-```
-```toml title="file.toml"
-a = 1
-```
-```sh
-export NAME="a b"
-cat \\
-  file.toml
-test -e seen && echo "$NAME"
-```
-```text
-a = 1
-a b
-```
-"""
-    path = tmp_path / "page.md"
-    path.write_text(page, encoding="utf-8")
-    done = _run(path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_page_with_what_differs_each_time_fits(tmp_path: Path) -> None:
-    path = tmp_path / "page.md"
-    path.write_text("```sh\necho it took 17 ms\n```\n```text\nit took … ms\n```\n", encoding="utf-8")
-    assert _run(path).returncode == 0

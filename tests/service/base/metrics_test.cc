@@ -1,4 +1,4 @@
-// What is counted, and where it is served. tests/python/repository/test_metrics.py reads it as Prometheus does.
+// What is counted, and where it is served. tests/system/test_metrics.py reads it as Prometheus does.
 #include "service/base/metrics.h"
 
 #include "tests/service/support/server_fixture.h"
