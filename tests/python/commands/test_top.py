@@ -7,14 +7,12 @@ import re
 import subprocess
 import sys
 import threading
-import types
 
 import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.commands import top
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.commands.top_window import Window
 from sparseagg.cluster import Cluster
 from terminal import TIMEOUT_S, Terminal
 
@@ -122,14 +120,6 @@ def test_top_waits_for_a_server_that_has_not_started(start_top, start_server):
     terminal.wait_for("rounds   none")
 
 
-def test_top_shows_the_memory_in_use_of_the_metrics(start_top, start_server):
-    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", "1GiB")
-    terminal = start_top("--address", server.address, "--metrics", f"http://{server.metrics_address}/metrics")
-    terminal.wait_for(
-        r"memory   process [1-9][\d.]* MiB of 1.0 GiB; rounds [\d.]+ MiB of 768 MiB; in flight [\d.]+ MiB of 128 MiB"
-    )
-
-
 def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
     """The key q does not wait for the timeout of a call."""
     closed = threading.Event()
@@ -137,7 +127,7 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
     class Silent:
         address = "silent"
 
-        def server_info(self):
+        def look(self):
             assert closed.wait(TIMEOUT_S)
             raise sa.errors.CancelledError("closed")
 
@@ -148,17 +138,15 @@ def test_top_ends_a_look_that_gets_no_answer(monkeypatch):
     def keys():
         yield lambda: ["q"]
 
-    view = types.SimpleNamespace(
-        console=lambda: None, live=lambda *_: contextlib.nullcontext(), message=lambda *_, **__: None
-    )
-    monkeypatch.setattr(top, "keys", keys)
-    silent = Silent()
-    top._watch(silent, silent.server_info, 60.0, Window(), view)
+    top_view = pytest.importorskip("sparseagg._internal.commands.top_view")
+    monkeypatch.setattr(top_view, "_keys", keys)
+    monkeypatch.setattr(top_view, "_is_screen", lambda: True)
+    top_view.watch(Silent(), 60.0, top_view.Window())
     assert closed.is_set()
 
 
 def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
-    server = start_server("--metrics-address", "127.0.0.1:0")
+    server = start_server()
     name = "a-name-" * 18  # is not cut, where nobody sees a width
     with sa.Client(server.address) as client:
         opened = client.create_round(SPEC, round_id=name)
@@ -170,20 +158,6 @@ def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
     assert "rounds   1 open, 1 cancelled; 0 open uploads\n" in out
     assert re.search(r"^memory   process [1-9][\d.]* MiB, limit \S+ [MG]iB$", out, re.MULTILINE)
     assert "\x1b" not in out
-    _, out, _ = in_process(
-        "--once", "--address", server.address, "--metrics", f"http://{server.metrics_address}/metrics"
-    )
-    assert re.search(r"^memory   process [1-9]", out, re.MULTILINE)
-
-
-@pytest.mark.parametrize("path", ["/healthz", "/nothing"])
-def test_top_goes_on_without_metrics_that_cannot_be_read(in_process, start_server, path):
-    server = start_server("--metrics-address", "127.0.0.1:0")
-    url = f"http://{server.metrics_address}{path}"
-    status, out, _ = in_process("--once", "--address", server.address, "--metrics", url)
-    assert status == 0
-    assert f"memory   {url}: " in out
-    assert "rounds   none" in out
 
 
 def test_top_once_without_a_server_fails(in_process):
@@ -206,13 +180,10 @@ def test_commands_other_than_top_import_no_rich():
         (["--interval", "0.09"], "--interval must be a time of 0.1 s or more, got 0.09"),
         (["--interval", "inf"], "got inf"),
         (["--interval", "nan"], "got nan"),
-        (["--metrics", "file:///etc/passwd"], "'file:///etc/passwd'"),
-        (["--metrics", "127.0.0.1:8002"], "'127.0.0.1:8002'"),
-        (["--metrics", "http:///metrics"], "'http:///metrics'"),
     ],
 )
 def test_top_refuses_wrong_flags(in_process, monkeypatch, flags, text):
-    monkeypatch.setattr(top, "_print_each", lambda *_: pytest.fail("it runs"))  # without end
+    monkeypatch.setattr(top, "Servers", lambda *_: pytest.fail("it runs"))  # without end
     status, _, errors = in_process(*flags, "--address", "127.0.0.1:1")
     assert status == 1
     assert text in errors

@@ -1,29 +1,30 @@
-"""``sparseagg top``: the rounds of a running server, live in a terminal."""
+"""``sparseagg top``: the rounds of a running server or cluster, live in a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
 import contextlib
-import functools
+import dataclasses
 import math
-import shutil
-import sys
 import time
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Sequence
+from typing import Any
 
+from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.channel import addresses_of
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands import credentials_flags
-from sparseagg._internal.commands.top_cluster import TopCluster
-from sparseagg._internal.commands.top_keys import keys
-from sparseagg._internal.commands.top_look import Look, check_metrics_url, look_at
-from sparseagg._internal.commands.top_window import Window
-from sparseagg.errors import InvalidArgumentError, SparseaggError
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.server_info import ServerInfo
+from sparseagg._internal.results.streams import StreamInfo
+from sparseagg.cluster.published import Listed, read_list
+from sparseagg.cluster.round_info import cluster_info
+from sparseagg.cluster.server_spec import cluster_spec
+from sparseagg.errors import InvalidArgumentError, UnimplementedError
 
-__all__ = ["DESCRIPTION", "add_arguments", "main"]
+__all__ = ["DESCRIPTION", "Look", "Servers", "add_arguments", "main"]
 
 DESCRIPTION = (
     "Shows the rounds of a running server, live: state, submissions, rates and memory. The key q ends it, / filters, "
@@ -38,24 +39,10 @@ _MIN_INTERVAL_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's flags."""
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="time between two refreshes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="URL",
-        help="the server's metrics, such as http://127.0.0.1:8002/metrics: adds the memory in use to the view",
-    )
-    parser.add_argument(
-        "--filter",
-        default="",
-        metavar="TEXT",
-        help="show only rounds and streams whose id or state has each word of TEXT",
-    )
+    text = "time between two refreshes (default: %(default)s)"
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
+    text = "show only rounds and streams whose id or state has each word of TEXT"
+    parser.add_argument("--filter", default="", metavar="TEXT", help=text)
     parser.add_argument("--once", action="store_true", help="print one view, without rates, and end")
 
 
@@ -63,144 +50,115 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs the command, and returns the exit status.
 
     Raises:
-        InvalidArgumentError: a flag has a wrong value, or standard output is no terminal.
-        SparseaggError: with ``--once``, the server does not answer.
+        InvalidArgumentError: a flag has a wrong value.
+        SparseaggError: with ``--once``, a server does not answer.
     """
     if not (math.isfinite(arguments.interval) and arguments.interval >= _MIN_INTERVAL_S):
         raise InvalidArgumentError(
             f"--interval must be a time of {_MIN_INTERVAL_S} s or more, got {arguments.interval:g}"
         )
-    if arguments.metrics is not None:
-        check_metrics_url(arguments.metrics)
-    from sparseagg._internal.commands import top_view as view  # rich takes a tenth of a second
+    from sparseagg._internal.commands import top_view  # rich takes a tenth of a second
 
     options = credentials_flags.client_options(arguments)
     options.update(timeout=_CALL_TIMEOUT_S, retry=RetryPolicy(attempts=1))
-    servers = addresses_of(arguments.address)
-    if len(servers) > 1 and arguments.metrics is not None:
-        raise InvalidArgumentError("--metrics is of one server, and the address has several")
-    window = Window(arguments.filter)
-    with Client(arguments.address, **options) if len(servers) == 1 else TopCluster(servers, **options) as client:
-        look = client.look if isinstance(client, TopCluster) else functools.partial(look_at, client, arguments.metrics)
+    window = top_view.Window(arguments.filter)
+    with contextlib.closing(Servers(addresses_of(arguments.address), **options)) as servers:
         if arguments.once:
-            on = view.console()
-            on.print(view.view(on, client.address, look(), None, window, height=None))
+            top_view.print_once(servers, window)
             return 0
         with contextlib.suppress(KeyboardInterrupt):
-            if view.is_screen():
-                _watch(client, look, arguments.interval, window, view)
-            else:
-                _print_each(client, look, arguments.interval, window, view)
+            top_view.watch(servers, arguments.interval, window)
     return 0
 
 
-class _Looks:
-    """The last two looks at a server, and what went wrong since. Not thread-safe."""
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """A server or a cluster at one moment.
 
-    def __init__(self, look_now: Callable[[], Look], interval_s: float) -> None:
-        self._look_now = look_now
-        self._interval_s = interval_s
-        self.now: Look | None = None
-        self.before: Look | None = None
-        self.trouble = ""
-
-    def take(self, look: Callable[[], Look] | None = None) -> None:
-        """Takes the next look; ``look`` returns it, or raises ``SparseaggError``."""
-        try:
-            self.before, self.now = self.now, (look or self._look_now)()
-            self.trouble = ""
-        except SparseaggError as error:
-            self.before = None
-            age = "no answer" if self.now is None else f"no answer for {time.monotonic() - self.now.at:.0f} s"
-            self.trouble = f"{age}, asks again every {self._interval_s:g} s; {type(error).__name__}: {error}"
-
-
-def _print_each(
-    client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, window: Window, view: ModuleType
-) -> None:
-    """Looks and prints a plain table, again and again.
-
-    A terminal gets as many rounds as it has lines for, a pipe or a file all rounds.
+    Attributes:
+        at: seconds of the monotonic clock.
+        servers: those of a cluster in the order of their rounds.
+        streams: empty for a cluster, and for a server that is older than streams.
+        notes: by the name of a round, a line about it below the rounds.
     """
-    on = view.console()
-    looks = _Looks(look_now, interval_s)
-    while True:
-        due = time.monotonic() + interval_s
-        looks.take()
-        if looks.now is None:
-            on.print(view.message(client.address, looks.trouble, has_keys=False))
-        else:
-            height = shutil.get_terminal_size().lines - 1 if sys.stdout.isatty() else None
-            on.print(
-                view.view(
-                    on,
-                    client.address,
-                    looks.now,
-                    looks.before,
-                    window,
-                    height=height,
-                    has_keys=False,
-                    trouble=looks.trouble,
-                )
-            )
-        on.print()
-        sys.stdout.flush()
-        time.sleep(max(0.0, due - time.monotonic()))
+
+    at: float
+    servers: tuple[ServerInfo, ...]
+    rounds: tuple[RoundInfo, ...]
+    streams: tuple[StreamInfo, ...]
+    notes: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _watch(
-    client: Client | TopCluster, look_now: Callable[[], Look], interval_s: float, window: Window, view: ModuleType
-) -> None:
-    """Looks and draws until the key q, and restores the terminal in any case.
+class Servers:
+    """The clients of one server, or of all servers of a cluster. ``close`` ends a look that is under way.
 
-    Looks run in another thread, so that a server that does not answer delays no key.
+    Args:
+        addresses: of the servers, in the order of their rounds.
+        options: of ``Client``.
     """
-    on = view.console()
-    looks = _Looks(look_now, interval_s)
-    first = view.message(client.address, "connecting", has_keys=True)
-    with view.live(on, first) as screen, keys() as next_keys, concurrent.futures.ThreadPoolExecutor(1) as pool:
 
-        def draw() -> None:
-            if looks.now is not None:
-                shown = view.view(
-                    on,
-                    client.address,
-                    looks.now,
-                    looks.before,
-                    window,
-                    height=on.size.height,
-                    has_keys=True,
-                    trouble=looks.trouble,
-                )
-            elif looks.trouble:
-                shown = view.message(client.address, looks.trouble, has_keys=True)
+    def __init__(self, addresses: Sequence[str], **options: Any) -> None:
+        self._clients = [Client(address, **options) for address in addresses]
+        self.address = ",".join(client.address for client in self._clients)
+        self._lists: dict[tuple[str, Any], Listed] = {}  # of done rounds, whose lists do not change
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for client in self._clients:
+            client.close()
+
+    def look(self) -> Look:
+        """Asks all servers; a round of a cluster occurs once.
+
+        Raises:
+            SparseaggError: a server does not answer.
+        """
+        with concurrent.futures.ThreadPoolExecutor(len(self._clients)) as pool:
+            looks = list(pool.map(_look_at, self._clients))
+        return looks[0] if len(looks) == 1 else self._joined(looks)
+
+    def _joined(self, looks: list[Look]) -> Look:
+        rounds: list[RoundInfo] = []
+        parts: dict[str, dict[int, RoundInfo]] = {}  # by name and server
+        for info in (info for look in looks for info in look.rounds):
+            if info.spec.cluster is None:
+                rounds.append(info)
             else:
-                shown = first
-            screen.update(shown, refresh=True)
-
-        def ends_before(done: Callable[[], bool]) -> bool:
-            """Obeys keys until ``done``; returns whether one ended the command."""
-            while not done():
-                pressed = next_keys()
-                if any([window.press(key) for key in pressed]):
-                    return True
-                if pressed:
-                    draw()
-            return False
-
-        try:
-            while True:
-                due = time.monotonic() + interval_s
-                look = pool.submit(look_now)
-                if ends_before(look.done):
-                    return
-                looks.take(look.result)
-                draw()
-                if ends_before(functools.partial(_is_past, due)):
-                    return
-        finally:
-            client.close()  # ends the look that is under way, for which the executor waits
+                parts.setdefault(info.name, {})[info.spec.cluster.index] = info
+        notes = {}
+        for name, by_index in parts.items():
+            own = [by_index[index] for index in sorted(by_index)]
+            key = (name, own[0].create_time)
+            if key not in self._lists and own[0].state == "done":
+                found = read_list(self._clients[0].get_round(name))
+                if found is not None:
+                    self._lists[key] = found
+            rounds.append(cluster_info(cluster_spec(own[0].spec), {}, own, self._lists.get(key)))
+            notes[name] = _note(by_index, self._lists.get(key))
+        return dataclasses.replace(
+            looks[0], rounds=tuple(rounds), notes=notes, servers=tuple(look.servers[0] for look in looks)
+        )
 
 
-def _is_past(due: float) -> bool:
-    return time.monotonic() >= due
+def _look_at(client: Client) -> Look:
+    server = client.server_info()
+    rounds = tuple(found.info for found in client.list_rounds())
+    streams: tuple[StreamInfo, ...] = ()
+    with contextlib.suppress(UnimplementedError):
+        streams = tuple(found.info for found in client.list_streams())
+    return Look(time.monotonic(), (server,), rounds, streams)
+
+
+def _note(by_index: dict[int, RoundInfo], found: Listed | None) -> str:
+    """Returns a line: bytes on each server, seconds of each step, and the slowest range."""
+    sizes = ", ".join(f"{index}: {decimal(info.num_bytes, 'B')}" for index, info in sorted(by_index.items()))
+    text = f"{next(iter(by_index.values())).name.partition('/')[2]}  on server {sizes}"
+    if found is None:
+        return text
+    parts, about = found
+    text += "; " + ", ".join(f"{step} {seconds:.2f} s" for step, seconds in about["times"].items())
+    if parts:
+        slowest = max(parts, key=lambda part: part.seconds)
+        end = "" if slowest.end is None else slowest.end
+        text += f"; slowest of {len(parts)} ranges {slowest.tensor} {slowest.begin}–{end}: {slowest.seconds:.2f} s"
+    return text
