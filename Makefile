@@ -14,6 +14,7 @@ WHEELS_ARGS ?=
 # Tests of Python run on half as many processes again as there are cores, since they wait for servers and browsers;
 # `PYTEST_ARGS='-n 0 -s'` shows what they print.
 PYTEST_ARGS ?=
+PARTS ?= cpp python
 PYTEST := $(BIN)/python -m pytest -n $(or $(JOBS),$(shell echo $$((($$(nproc) * 3 + 1) / 2))))
 
 # Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
@@ -28,14 +29,9 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 ## Run and test
 
 .PHONY: run
-run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text
+run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text (DEMO_ARGS="--servers 4": a cluster)
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
-
-.PHONY: cluster-demo
-cluster-demo: build/dev/.with-python ## the same job on four servers, whose ranges of keys are merged apart
-	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	$(BIN)/sparseagg demo --server $(SERVER) --servers 4 --out out/cluster-demo $(DEMO_ARGS)
 
 .PHONY: serve
 serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
@@ -44,19 +40,18 @@ serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
 # What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
 # are made from left to right. Then both halves run, whatever the first one finds.
 .PHONY: test
-test: deps-browser build ## all tests
-	@status=0; for half in test-cpp test-python; do $(MAKE) $$half || status=1; done; exit $$status
+test: $(VENV)/.test deps-browser build ## all tests; PARTS=cpp or PARTS=python runs half of them
+	@status=0; for part in $(PARTS); do $(MAKE) --no-print-directory test-$$part || status=1; done; exit $$status
 
-.PHONY: test-cpp
-test-cpp: build ## the C++ tests
+test-cpp: build
 	ctest --preset dev
 
-.PHONY: test-python
-test-python: $(VENV)/.test deps-browser build ## the Python tests, against a real server
+# The second call skips, by name, the libraries that are not here.
+test-python: $(VENV)/.test deps-browser build
 	status=0; \
 	  SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) tests/system tests/python $(PYTEST_ARGS) || status=1; \
 	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
-	  exit $$status  # the latter skips, by name, the libraries that are not here
+	  exit $$status
 
 # OFF: without the C++ tests of the service, where `make asan` runs them, too.
 SERVICE_TESTS ?= ON
@@ -89,15 +84,15 @@ test-tutorials: build ## the tutorials of Flower and NVFlare, with these from Py
 	for page in flower nvflare; do RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
 	  $(TUTORIALS_VENV)/bin/python scripts/run_page.py docs/tutorials/$$page.md; done
 
-.PHONY: cuda-engine
-cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture, where there is an nvcc
-	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
-	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || cmake --build --preset cuda --target sparseagg_cuda
-
 .PHONY: cuda
 cuda: build/cuda/build.ninja ## the CUDA engine for one architecture, and the tests of the engines; needs nvcc
 	cmake --build --preset cuda
 	ctest --preset cuda
+
+# For .ci/run: compiles the engine alone, where there is an nvcc.
+cuda-engine: | deps-build deps-test
+	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
+	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || cmake --build --preset cuda --target sparseagg_cuda
 
 .PHONY: asan
 asan: build/asan-ubsan/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers
@@ -127,7 +122,8 @@ crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=2
 .PHONY: ci-full
 ci-full: ## all that is checked before a release
 	TIDY_BASE= .ci/run
-	$(MAKE) tidy tsan tune bench-wire test-integrations crash-test test-matrix
+	$(MAKE) lint-tidy TIDY_BASE= TIDY_FOLDERS='host cuda service python bench tests tools'
+	$(MAKE) tsan tune test-integrations crash-test test-matrix
 
 ## Package
 
@@ -137,14 +133,11 @@ WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
 BUNDLE ?= cpu-bundle
 BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
 
-.PHONY: wheel
-wheel: $(WHEEL) ## the Python client in one file, for machines that have neither this repository nor a compiler
-	@echo $(WHEEL)
-
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
-wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## client, engine, server and load generator in one file, for each Python that is here
+wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## the client alone in one file, and with engine and programs for each Python that is here
 	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --out build/wheels $(WHEELS_ARGS)
+	@echo $(WHEEL)
 
 .PHONY: wheel-check
 wheel-check: ## install such a wheel where there is no network, compiler or root, and merge a round
@@ -216,123 +209,53 @@ $(DOCS_VENV)/.done: scripts/requirements-docs.txt | deps-python
 	@touch $@
 
 .PHONY: docs
-docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build -q
-
-.PHONY: docs-serve
-docs-serve: $(DOCS_VENV)/.done deps-build ## the site in a browser, made again when a page changes
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve
+docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails (DOCS=serve: in a browser)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs $(or $(DOCS),build -q)
 
 ## Measure
 
+# MODE is merge (updates in memory, beside other libraries; 20 minutes), round (whole rounds, beside Flower and NVFlare)
+# or service (the server under load, beside bare gRPC). QUICK=1 measures little of it, into out/bench.
+MODE ?= merge
+QUICK ?=
+BENCH_ARGS ?=
+BENCH_OUT := $(if $(QUICK),out/bench,bench/results)
 PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
-BENCH_ARGS ?=
-BENCH_LIBRARY := build/dev/bench/libsparseagg_bench_native.so
-SERVICE_PROGRAMS := --server $(SERVER) --loadgen build/dev/tools/loadgen/sparseagg-loadgen
+INTEGRATION = .venv-integrations/$(1)/bin/python
 # What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
+export SPARSEAGG_BENCH_NATIVE := $(CURDIR)/build/dev/bench/libsparseagg_bench_native.so
+
+define BENCH_merge
+	build/dev/bench/merge_bench --out $(BENCH_OUT)/merge.json $(if $(QUICK),--divide-clients 20 --repetitions 3,--repetitions 21)
+	$(PEERS_PYTHON) bench/run.py merge --out $(BENCH_OUT)/comparison.json $(BENCH_ARGS) \
+	  $(if $(QUICK),--divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only)
+	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
+endef
+define BENCH_round
+	$(if $(QUICK),,$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only)
+	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json --server $(CURDIR)/$(SERVER) $(if $(QUICK),--workloads quick) \
+	  --python flwr=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
+	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
+endef
+define BENCH_service
+	$(BIN)/python bench/service.py --out $(BENCH_OUT)/service.json --server $(SERVER) \
+	  --loadgen build/dev/tools/loadgen/sparseagg-loadgen $(if $(QUICK),--quick) $(BENCH_ARGS)
+endef
 
 .PHONY: bench
-bench: bench-build ## workloads A to G, compared with other libraries, into bench/results (20 minutes)
-	@mkdir -p bench/results
-	build/dev/bench/merge_bench --repetitions 21 --out bench/results/merge.json
-	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
-	  --out bench/results/comparison.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/plot.py bench/results/comparison.json --out bench/results/comparison.png
-
-.PHONY: bench-quick
-bench-quick: bench-build ## the same on a twentieth of the clients, into out/bench (2 minutes)
-	@mkdir -p out/bench
-	build/dev/bench/merge_bench --out out/bench/merge.json --divide-clients 20 --repetitions 3
-	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py \
-	  --divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only --out out/bench/comparison.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/peers/plot.py out/bench/comparison.json --out out/bench/comparison.png
-	@$(PEERS_PYTHON) bench/peers/table.py out/bench/comparison.json --summary
-
-.PHONY: bench-one-update
-bench-one-update: bench-build ## one large update with repeated keys, compared by time and memory, into bench/results (2 minutes)
-	@mkdir -p bench/results
-	SPARSEAGG_BENCH_NATIVE='$(CURDIR)/$(BENCH_LIBRARY)' $(PEERS_PYTHON) bench/peers/comparison.py --workloads I \
-	  --out bench/results/one_update.json $(BENCH_ARGS)
+bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
+	@mkdir -p $(BENCH_OUT)
+	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python merge_bench sparseagg_bench_native
+	$(BENCH_$(MODE))
 
 .PHONY: tune
-tune: bench-build ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
+tune: build/dev/build.ninja $(VENV)/.demo ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
 	@mkdir -p out/bench
 	cmake --build --preset dev --target merge_tune
 	build/dev/bench/merge_tune --out out/bench/tune.json $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/merge/tune.py out/bench/tune.json --out out/bench/tune.png
-
-.PHONY: bench-service
-bench-service: bench-service-build ## the server under load, against bare gRPC, into bench/results (10 minutes)
-	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --out bench/results/service.json $(BENCH_ARGS)
-
-.PHONY: bench-service-quick
-bench-service-quick: bench-service-build ## the same on a tenth of the clients, into out/bench (a minute)
-	$(BIN)/python bench/service/service.py $(SERVICE_PROGRAMS) --quick --out out/bench/service.json $(BENCH_ARGS)
-
-.PHONY: bench-round
-bench-round: build/dev/.with-python ## whole rounds as a coordinator sees them, beside Flower and NVFlare, into bench/results
-	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
-	$(BIN)/python bench/round/round_bench.py --server $(SERVER) --out bench/results/round.json \
-	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
-	$(BIN)/python bench/round/plot.py bench/results/round.json --out bench/results/round.png
-
-.PHONY: bench-cluster
-bench-cluster: build/dev/.with-python ## rounds over several servers of this machine, into bench/results (2 minutes)
-	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/cluster_bench.py \
-	  --out bench/results/cluster.json $(BENCH_ARGS)
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(BIN)/python bench/cluster/close_times.py \
-	  --out bench/results/cluster_close.json $(BENCH_ARGS)
-
-# APPFL is beside them with BENCH_ARGS='--python appfl=PYTHON' (docs/howto/flower.md); a play of Shakespeare's as the text
-# with BENCH_ARGS=FILE.
-.PHONY: bench-streams
-bench-streams: build/dev/.with-python ## streams: commits a second, cuts, time to accuracy beside NVFlare, into bench/results
-	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	$(BIN)/python scripts/test_integrations.py nvflare -- -q --collect-only
-	$(BIN)/python bench/service/streams.py --server $(SERVER) --output bench/results/streams.json
-	$(BIN)/python bench/streams/time_to_accuracy.py --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS) \
-	  --out bench/results/streams/time_to_accuracy.json --plot bench/results/streams/time_to_accuracy.png
-
-BEFORE ?=
-
-.PHONY: bench-versions
-bench-versions: build/dev/.with-python ## what a Python user waits for, against the built checkout BEFORE=DIR, into bench/results
-	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	$(BIN)/python bench/versions/in_turns.py --before '$(BEFORE)' --out bench/results/versions.json $(BENCH_ARGS)
-
-.PHONY: bench-service-build
-bench-service-build: build/dev/build.ninja $(VENV)/.demo
-	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen
-
-INTEGRATION = .venv-integrations/$(1)/bin/python
-STAND_INS = LD_LIBRARY_PATH=$(CURDIR)/.venv-integrations/$(1)/torch-stand-ins $(INTEGRATION)
-
-.PHONY: bench-coordinators
-bench-coordinators: build ## beside the aggregation of Flower and NVFlare themselves, into bench/results (15 GB of memory)
-	$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only
-	$(call STAND_INS,flower) bench/coordinators/flower_side_by_side.py --out bench/results/flower.json
-	$(call STAND_INS,nvflare) bench/coordinators/nvflare_side_by_side.py --out bench/results/nvflare.json
-	$(call STAND_INS,nvflare) bench/coordinators/nvflare_wire.py --out bench/results/nvflare.json
-	$(BIN)/python bench/coordinators/dense.py --out bench/results/dense.json \
-	  --python flower=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) \
-	  --python 'torch float32=$(call INTEGRATION,flower)' --server $(SERVER)
-
-.PHONY: bench-wire
-bench-wire: build/dev/build.ninja deps-bench $(VENV)/.demo ## bytes a tuple on the wire, and how fast they are packed
-	cmake --preset dev $(CUDA_HERE)
-	cmake --build --preset dev --target wire_bytes wire_bench
-	build/dev/bench/wire_bytes
-	build/dev/bench/wire_bench
-	$(BIN)/python bench/wire/wire_encode.py
-
-# What the comparisons need besides the time they take: minutes, the first time.
-.PHONY: bench-build
-bench-build: build/dev/build.ninja $(PEERS_VENV)/.engine
-	cmake --build --preset dev --target merge_bench sparseagg_bench_native
+	$(BIN)/python bench/merge/tune.py out/bench/tune.json --out out/bench/tune.png
 
 ## Build
 
@@ -344,7 +267,6 @@ build: build/dev/.with-tests ## everything, with tests, in build/dev
 	cmake build/dev -DSPARSEAGG_SERVICE_TESTS=$(SERVICE_TESTS) >/dev/null
 	cmake --build --preset dev
 
-.PHONY: server
 server: build/dev/build.ninja
 	cmake --build --preset dev --target sparseagg-server
 
@@ -385,8 +307,8 @@ build/tidy/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-bu
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench
-deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-bench: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint
+deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
@@ -429,31 +351,29 @@ PYTHON_DIRS := python tests scripts bench examples
 # clang-tidy reads the sources that changed since TIDY_BASE, the sources named after a changed header, and what CMake
 # compiles together with them. The default base is the newest commit six hours older than HEAD; without one it reads all.
 TIDY_BASE ?= $(shell git rev-list -1 --before="$$(($$(git log -1 --format=%ct) - 6 * 3600))" HEAD)
-.PHONY: print-tidy-base
 print-tidy-base:
 	@echo '$(TIDY_BASE)'
 TIDY_FOLDERS := host service python
 TIDY_SOURCES = $(filter $(TIDY_FOLDERS:%=%/%.cc),$(if $(TIDY_BASE),$(wildcard $(sort $(patsubst %.h,%.cc, \
   $(shell git diff --name-only $(TIDY_BASE))))),$(CXX_FILES)))
 
+.PHONY: check
+check: lint-format lint-modules lint-python build/dev/.with-python ## what to run before a commit (3 minutes): form, the build, and a client's tests
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) -q tests/python/every_address tests/python/test_reference.py $(PYTEST_ARGS)
+
 .PHONY: lint
-lint: lint-format lint-shell lint-modules lint-proto lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
+lint: lint-format lint-modules lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
 
 .PHONY: lint-format
 lint-format: deps-lint
 	@echo 'clang-format-14 --dry-run -Werror, $(words $(CXX_FILES)) files'
 	@printf '%s\n' $(CXX_FILES) | xargs -n 40 -P $$(nproc) clang-format-14 --dry-run -Werror
 
-.PHONY: lint-shell
-lint-shell: deps-lint
-	shellcheck .ci/run $(shell git ls-files '*.sh')
-
 .PHONY: lint-modules
-lint-modules: deps-python
+lint-modules: deps-lint deps-build
+	shellcheck .ci/run $(shell git ls-files '*.sh')
 	$(PYTHON) scripts/check_modules.py
-
-.PHONY: lint-proto
-lint-proto: deps-build
 	python/generate.sh --check
 
 .PHONY: lint-python
@@ -483,7 +403,7 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
 .PHONY: lint-tidy
-lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint ## clang-tidy over the sources that changed since TIDY_BASE
+lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
 	cmake --build build/tidy --target $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
 	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h
 	@printf '$(CURDIR)/%s\n' $(TIDY_SOURCES) >build/tidy/sources
@@ -491,10 +411,6 @@ lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint ## clang-tidy over the
 	  | sed 's/.*/&$$/' | xargs $(BIN)/run-clang-tidy.py -quiet -p build/tidy -clang-tidy-binary $(BIN)/clang-tidy \
 	  $(if $(JOBS),-j $(JOBS)) -extra-arg=-Wno-deprecated-declarations 2>&1 \
 	  | sed -E '/^[0-9]+ warnings? generated|clang-tidy -|^$$/d'
-
-.PHONY: tidy
-tidy: ## clang-tidy over everything, tests included
-	$(MAKE) lint-tidy TIDY_BASE= TIDY_FOLDERS='host cuda service python bench tests tools'
 
 .PHONY: proto
 proto: deps-build ## write the Python files that are generated from proto/

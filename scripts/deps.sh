@@ -22,7 +22,6 @@ packages() {
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     bundle) echo dpkg-dev xz-utils ;;
     lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
-    bench) echo libbenchmark-dev ;;
     *)
       echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, lint, bench)" >&2
       exit 2

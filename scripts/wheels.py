@@ -3,7 +3,7 @@
 
   scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
 
-CLIENT.whl is the wheel of the client alone (`make wheel`). BUILD is a build folder, named as its preset, whose
+CLIENT.whl is the wheel of the client alone (`make wheels`). BUILD is a build folder, named as its preset, whose
 programs need no library but libc's. One build there compiles the libraries once, then the programs and, for each
 Python, the binding (pybind11 has no stable ABI, and nanobind's begins with Python 3.12). Without --python: each of
 Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
-import picture
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import show
 
 COSTS = ("visit_cost", "table_slot_cost", "table_value_cost", "sort_tuple_cost")
 # What a value has to gain, over the geometric mean of the workloads, before it is worth a change.
@@ -97,11 +97,11 @@ def report_parameters(measured: dict[str, Any]) -> None:
 def draw(measured: dict[str, Any], out: pathlib.Path) -> None:
     """Writes the picture: time a tuple of both ways, and of the plan, over the density."""
     numbers = sorted({cell["clients"] for cell in measured["cells"]})
-    figure, axes = picture.new(1, len(numbers), size=(12, 3.6), sharey=True)
+    figure, axes = show.new(1, len(numbers), size=(12, 3.6), sharey=True)
     styles = {
-        "table": {"color": picture.PEER, "label": "table fold: one slot for every key", "linewidth": 1.4},
+        "table": {"color": show.PEER, "label": "table fold: one slot for every key", "linewidth": 1.4},
         "sort": {"color": "#c98a1b", "label": "sort fold: collect and sort", "linewidth": 1.4},
-        "planned": {"color": picture.OURS, "label": "as planned", "linestyle": "none", "marker": "D", "markersize": 4},
+        "planned": {"color": show.OURS, "label": "as planned", "linestyle": "none", "marker": "D", "markersize": 4},
     }
     for axis, clients in zip(axes, numbers, strict=True):
         cells = [cell for cell in measured["cells"] if cell["clients"] == clients]
@@ -111,7 +111,7 @@ def draw(measured: dict[str, Any], out: pathlib.Path) -> None:
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_title(f"{clients} clients", fontsize=9)
-        picture.style(axis, "both")
+        show.style(axis, "both")
         axis.tick_params(labelsize=7)
     axes[0].set_ylabel("ns a tuple, one thread", fontsize=8)
     top = max(seconds(cell, "sort") / cell["tuples"] * 1e9 for cell in measured["cells"])
@@ -120,7 +120,7 @@ def draw(measured: dict[str, Any], out: pathlib.Path) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
     figure.suptitle(x=0.01, ha="left", t=f"{measured['cpu']}, {measured['simd']}, {measured['date']}", fontsize=9)
-    picture.save(figure, out)
+    figure.savefig(out, dpi=160)
 
 
 def main() -> int:

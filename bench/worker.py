@@ -1,8 +1,9 @@
 """One library's process in the comparison. It reads commands, one JSON object a line, and answers each with one.
 
     {"do": "load", "folder": F, "threads": N}      → {"entries": [{"name", "output", "threads", "inputs", "refuses"}]}
+    {"do": "load", "case": C, "server": PROGRAM}   → the same, of whole rounds
     {"do": "check", "entry": I}                    → {"error": text or null, "peak_bytes": B}
-    {"do": "run", "entry": I, "memory": "fresh"}   → {"seconds": S}
+    {"do": "run", "entry": I, "memory": "fresh"}   → {"seconds": S, …}
 
 A failure is {"failed": text}. "fresh" memory: everything that the allocator keeps has gone back to the system before,
 so that the answer's pages are new. "warm": it keeps all, so that the answer lies where an earlier one did. A run is
@@ -23,6 +24,7 @@ import time
 from typing import Any
 
 import data as data_module
+import rounds
 
 # glibc's mallopt: numbers of its parameters.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
@@ -85,22 +87,33 @@ class Worker:
         self._reference: Any = None
         self._ran: set[tuple[int, str]] = set()
 
-    def load(self, folder: str, threads: int) -> dict[str, Any]:
+    def load(self, folder: str = "", threads: int = 1, case: str = "", server: str | None = None) -> dict[str, Any]:
+        self.close()
         self._entries, self._reference, self._ran = [], None, set()
         gc.collect()
-        path = pathlib.Path(folder)
-        self._reference = data_module.read_reference(path)
-        self._entries = self._module.contestants(data_module.read(path), threads)
+        if case:
+            self._entries = self._module.contestants(rounds.Updates(case), server)
+        else:
+            path = pathlib.Path(folder)
+            self._reference = data_module.read_reference(path)
+            self._entries = self._module.contestants(data_module.read(path), threads)
         names = ("name", "output", "threads", "inputs", "refuses")
         return {"entries": [{name: getattr(entry, name) for name in names} for entry in self._entries]}
 
+    def close(self) -> None:
+        """Ends what the contestants have started."""
+        for contestant in self._entries:
+            if contestant.close is not None:
+                contestant.close()
+
     def check(self, entry: int) -> dict[str, Any]:
         contestant = self._entries[entry]
-        self._set_memory("fresh")
+        memory = "fresh" if self._reference is not None else "as it is"
+        self._set_memory(memory)
         measured = reset_peak()
         before = memory_bytes("VmRSS")
         _, answer = self._timed(contestant)
-        self._ran.add((entry, "fresh"))
+        self._ran.add((entry, memory))
         peak = memory_bytes("VmHWM") - before if measured else None
         return {"error": contestant.check(answer, self._reference), "peak_bytes": peak}
 
@@ -112,7 +125,7 @@ class Worker:
             self._timed(contestant)
             self._ran.add((entry, memory))
         self._set_memory(memory)
-        return {"seconds": self._timed(contestant)[0]}
+        return {"seconds": self._timed(contestant)[0], **contestant.measured}
 
     def _timed(self, contestant: Any) -> tuple[float, Any]:
         if contestant.prepare is not None:
@@ -127,6 +140,8 @@ class Worker:
             gc.enable()
 
     def _set_memory(self, memory: str) -> None:
+        if memory == "as it is":  # rounds leave the allocator alone
+            return
         if memory == "fresh" or memory != self._memory:
             self._allocator.set(memory)
         # An allocator of the library's own, where it can be told.
@@ -159,7 +174,8 @@ def main() -> int:
             answer(getattr(worker, command.pop("do"))(**command))
         except Exception as error:  # and here it is out of this workload
             answer({"failed": f"{type(error).__name__}: {str(error)[:300]}"})
-    return 0
+    worker.close()
+    os._exit(0)  # NVFlare's threads would keep the process
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ One cell sends the updates of all clients, so that none has to connect first.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import subprocess
@@ -21,10 +20,18 @@ from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import Message
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.utils import fobs
-from updates import Stages, Sums, Updates, numpy_sums
+from rounds import Stages, Sums, Updates, contestant, numpy_sums
 
+from contestants import Contestant
+
+DISTRIBUTION = "nvflare"
 CHANNEL = "round"
 TIMEOUT_S = 300
+
+
+def contestants(updates: Updates, server: str | None) -> list[Contestant]:
+    del server  # it has its own
+    return [contestant("NVFlare's cells", updates, updates.expected(), NVFlare(updates))]
 
 
 def start_cell(name: str, url: str) -> Cell:
@@ -41,13 +48,16 @@ class NVFlare:
 
     is_exact = False  # adds in float32
 
-    def __init__(self, updates: Updates, options: argparse.Namespace) -> None:
+    def __init__(self, updates: Updates) -> None:
         self._updates = updates
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
         self._process = subprocess.Popen(
-            [sys.executable, __file__, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "contestants.round_nvflare", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         while "listening" not in self._process.stdout.readline():

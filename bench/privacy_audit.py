@@ -1,6 +1,6 @@
 """The audit of the privacy mechanism as a picture: what many runs prove about ε, and what is claimed.
 
-    python bench/privacy/audit.py --test build/dev/tests/host/sparseagg_privacy_test [--runs 10000,100000,1000000]
+    python bench/privacy_audit.py --test build/dev/tests/host/sparseagg_privacy_test [--runs 10000,100000,1000000]
         [--out FILE.json] [--plot FILE.png]
 
 Runs the audit of tests/host/privacy/privacy_audit_test.cc with so many runs of the mechanism. Its bound on ε grows with
@@ -14,11 +14,9 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import time
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import json_lines
 
 _LINE = re.compile(
@@ -43,16 +41,16 @@ def measure(test: pathlib.Path, runs: int) -> list[dict[str, Any]]:
 
 def draw(lines: list[dict[str, Any]], out: pathlib.Path) -> None:
     """Draws the bounds beside the claims. Needs matplotlib."""
-    import picture
+    import show
 
-    figure, axes = picture.new(size=(7.5, 4.2))
+    figure, axes = show.new(size=(7.5, 4.2))
     sound = [line for line in lines if line["mechanism"][0].isdigit()]
     claims = sorted({(float(line["mechanism"]), line["claimed"]) for line in sound})
-    axes.plot(*zip(*claims), color=picture.PEER, label="claimed")
+    axes.plot(*zip(*claims), color=show.PEER, label="claimed")
     numbers = sorted({line["runs"] for line in lines})
     for shade, runs in zip((0.35, 0.65, 1.0), numbers):
         points = [(float(line["mechanism"]), line["found"]) for line in sound if line["runs"] == runs]
-        axes.plot(*zip(*points), "o-", markersize=4, color=picture.OURS, alpha=shade, label=f"found in {runs:,} runs")
+        axes.plot(*zip(*points), "o-", markersize=4, color=show.OURS, alpha=shade, label=f"found in {runs:,} runs")
     for line in lines:
         if line["runs"] == numbers[-1] and line not in sound:
             axes.plot([1.0], [line["found"]], "x", color="black")
@@ -61,9 +59,9 @@ def draw(lines: list[dict[str, Any]], out: pathlib.Path) -> None:
     axes.set(xlabel="noise multiplier", ylabel="ε at δ = 10⁻⁵", yscale="log", xscale="log")
     axes.set_xticks([x for x, _ in claims], [f"{x:g}" for x, _ in claims])
     axes.minorticks_off()
-    picture.style(axes)
+    show.style(axes)
     axes.legend(frameon=False, fontsize=8)
-    picture.save(figure, out)
+    figure.savefig(out, dpi=160)
 
 
 def main() -> None:

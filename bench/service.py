@@ -1,18 +1,21 @@
 """Measures the server under load: starts it, drives it with sparseagg-loadgen, and writes a JSON file.
 
 What loadgen answers for was verified there, bit for bit. Runs that are compared with each other take turns. Standard
-library only; client_python wants the package `sparseagg` beside it.
+library only. An update that a Python process sends is measured by `run.py round`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
+import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,9 +23,11 @@ import tempfile
 import time
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
 import json_lines
-from server_process import Server, end_with_bench
+
+BENCH_PID = os.getpid()
+STOP_TIMEOUT_S = 30  # a server that takes longer is killed
+NETWORKS = (10, 1)  # in Gbit/s, of those whose tails are measured beside loopback's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +51,64 @@ FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
 QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 
-# In Gbit/s, of those whose tails are measured beside loopback's.
-NETWORKS = (10, 1)
+def end_with_bench() -> None:
+    """Runs in a child before its program: the kernel will end the child when the benchmark ends, however that ends."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != BENCH_PID:  # the benchmark ended before the signal was set
+        os._exit(1)
+
+
+class Server:
+    """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
+
+    def __init__(self, binary: pathlib.Path, *flags: str) -> None:
+        always = (
+            "--grpc-address",
+            "127.0.0.1:0",
+            "--metrics-address",
+            "",
+            "--http-address",
+            "",
+            "--log-level",
+            "error",
+        )
+        command = [str(binary), *always, *flags]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench)
+        assert self._process.stdout is not None
+        match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
+        if match is None:
+            self._stop()
+            raise SystemExit("service.py: the server did not start")
+        self.address = match.group(1)
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        has_ended = self._process.poll() is not None
+        status = self._stop()
+        if has_ended or (kind is None and status != 0):
+            reason = f": {error}" if error is not None else ""
+            raise SystemExit(f"service.py: the server ended with status {status}{reason}")
+
+    def memory_bytes(self) -> int:
+        """Resident now."""
+        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+        return int(found.group(1)) * 1024 if found else 0
+
+    def _stop(self) -> int:
+        assert self._process.stdout is not None
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            self._process.stdout.close()
 
 
 class Bench:
@@ -59,61 +120,42 @@ class Bench:
         self._sizes = sizes
 
     def _load(self, server: Server, workload: str, *flags: str | float, divide: int | None = None) -> dict[str, Any]:
-        divide = divide or self._sizes.divide_clients
-        always = ("--target", server.address, "--workload", workload, "--divide-clients", divide)
-        return self._run(self._loadgen, *always, *flags)
-
-    def _run(self, *command: object) -> dict[str, Any]:
-        done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, check=False, preexec_fn=end_with_bench
-        )
+        always = ("--target", server.address, "--workload", workload)
+        command = [self._loadgen, *always, "--divide-clients", divide or self._sizes.divide_clients, *flags]
+        texts = [str(part) for part in command]
+        done = subprocess.run(texts, capture_output=True, text=True, check=False, preexec_fn=end_with_bench)
         if done.returncode != 0:
-            raise SystemExit(f"service.py: {' '.join(str(part) for part in command)}: {done.stderr.strip()}")
+            raise SystemExit(f"service.py: {' '.join(texts)}: {done.stderr.strip()}")
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
-    def share_of_sink(self) -> list[dict[str, Any]]:
-        """Bytes a second against a server that drops them, for several numbers of streams."""
+    def _by_streams(self, *flags: str) -> list[dict[str, Any]]:
         found = []
         for streams in self._sizes.streams:
             with Server(self._server) as server:
                 turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
-                found.append(self._load(server, "A", *turns, "--sink", "raw", "--sink", "typed"))
-            raw = found[-1]["sinks"]["raw"]
+                found.append(self._load(server, "A", *turns, *flags))
+        return found
+
+    def share_of_sink(self) -> list[dict[str, Any]]:
+        """Bytes a second against a server that drops them, for several numbers of streams."""
+        found = self._by_streams("--sink", "raw", "--sink", "typed")
+        for run in found:
+            raw = run["sinks"]["raw"]
             say(
-                f"{streams:3} streams: {found[-1]['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
+                f"{run['streams']:3} streams: {run['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
                 f"{raw['bytes_per_s'] / 1e6:.0f}; with the merge {raw['share_with_merge']:.0%}"
             )
         return found
 
     def packed(self) -> list[dict[str, Any]]:
         """Tuples a second with packed keys and float16 values, against the same tuples plain, and the sink's."""
-        found = []
-        for streams in self._sizes.streams:
-            with Server(self._server) as server:
-                turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
-                form = ("--keys", "packed", "--values", "float16", "--against-plain", "--sink", "raw")
-                found.append(self._load(server, "A", *turns, *form))
-            plain = found[-1]["plain"]
-            sink = found[-1]["sinks"]["raw"]["bytes_per_s"] / found[-1]["bytes_per_tuple"]
+        found = self._by_streams("--keys", "packed", "--values", "float16", "--against-plain", "--sink", "raw")
+        for run in found:
             say(
-                f"{streams:3} streams, packed: {found[-1]['tuples_per_s'] / 1e6:.0f} M tuples/s in "
-                f"{found[-1]['bytes_per_tuple']:.2f} bytes each, {plain['tuples_per_s_against_it']:.2f} times the "
-                f"{plain['tuples_per_s'] / 1e6:.0f} M of plain ones; the sink {sink / plain['tuples_per_s']:.2f} times"
+                f"{run['streams']:3} streams, packed: {run['tuples_per_s'] / 1e6:.0f} M tuples/s in "
+                f"{run['bytes_per_tuple']:.2f} bytes each; plain {run['plain']['tuples_per_s'] / 1e6:.0f} M"
             )
-        return found
-
-    def client_python(self) -> list[dict[str, Any]]:
-        """Bytes a second that one process sends with the Python client."""
-        found = []
-        for threads in (1, 4):
-            with Server(self._server) as server:
-                program = pathlib.Path(__file__).with_name("python_client.py")
-                clients = max(1, 100 // self._sizes.divide_clients)
-                flags = ("--clients", clients, "--threads", threads, "--repetitions", self._sizes.repetitions)
-                found.append(self._run(sys.executable, program, "--target", server.address, *flags))
-            rates = [found[-1][f"{name}bytes_per_s"] / 1e6 for name in ("", "slowest_", "fastest_")]
-            say(f"Python, {threads} threads: {rates[0]:.0f} MB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         return found
 
     def tails(self) -> list[dict[str, Any]]:
@@ -135,12 +177,8 @@ class Bench:
                     # The duration ends with the first pass over all clients: one round.
                     run = self._load(server, workload, "--rate", rate, "--duration", 0.001, *repetitions)
                     found.append({"gigabits_per_s": gigabits, **run})
-            shares = [
-                f"{run['tail_share']:.1%} ({'loopback' if run['gigabits_per_s'] is None else run['gigabits_per_s']})"
-                for run in found
-                if run["workload"] == workload
-            ]
-            say(f"workload {workload}: tail, of the ingest time, by Gbit/s: {', '.join(shares)}")
+        for run in found:
+            say(f"workload {run['workload']}, {run['gigabits_per_s']} Gbit/s: tail {run['tail_share']:.1%}")
         return found
 
     def concurrent_rounds(self) -> dict[str, Any]:
@@ -166,17 +204,13 @@ class Bench:
 
     def memory_growth(self) -> dict[str, Any]:
         """Resident memory of a server after more and more small rounds."""
+        rounds, resident = self._sizes.growth_batch_rounds, []
         with Server(self._server) as server:
-            resident = []
             for _ in range(self._sizes.growth_batches):
-                flags = ("--whole-rounds", self._sizes.growth_batch_rounds, "--streams", 20)
-                self._load(server, "E", *flags, divide=500)
+                self._load(server, "E", "--whole-rounds", rounds, "--streams", 20, divide=500)
                 resident.append(server.memory_bytes())
-        say(
-            f"memory after {self._sizes.growth_batch_rounds} rounds {resident[0] / 1e6:.1f} MB, "
-            f"after {self._sizes.growth_batch_rounds * len(resident)} {resident[-1] / 1e6:.1f} MB"
-        )
-        return {"rounds_per_sample": self._sizes.growth_batch_rounds, "resident_bytes": resident}
+        say(f"memory after each {rounds} rounds: {', '.join(f'{each / 1e6:.1f} MB' for each in resident)}")
+        return {"rounds_per_sample": rounds, "resident_bytes": resident}
 
     def durability(self) -> dict[str, Any]:
         """Bytes a second at each level of durability, from large and from small updates.
@@ -186,14 +220,19 @@ class Bench:
         places = {"disk": pathlib.Path(tempfile.gettempdir()), "memory": pathlib.Path("/dev/shm")}
         found: list[dict[str, Any]] = []
         for place, parent in places.items():
-            if not parent.is_dir():
-                continue
             for workload, divide in (("A", self._sizes.divide_clients), ("E", 5 * self._sizes.divide_clients)):
-                found.append({"place": place, **self._durability_at(parent, workload, divide)})
-                rates, disk = found[-1]["bytes_per_s"], found[-1]["sequential_bytes_per_s"]
-                shown = ", ".join(f"{level} {rate / 1e6:.0f} MB/s" for level, rate in rates.items())
-                shares = ", ".join(f"{level} {share:.0%}" for level, share in found[-1]["of_first"].items())
-                say(f"durability, {place}, workload {workload}: {shown} ({shares}); one file {disk / 1e6:.0f} MB/s")
+                if not parent.is_dir():
+                    continue
+                disk = [sequential_bytes_per_s(parent) for _ in range(self._sizes.repetitions)]
+                with contextlib.ExitStack() as stack:
+                    contestants: dict[str, tuple[Any, ...]] = {}
+                    for level in ("memory", "async", "sync"):
+                        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-", dir=parent))
+                        flags = ("--data-dir", folder, "--durability", level)
+                        contestants[level] = (stack.enter_context(Server(self._server, *flags)),)
+                    rates = self._in_turns(f"durability, {place}", contestants, workload, 16, divide)
+                facts = {"place": place, "workload": workload, "divide_clients": divide}
+                found.append({**facts, "sequential_bytes_per_s": round(statistics.median(disk)), **rates})
         return {"streams": 16, "runs": found}
 
     def tls(self) -> dict[str, Any]:
@@ -215,37 +254,33 @@ class Bench:
                 "tls, token": (with_tokens, *ca, "--token-file", token),
             }
             for streams in (1, 16):
-                rates = self._in_turns(contestants, "A", streams, self._sizes.divide_clients)
-                found.append({"streams": streams, **compared(rates)})
-                shown = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in found[-1]["bytes_per_s"].items())
-                say(f"{streams} streams: {shown}")
+                rates = self._in_turns("TLS", contestants, "A", streams, self._sizes.divide_clients)
+                found.append({"streams": streams, **rates})
         return {"workload": "A", "runs": found}
 
     def _in_turns(
-        self, contestants: dict[str, tuple[Any, ...]], workload: str, streams: int, divide: int
-    ) -> dict[str, list[float]]:
-        """Bytes a second of each contestant, a server and flags of the load generator, one run after another."""
+        self, title: str, contestants: dict[str, tuple[Any, ...]], workload: str, streams: int, divide: int
+    ) -> dict[str, Any]:
+        """Bytes a second of each contestant, a server and flags of the load generator, one run after another.
+
+        Returns medians, and shares of the first contestant: what else the machine does is in both.
+        """
         rates: dict[str, list[float]] = {name: [] for name in contestants}
         for _ in range(self._sizes.repetitions):
             for name, (server, *flags) in contestants.items():
                 run = self._load(server, workload, "--streams", streams, "--repetitions", 1, *flags, divide=divide)
                 rates[name].append(run["bytes_per_s"])
-        return rates
-
-    def _durability_at(self, parent: pathlib.Path, workload: str, divide: int) -> dict[str, Any]:
-        disk = [sequential_bytes_per_s(parent) for _ in range(self._sizes.repetitions)]
-        with contextlib.ExitStack() as stack:
-            contestants: dict[str, tuple[Any, ...]] = {}
-            for level in ("memory", "async", "sync"):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-", dir=parent))
-                flags = ("--data-dir", folder, "--durability", level)
-                contestants[level] = (stack.enter_context(Server(self._server, *flags)),)
-            rates = self._in_turns(contestants, workload, 16, divide)
+        first, *others = rates
+        shares = {
+            name: statistics.median(mine / its for mine, its in zip(rates[name], rates[first])) for name in others
+        }
+        found = {name: round(statistics.median(each)) for name, each in rates.items()}
+        shown = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in found.items())
+        say(f"{title}, workload {workload}, {streams} streams: {shown}")
         return {
-            "workload": workload,
-            "divide_clients": divide,
-            "sequential_bytes_per_s": round(statistics.median(disk)),
-            **compared(rates),
+            "bytes_per_s": found,
+            "of_first": {name: round(share, 3) for name, share in shares.items()},
+            "all_bytes_per_s": {name: [round(rate) for rate in each] for name, each in rates.items()},
         }
 
     def soak(self) -> dict[str, Any]:
@@ -277,51 +312,25 @@ def sequential_bytes_per_s(folder: pathlib.Path) -> float:
         return 64 * len(block) / (time.monotonic() - begin)
 
 
-def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and shares of the first one: of runs that took turns, so that what else the machine does is in both."""
-    first, *others = rates
-    shares = {name: statistics.median(mine / its for mine, its in zip(rates[name], rates[first])) for name in others}
-    return {
-        "bytes_per_s": {name: round(statistics.median(found)) for name, found in rates.items()},
-        "of_first": {name: round(share, 3) for name, share in shares.items()},
-        "all_bytes_per_s": {name: [round(rate) for rate in found] for name, found in rates.items()},
-    }
-
-
 def say(text: str) -> None:
     """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
 
 
-MEASUREMENTS = (
-    "share_of_sink",
-    "packed",
-    "client_python",
-    "tails",
-    "concurrent_rounds",
-    "small_rounds",
-    "memory_growth",
-    "durability",
-    "tls",
-    "soak",
-)
+MEASUREMENTS = [name for name in vars(Bench) if not name.startswith("_")]
 
 
 def main() -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", type=pathlib.Path, required=True, help="sparseagg-server")
-    parser.add_argument("--loadgen", type=pathlib.Path, required=True, help="sparseagg-loadgen")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON to write")
-    parser.add_argument("--quick", action="store_true", help="a look in less than a minute; no figures to quote")
-    parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="just this one, or these")
-    parser.add_argument("--skip", action="append", default=[], choices=MEASUREMENTS, help="not this one, or these")
-    parser.add_argument("--soak-seconds", type=float, help="how long the soak lasts (600; with --quick 4)")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--server", type=pathlib.Path, required=True, help="the sparseagg-server to measure")
+    parser.add_argument("--loadgen", type=pathlib.Path, required=True, help="the sparseagg-loadgen to measure with")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
+    parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
+    parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="measure this; may be repeated")
+    parser.add_argument("--skip", action="append", default=[], choices=MEASUREMENTS, help="leave this out")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else FULL
-    if options.soak_seconds is not None:
-        sizes = dataclasses.replace(sizes, soak_seconds=options.soak_seconds)
-    bench = Bench(options.server, options.loadgen, sizes)
+    bench = Bench(options.server, options.loadgen, QUICK if options.quick else FULL)
     begin = time.monotonic()
     found: dict[str, Any] = {
         name: getattr(bench, name)()

@@ -9,7 +9,6 @@ The ServerApp begins to fetch replies when all are there, so that the stages are
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import pathlib
 import socket
@@ -28,19 +27,23 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import push_objects
 from flwr.supernode.fleet_http_connection import http_request_response
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "integrations" / "flower"))
-from pickles_peer import receive, send  # noqa: E402
+HERE = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE.parent / "tests" / "integrations" / "flower"))
+from rounds import Stages, Sums, Updates, contestant  # noqa: E402
 from superlink import SuperLink  # noqa: E402
-from updates import Stages, Sums, Updates  # noqa: E402
+
+from contestants import Contestant  # noqa: E402
+from contestants.round_pickles import receive, send  # noqa: E402
+
+DISTRIBUTION = "flwr"
 
 SERVER_APP = """
 import os, socket, sys, time
 sys.path.insert(0, {here!r})
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
-from pickles_peer import receive, send
-from updates import numpy_sums
+from contestants.round_pickles import receive, send
+from rounds import numpy_sums
 
 app = ServerApp()
 
@@ -72,12 +75,17 @@ def main(grid, context):
 CLIENT_APP = "from flwr.clientapp import ClientApp\napp = ClientApp()\n"
 
 
+def contestants(updates: Updates, server: str | None) -> list[Contestant]:
+    del server  # it has its own
+    return [contestant("Flower's SuperLink", updates, updates.expected(), Flower(updates))]
+
+
 class Flower:
     """Rounds through a SuperLink."""
 
     is_exact = False  # adds in float32
 
-    def __init__(self, updates: Updates, options: argparse.Namespace) -> None:
+    def __init__(self, updates: Updates) -> None:
         self._updates = updates
         self._open = contextlib.ExitStack()
         folder = pathlib.Path(self._open.enter_context(tempfile.TemporaryDirectory()))

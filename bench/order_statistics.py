@@ -1,6 +1,6 @@
 """Rates of order statistics beside coordinate_mean, and beside other libraries on dense data. One thread.
 
-    python bench/robust/order_statistics.py [--repetitions 7] [--out FILE.json]
+    python bench/order_statistics.py [--repetitions 7] [--out FILE.json]
 
 Contestants take turns, and the best of N counts. Prints a line for each case and op: million values a second, and the
 ratio to another line of the case. On dense data, each contestant gets one array per client, and its answer is compared
@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import sys
 import time
 from collections.abc import Callable
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import json_lines
 import numpy as np
 import sparseagg as sa
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "common"))
-import json_lines
 
 SEED = 39
 # Name, clients, expected contributors of a key, keys, values of a row.

@@ -1,4 +1,5 @@
-"""Who takes part: a module for each library, with a function `contestants(data, threads)` that lists its entries."""
+"""Who takes part: a module for each library, with a function `contestants` that lists its entries, from the data and a
+number of threads in the mode "merge", from the updates and the server's program in "round"."""
 
 from __future__ import annotations
 
@@ -10,21 +11,30 @@ from data import Data, Reference
 
 __all__ = ["JOINED", "MODULES", "SEPARATE", "Contestant", "Data", "Reference", "dense", "sparse"]
 
-# Module, the package whose absence makes it absent, and the environment that its process gets.
-MODULES: dict[str, tuple[str, dict[str, str]]] = {
-    "ours": ("sparseagg", {}),
-    "numpy_": ("numpy", {}),
-    "scipy_": ("scipy", {}),
-    "pandas_": ("pandas", {}),
-    "arrow_": ("pyarrow", {}),
-    "polars_": ("polars", {}),
-    "polars_one": ("polars", {"POLARS_MAX_THREADS": "1"}),
-    "duckdb_": ("duckdb", {}),
-    "graphblas_": ("python-graphblas", {}),
-    "jax_": ("jax", {"JAX_PLATFORMS": "cpu"}),
-    "tensorflow_": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
-    "tensorflow_accumulator": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
-    "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
+# By mode: module, the package whose absence makes it absent, and the environment that its process gets. A module of
+# rounds needs the interpreter that `--python` names for its package, unless this one has it.
+MODULES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
+    "merge": {
+        "ours": ("sparseagg", {}),
+        "numpy_": ("numpy", {}),
+        "scipy_": ("scipy", {}),
+        "pandas_": ("pandas", {}),
+        "arrow_": ("pyarrow", {}),
+        "polars_": ("polars", {}),
+        "polars_one": ("polars", {"POLARS_MAX_THREADS": "1"}),
+        "duckdb_": ("duckdb", {}),
+        "graphblas_": ("python-graphblas", {}),
+        "jax_": ("jax", {"JAX_PLATFORMS": "cpu"}),
+        "tensorflow_": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+        "tensorflow_accumulator": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+        "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
+    },
+    "round": {
+        "round_ours": ("sparseagg", {}),
+        "round_pickles": ("numpy", {}),
+        "round_nvflare": ("nvflare", {}),
+        "round_flower": ("flwr", {}),
+    },
 }
 
 # What is in memory when the clock starts: the tuples of all clients in one array, or each client's in its own, which is
@@ -46,6 +56,8 @@ class Contestant:
         check: says what is wrong with an answer; None if nothing is.
         prepare: before a run, and not timed.
         refuses: why it cannot take this workload; then there is nothing else.
+        close: ends what it has started.
+        measured: what the last run measured itself, such as the seconds of its stages.
     """
 
     name: str
@@ -56,6 +68,8 @@ class Contestant:
     inputs: str = JOINED
     prepare: Callable[[], None] | None = None
     refuses: str | None = None
+    close: Callable[[], None] | None = None
+    measured: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def sparse(name: str, threads: int, run: Callable[[], Any], rows: Callable[[Any], tuple[Any, ...]], **more: Any) -> Any:

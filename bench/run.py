@@ -1,14 +1,18 @@
-"""Compares sparseagg with its peers on workloads A to G, in one run and in turns.
+"""Compares sparseagg with its peers: workloads × contestants, in one of two modes, in one run and in turns.
 
-Every library has a process of its own. For each workload every contestant first merges once, untimed, is held to a
-reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, with fresh memory and
-after that with warm, until each has its repetitions. How many those are goes by the first that is timed: slow ones have
-fewer, and the result says how many. Writes a JSON file, which table.py and plot.py read.
+    run.py merge --out FILE.json [--workloads ABCDEFG] …     updates in memory to a result in memory
+    run.py round --out FILE.json [--workloads "10 clients"] … whole rounds, as a coordinator in Python waits for them
+
+Every library has a process of its own. For each workload every contestant first runs once, untimed, is held to a
+reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, until each has its
+repetitions: in the mode merge with fresh memory, and after that with warm. How many those are goes by the first that is
+timed: slow ones have fewer, and the result says how many. Writes a JSON file, which show.py reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import datetime
 import json
@@ -26,24 +30,26 @@ import time
 from typing import Any
 
 import data
+import json_lines
 import native
 import numpy as np
 from contestants import MODULES
+from rounds import CASES
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "common"))
-import json_lines  # noqa: E402
-
-MEMORIES = ("fresh", "warm")
+MEMORIES = {"merge": ("fresh", "warm"), "round": ("as it is",)}
 # One that takes longer for a command hangs.
-LONGEST_S = 30
+LONGEST_S = {"merge": 30, "round": 600}
+STAGES = ("create", "submit", "merge", "read", "total", "cpu")
+BEFORE = "before: "  # begins the names of the contestants of another checkout
 
 
 class Process:
     """A library's process, which is started again when it has ended."""
 
-    def __init__(self, module: str, environment: dict[str, str]) -> None:
-        self.module = module
+    def __init__(self, python: str, module: str, environment: dict[str, str], longest_s: float, prefix: str) -> None:
+        self.module, self.prefix = module, prefix
+        self._python, self._longest_s = python, longest_s
         stand_ins = pathlib.Path(sys.prefix, "torch-stand-ins")
         libraries = {"LD_LIBRARY_PATH": str(stand_ins)} if module == "torch_" and stand_ins.is_dir() else {}
         self._environment = {**os.environ, **environment, **libraries}
@@ -52,7 +58,7 @@ class Process:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), self.module],
+            [self._python, str(HERE / "worker.py"), self.module],
             cwd=HERE,
             env=self._environment,
             stdin=subprocess.PIPE,
@@ -89,10 +95,10 @@ class Process:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         # There is one answer a command, so nothing waits in the buffer before it.
-        if not select.select([self._process.stdout], [], [], LONGEST_S)[0]:
+        if not select.select([self._process.stdout], [], [], self._longest_s)[0]:
             self._process.kill()
             self._process.wait()
-            return {"failed": f"no answer within {LONGEST_S} s"}
+            return {"failed": f"no answer within {self._longest_s} s"}
         line = self._process.stdout.readline()
         if not line:
             return {"failed": self._death()}
@@ -115,16 +121,16 @@ class Entry:
     inputs: str
     refuses: str | None
     peak_bytes: int | None = None
-    seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: {memory: [] for memory in MEMORIES})
+    runs: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
 
     def target(self, options: argparse.Namespace) -> int:
         """Repetitions that it has time for: all where that is little, one where a single one is much. Ours has all.
 
         The first timed one tells: the one before it, whose answer was checked, may have compiled what it runs.
         """
-        if self.name.startswith("sparseagg"):
+        if "sparseagg" in self.name:
             return int(options.repetitions)
-        first = next(iter(self.seconds["fresh"]), None)
+        first = next((run["seconds"] for run in self.runs[MEMORIES[options.mode][0]]), None)
         if first is None or first > options.patience:
             return 1
         return max(options.least, min(options.repetitions, int(options.patience / first)))
@@ -132,15 +138,14 @@ class Entry:
     def wants(self, memory: str, options: argparse.Namespace) -> bool:
         """Whether it should run again. Those that are very slow are not run with warm memory, which takes two."""
         target = self.target(options)
-        return len(self.seconds[memory]) < target and (memory == "fresh" or target > 1)
+        return len(self.runs[memory]) < target and (memory != "warm" or target > 1)
 
 
 class Comparison:
-    """All workloads."""
+    """All workloads of a mode."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._library = native.load()
         self._random = random.Random(options.seed)
         self._processes: list[Process] = []
         self.absent: list[dict[str, str]] = _absent()
@@ -150,57 +155,76 @@ class Comparison:
         self.left_out: list[dict[str, str]] = []
 
     def run(self, folder: pathlib.Path) -> None:
+        """Runs all workloads; ``folder`` is for their files."""
         self._start()
         try:
             for name in self._options.workloads:
                 began = time.monotonic()
-                workload = native.Workload(self._library, name, self._options.seed, self._options.divide_clients)
-                path = folder / name
-                facts = data.write(workload, self._options.seed, self._options.divide_clients, path)
-                del workload
-                self.workloads.append(facts)
-                self._compare(facts, path)
-                for file in path.iterdir():
-                    file.unlink()
+                if self._options.mode == "merge":
+                    facts = self._write(name, folder / name)
+                    self._compare(facts, folder=str(folder / name), threads=self._options.threads)
+                    for file in (folder / name).iterdir():
+                        file.unlink()
+                else:
+                    self._compare({"name": name}, case=name, server=self._options.server)
                 _say(f"{name}: {time.monotonic() - began:.0f} s")
         finally:
             for process in self._processes:
                 process.stop()
 
+    def _write(self, name: str, path: pathlib.Path) -> dict[str, Any]:
+        workload = native.Workload(native.load(), name, self._options.seed, self._options.divide_clients)
+        self.workloads.append(data.write(workload, self._options.seed, self._options.divide_clients, path))
+        return self.workloads[-1]
+
     def _start(self) -> None:
-        wanted = self._options.libraries.split(",") if self._options.libraries else list(MODULES)
+        mode, before = self._options.mode, self._options.before
+        modules = MODULES[mode]
+        wanted = self._options.libraries.split(",") if self._options.libraries else list(modules)
         known = {absent["library"] for absent in self.absent}
         for module in wanted:
-            package, environment = MODULES[module]
-            if package in known:
-                continue
-            process = Process(module, environment)
-            if process.failed is not None:
-                process.stop()
-                self.absent.append({"library": package, "reason": process.failed})
-                known.add(package)
-                _say(f"{package} is absent: {process.failed}")
-                continue
-            self.versions[package] = str(process.version)
-            self._processes.append(process)
+            package, environment = modules[module]
+            pythons = {"": self._options.pythons.get(package, sys.executable)}
+            if before is not None and package == "sparseagg":
+                pythons[BEFORE] = str(before / ".venv/bin/python")
+            for prefix, python in pythons.items():
+                if prefix + package in known:
+                    continue
+                try:
+                    process = Process(python, module, environment, LONGEST_S[mode], prefix)
+                    reason = process.failed
+                except OSError as error:
+                    reason = str(error)
+                if reason is not None:
+                    self.absent.append({"library": prefix + package, "reason": reason})
+                    known.add(prefix + package)
+                    _say(f"{prefix}{package} is absent: {reason}")
+                    continue
+                self.versions[prefix + package] = str(process.version)
+                self._processes.append(process)
 
-    def _compare(self, facts: dict[str, Any], path: pathlib.Path) -> None:
+    def _compare(self, facts: dict[str, Any], **load: Any) -> None:
         entries: list[Entry] = []
         for process in self._processes:
-            answer = process.ask(do="load", folder=str(path), threads=self._options.threads)
+            if "server" in load and process.prefix == BEFORE:
+                load["server"] = str(self._options.before / "build/dev/service/sparseagg-server")
+            answer = process.ask(do="load", **load)
             if "failed" in answer:
-                self._leave_out(facts["name"], process.module, answer["failed"])
+                self._leave_out(facts["name"], process.prefix + process.module, answer["failed"])
                 continue
             found = [Entry(process, index, **entry) for index, entry in enumerate(answer["entries"])]
+            for entry in found:
+                entry.name = process.prefix + entry.name
             entries += [entry for entry in found if re.search(self._options.contestants, entry.name)]
         entries = [entry for entry in entries if self._passes(facts["name"], entry)]
         # All with fresh memory, then all with warm: a change between the two empties or fills an allocator.
-        for memory in MEMORIES[:1] if self._options.fresh_only else MEMORIES:
+        for memory in MEMORIES[self._options.mode][: 1 if self._options.fresh_only else None]:
             while turn := [entry for entry in entries if entry.wants(memory, self._options)]:
                 self._random.shuffle(turn)
                 failed = [entry for entry in turn if not self._times(facts["name"], entry, memory)]
                 entries = [entry for entry in entries if not any(entry is other for other in failed)]
-        self.results += [_result(facts["name"], entry) for entry in entries if any(entry.seconds.values())]
+        line = _result if self._options.mode == "merge" else _round
+        self.results += [line(facts["name"], entry) for entry in entries if any(entry.runs.values())]
 
     def _passes(self, workload: str, entry: Entry) -> bool:
         if entry.refuses is not None:
@@ -219,7 +243,7 @@ class Comparison:
         if "failed" in answer:
             self._leave_out(workload, entry.name, answer["failed"])
             return False
-        entry.seconds[memory].append(answer["seconds"])
+        entry.runs[memory].append(answer)
         return True
 
     def _leave_out(self, workload: str, name: str, reason: str) -> None:
@@ -228,25 +252,34 @@ class Comparison:
 
 
 def _result(workload: str, entry: Entry) -> dict[str, Any]:
-    """The line of a contestant. By kind of memory: number of repetitions, and seconds."""
-    return {
+    """The line of a contestant of the mode merge. By kind of memory: number of repetitions, and seconds."""
+    line = {
         "workload": workload,
         "contestant": entry.name,
         "output": entry.output,
         "threads": entry.threads,
         "inputs": entry.inputs,
         "peak_bytes": entry.peak_bytes,
-        **{
-            memory: {
-                "repetitions": len(seconds),
-                "median_seconds": statistics.median(seconds),
-                "least_seconds": min(seconds),
-                "most_seconds": max(seconds),
-            }
-            for memory, seconds in entry.seconds.items()
-            if seconds
-        },
     }
+    for memory, runs in entry.runs.items():
+        seconds = [run["seconds"] for run in runs]
+        line[memory] = {
+            "repetitions": len(seconds),
+            "median_seconds": statistics.median(seconds),
+            "least_seconds": min(seconds),
+            "most_seconds": max(seconds),
+        }
+    return line
+
+
+def _round(case: str, entry: Entry) -> dict[str, Any]:
+    """The line of a contestant of the mode round: medians of the stages."""
+    runs = entry.runs["as it is"]
+    line = {"case": case, "name": entry.name, "clients": CASES[case][0], "num_rounds": len(runs)}
+    line.update({stage: statistics.median(run[stage] for run in runs) for stage in STAGES})
+    line.update(fastest=min(run["total"] for run in runs), slowest=max(run["total"] for run in runs))
+    line.update({name: max(run[name] for run in runs) for name in ("coordinator_peak_bytes", "server_peak_bytes")})
+    return line
 
 
 def _absent() -> list[dict[str, str]]:
@@ -261,17 +294,25 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=MODULES)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
-    parser.add_argument("--workloads", default="ABCDEFG", help="letters (%(default)s)")
-    parser.add_argument("--libraries", help=f"modules, with commas between (all of {', '.join(MODULES)})")
-    parser.add_argument("--contestants", default="", help="only those in whose names this regular expression is found")
+    parser.add_argument(
+        "--workloads", help=f"letters (ABCDEFG), or cases of rounds, with ; between: {', '.join(CASES)}"
+    )
+    parser.add_argument("--libraries", help="modules of contestants/, with commas between (all of the mode)")
+    parser.add_argument("--contestants", default="", help="only those whose name has this regular expression")
+    parser.add_argument("--python", action="append", default=[], metavar="PACKAGE=PATH", help="such as flwr=…")
+    parser.add_argument(
+        "--before", type=pathlib.Path, metavar="CHECKOUT", help="another built checkout, to compare with"
+    )
+    parser.add_argument("--server", help="the program sparseagg-server, for rounds")
     parser.add_argument("--seed", type=int, default=1, help="of the workloads and of the turns (%(default)s)")
     parser.add_argument("--divide-clients", type=int, default=1, help="take fewer clients, for a quick look")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=7, help="of each, fresh and warm (%(default)s)")
+    parser.add_argument("--repetitions", type=int, help="of each, fresh and warm (7; of rounds 3)")
     parser.add_argument("--least", type=int, default=2, help="repetitions of those that are slow (%(default)s)")
-    parser.add_argument("--patience", type=float, default=0.7, help="seconds for one's repetitions (%(default)s)")
+    parser.add_argument("--patience", type=float, help="seconds for one's repetitions (0.7; of rounds 30)")
     parser.add_argument("--fresh-only", action="store_true", help="not with warm memory, for a quick look")
     return parser
 
@@ -279,32 +320,43 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Runs the command; returns its exit status."""
     options = _parser().parse_args()
-    library = native.load()
+    is_merge = options.mode == "merge"
+    # Workers run in this folder. The links of virtual environments must stay as they are.
+    pythons = [each.split("=", 1) for each in options.python]
+    options.pythons = {package: str(pathlib.Path(path).absolute()) for package, path in pythons}
+    options.server = options.server and str(pathlib.Path(options.server).absolute())
+    options.before = options.before and options.before.absolute()
+    options.repetitions = options.repetitions or (7 if is_merge else 3)
+    options.patience = options.patience or (0.7 if is_merge else 30)
+    given = options.workloads
+    options.workloads = (given or "ABCDEFG") if is_merge else (given.split(";") if given else list(CASES)[:-1])
     began = time.monotonic()
-    memory = {f"{threads} threads": native.memory_speed(library, threads) for threads in sorted({1, options.threads})}
+    machine: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    if is_merge:
+        library = native.load()
+        threads = sorted({1, options.threads})
+        machine["cpu"] = native.cpu_name(library)
+        machine["memory_bytes_per_s"] = {f"{each} threads": native.memory_speed(library, each) for each in threads}
     comparison = Comparison(options)
     with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
         comparison.run(pathlib.Path(folder))
-    out = {
+    head = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": {
-            "cpu": native.cpu_name(library),
-            "cores": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "memory_bytes_per_s": memory,
-        },
+        "machine": machine,
         "seed": options.seed,
         "divide_clients": options.divide_clients,
         "seconds": round(time.monotonic() - began),
         "versions": comparison.versions,
         "absent": comparison.absent,
         "left_out": comparison.left_out,
-        "workloads": comparison.workloads,
-        "results": comparison.results,
     }
-    json_lines.write(options.out, out)
+    lines = {"workloads": comparison.workloads, "results": comparison.results}
+    json_lines.write(options.out, {**head, **(lines if is_merge else {"rounds": comparison.results})})
     return 0
 
 

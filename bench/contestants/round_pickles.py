@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import socket
 import struct
@@ -10,7 +9,16 @@ import subprocess
 import sys
 from typing import Any
 
-from updates import Stages, Sums, Updates, numpy_sums
+from rounds import Stages, Sums, Updates, contestant, numpy_sums
+
+from contestants import Contestant
+
+DISTRIBUTION = "numpy"
+
+
+def contestants(updates: Updates, server: str | None) -> list[Contestant]:
+    del server  # it has its own
+    return [contestant("NumPy, pickles", updates, updates.expected(), Pickles(updates))]
 
 
 class Pickles:
@@ -18,9 +26,11 @@ class Pickles:
 
     is_exact = False  # adds in float32
 
-    def __init__(self, updates: Updates, options: argparse.Namespace) -> None:
+    def __init__(self, updates: Updates) -> None:
         self._updates = updates
-        self._process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "contestants.round_pickles"], stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         self.server_pids = [self._process.pid]
         self._socket = socket.create_connection(("127.0.0.1", int(self._process.stdout.readline())))

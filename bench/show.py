@@ -1,0 +1,236 @@
+"""Shows the JSON of a benchmark: prints its tables as Markdown, and draws its picture.
+
+    show.py FILE.json … [--summary] [--png OUT.png]
+
+Files of run.py, of gpu_bench (a second file, of gpu_peers.py, adds its lines) and of rounds over several servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+OURS, PEER, OTHER = "#c1272d", "#1f4e79", "#8a8a8a"  # colours
+STAGES = {"create": OTHER, "submit": OURS, "merge": PEER, "read": "#7fb069"}
+CANONICAL = "sparseagg canonical"
+
+File = dict[str, Any]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table whose columns but the first are right-aligned; numbers have three digits, None is a dash."""
+
+    def text(cell: Any) -> str:
+        if isinstance(cell, float):
+            return f"{cell:.3g}" if abs(cell) < 1000 else f"{round(cell)}"
+        return "–" if cell is None else str(cell)
+
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *[[text(cell) for cell in row] for row in rows]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def measurements(file: File) -> list[dict[str, Any]]:
+    """The results of the mode merge, with a row for each kind of memory, and the rate in M tuples/s."""
+    tuples = {facts["name"]: facts["tuples"] for facts in file["workloads"]}
+    return [
+        {**row, **row[memory], "memory": memory, "rate": tuples[row["workload"]] / row[memory]["median_seconds"] / 1e6}
+        for row in file["results"]
+        for memory in ("fresh", "warm")
+        if memory in row
+    ]
+
+
+def merge_tables(file: File, is_summary: bool) -> str:
+    """A summary with the best peers, then the contestants of each workload, the fastest first."""
+    rows = measurements(file)
+    speeds = file["machine"]["memory_bytes_per_s"]
+    summary, parts = [], []
+    for facts in file["workloads"]:
+        of_workload = [row for row in rows if row["workload"] == facts["name"]]
+        for threads in sorted(int(text.split()[0]) for text in speeds):
+            speed = speeds[f"{threads} threads"]
+            floor = facts["bytes_in"] / speed["read"] + facts["bytes_out"] / speed["write"]
+            ours = {
+                (row["contestant"], row["memory"]): row
+                for row in of_workload
+                if row["threads"] == threads and row["output"] == "sparse"
+            }
+            mine = ours.get((CANONICAL, "fresh"))
+            int64 = ours.get((f"{CANONICAL}, int64 keys", "fresh"))
+            cells: list[Any] = [facts["name"], threads, mine and mine["rate"], int64 and int64["rate"]]
+            for output in ("sparse", "dense"):
+                for memory in ("fresh", "warm"):
+                    peers = [
+                        (row["rate"], row["contestant"])
+                        for row in of_workload
+                        if (row["output"], row["memory"]) == (output, memory) and row["threads"] <= threads
+                        if "sparseagg" not in row["contestant"]
+                    ]
+                    own = ours.get((CANONICAL, memory))
+                    rate, name = max(peers, default=(None, "–"))
+                    cells += [f"{name} {rate:.3g}" if rate else None] if memory == "fresh" else []
+                    cells.append(f"{own['rate'] / rate:.1f}×" if own and rate else None)
+            summary.append([*cells, f"{floor / mine['median_seconds']:.0%}" if mine else None])
+        parts.append(f"## {facts['name']}: {facts['description']}\n")
+        lines = [
+            [
+                *(row[name] for name in ("contestant", "output", "inputs", "threads", "memory", "rate")),
+                *(row["least_seconds"] * 1e3, row["most_seconds"] * 1e3, row["repetitions"]),
+                row["peak_bytes"] and round(row["peak_bytes"] / 1e6),
+            ]
+            for row in sorted(of_workload, key=lambda row: -row["rate"])
+        ]
+        header = ["", "answer", "from", "threads", "memory", "M tuples/s", "least ms", "most ms", "runs", "peak MB"]
+        parts.append(table(header, lines))
+    header = ["workload", "threads", "ours", "int64 keys", "best peer, sparse", "ours is", "warm"]
+    header += ["best peer, dense", "ours is", "warm", "of the floor"]
+    return "\n".join([table(header, summary), *([] if is_summary else parts)])
+
+
+def round_table(file: File) -> str:
+    """The rounds, in seconds by stage."""
+    columns = [name for name in file["rounds"][0] if name not in ("bytes", "clients")]
+    return table(columns, [[row.get(name) for name in columns] for row in file["rounds"] if "absent" not in row])
+
+
+def gpu_table(file: File, peers: File | None) -> str:
+    """What gpu_bench measured on a GPU, with the share of the limit that a row is held to, and the peers."""
+    if not file["is_gpu"]:
+        raise SystemExit("this was written without a GPU: there is nothing to show")
+    rows = [
+        [
+            *(row["workload"], row["variant"], row["what"], row["memory"], row["tuples_per_s"] / 1e6),
+            *(f"{row['share_of_limit']:.0%}", round(row["device_peak_bytes"] / 1e6)),
+        ]
+        for row in file["results"]
+    ]
+    if peers is not None and peers["clients_divided_by"] == file["clients_divided_by"]:
+        rows += [
+            [row["workload"], "plain", row["what"], "device", row["tuples_per_s"] / 1e6, None, None]
+            for row in peers["results"]
+        ]
+    rows.sort(key=lambda row: row[:2])  # keeps the order of a case
+    limits = ", ".join(f"{name} {value / 1e9:.1f} GB/s" for name, value in file["limits"].items())
+    header = ["", "variant", "what", "memory", "M tuples/s", "of the limit", "peak MB"]
+    return f"{file['date']}, {file['device']} ({file['cpu']}); {limits}\n\n{table(header, rows)}"
+
+
+def left_out(files: Sequence[File]) -> str:
+    """Who is not in the tables, and why."""
+    lines = [
+        " ".join(str(value) for name, value in each.items() if name != "reason") + f": {each['reason']}"
+        for file in files
+        for each in [*file.get("absent", []), *file.get("left_out", [])]
+    ]
+    return "\n".join(["Absent or left out:\n", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def new(*shape: int, size: tuple[float, float], **more: Any) -> tuple[Any, Any]:
+    """A figure, and its axes in ``shape`` rows and columns."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(*shape, figsize=size, layout="constrained", **more)
+
+
+def style(axes: Any, which: str = "major") -> None:
+    """Lines of a grid at the ``which`` ticks of y, and no frame above and at the right."""
+    axes.grid(axis="y", which=which, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_merge(file: File) -> Any:
+    """A column of points for each workload: rates with fresh memory; a peer by its best number of threads."""
+    figure, axes = new(size=(10, 5.2))
+    names = [facts["name"] for facts in file["workloads"]]
+    rows = [row for row in measurements(file) if row["memory"] == "fresh"]
+    for kind, offset, colour in (("dense", 0.24, OTHER), ("sparse", -0.24, PEER), ("ours", 0.0, OURS)):
+        for x, name in enumerate(names):
+            best: dict[str, float] = {}
+            for row in (row for row in rows if row["workload"] == name):
+                is_ours = row["contestant"] == CANONICAL and row["output"] == "sparse"
+                if is_ours if kind == "ours" else row["output"] == kind and "sparseagg" not in row["contestant"]:
+                    label = f"{row['threads']} threads" if is_ours else row["contestant"]
+                    best[label] = max(best.get(label, 0.0), row["rate"])
+            marks = {"s": 70, "marker": "D"} if kind == "ours" else {"s": 26}
+            label = None if x else "sparseagg, canonical" if kind == "ours" else f"peers that give a {kind} answer"
+            axes.scatter([x + offset] * len(best), best.values(), color=colour, label=label, zorder=3, **marks)
+            if best and kind != "ours":
+                fastest = max(best, key=lambda each: best[each])
+                axes.annotate(fastest, (x + offset, best[fastest]), ha="center", fontsize=6, color=colour)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(names)), [facts["description"].replace(", ", "\n") for facts in file["workloads"]])
+    axes.tick_params(axis="x", labelsize=7)
+    axes.set_ylabel("million tuples a second")
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_title(f"{file['machine']['cpu']}, fresh memory, {file['date']}", fontsize=9)
+    style(axes, "both")
+    return figure
+
+
+def draw_rounds(file: File) -> Any:
+    """A bar for each contestant and case, made of the stages."""
+    lines = [line for line in file["rounds"] if "absent" not in line]
+    cases = list(dict.fromkeys(line["case"] for line in lines))
+    names = list(dict.fromkeys(line["name"] for line in lines))[::-1]
+    figure, every_axes = new(1, len(cases), size=(3.0 * len(cases), 2.8), squeeze=False, sharey=True)
+    for axes, case in zip(every_axes[0], cases):
+        of_case = {line["name"]: line for line in lines if line["case"] == case}
+        ends = [0.0] * len(names)
+        for stage, colour in STAGES.items():
+            seconds = [of_case[name][stage] if name in of_case else 0.0 for name in names]
+            axes.barh(names, seconds, left=ends, color=colour, label=stage)
+            ends = [end + more for end, more in zip(ends, seconds)]
+        for row, name in enumerate(names):
+            text = f" {of_case[name]['total']:.3g}" if name in of_case else " left out"
+            axes.text(ends[row], row, text, va="center", fontsize=8)
+        axes.set(title=case, xlabel="seconds of a round", xlim=(0, 1.2 * max(ends)))
+        style(axes)
+    every_axes[0][-1].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def draw_ranges(file: File) -> Any:
+    """Seconds of a cluster's finish and close over megabytes, a line for each number of ranges."""
+    figure, axes = new(1, 2, size=(9, 3.6), sharey=True)
+    for axis, what in zip(axes, ("finish_s", "close_s")):
+        for ranges in sorted({row["ranges"] for row in file["rounds"]}):
+            rows = [row for row in file["rounds"] if row["ranges"] == ranges]
+            megabytes, seconds = [row["megabytes"] for row in rows], [row[what] for row in rows]
+            axis.plot(megabytes, seconds, marker="o", label=f"{ranges} ranges")
+        axis.set(title=what, xlabel="MB of submissions", ylabel="seconds", xscale="log", yscale="log")
+        style(axis)
+    axes[0].legend()
+    return figure
+
+
+def main() -> int:
+    """Runs the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=pathlib.Path, nargs="+", help="JSON of a benchmark")
+    parser.add_argument("--summary", action="store_true", help="without the contestants of each workload")
+    parser.add_argument("--png", type=pathlib.Path, help="picture to write")
+    options = parser.parse_args()
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in options.files]
+    first = files[0]
+    if "workloads" in first:
+        text, draw = merge_tables(first, options.summary), draw_merge
+    elif "limits" in first:
+        text, draw = gpu_table(first, files[1] if len(files) > 1 else None), None
+    else:
+        text, draw = round_table(first), draw_ranges if "ranges" in first["rounds"][0] else draw_rounds
+    print(text)
+    print(left_out(files))
+    if options.png is not None and draw is not None:
+        draw(first).savefig(options.png, dpi=160)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
