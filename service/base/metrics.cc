@@ -7,7 +7,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -20,15 +19,6 @@ using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
-
-// Names of series in 0.1 and today. The old ones are also given until 0.3 (docs/compatibility.md).
-constexpr std::pair<const char*, const char*> kOldNames[] = {
-    {"sparseagg_inflight_bytes", "sparseagg_kept_bytes"},
-    {"sparseagg_transit_bytes", "sparseagg_in_flight_bytes"},
-    {"sparseagg_transit_limit_bytes", "sparseagg_in_flight_limit_bytes"},
-    {"sparseagg_transit_refused_total", "sparseagg_in_flight_refused_total"},
-    {"sparseagg_transit_waiting", "sparseagg_in_flight_waiting"},
-};
 
 // Bucket bounds in seconds, from the decoding of a small message to the merge of a large round.
 const Histogram::BucketBoundaries& Buckets() {
@@ -220,15 +210,6 @@ std::string Metrics::Text(const std::function<std::vector<GaugeValue>()>& gauges
     prometheus::ClientMetric& metric = families.back().metric.emplace_back();
     if (!gauge.of.empty()) metric.label.push_back({gauge.label, gauge.of});
     metric.gauge.value = static_cast<double>(gauge.value);
-  }
-  for (const auto& [old_name, name] : kOldNames) {
-    for (size_t i = 0; i < families.size(); ++i) {
-      if (families[i].name != name) continue;
-      prometheus::MetricFamily& copy = families.emplace_back(prometheus::MetricFamily(families[i]));
-      copy.name = old_name;
-      copy.help = absl::StrCat("Deprecated name of ", name, ".");
-      break;
-    }
   }
   return prometheus::TextSerializer().Serialize(families);
 }

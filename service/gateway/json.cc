@@ -92,8 +92,6 @@ absl::StatusOr<std::string> ObjectOf(const Descriptor* type, const HttpFields& p
     const std::vector<absl::string_view> parts = absl::StrSplit(path, absl::MaxSplits('.', 1));
     const FieldDescriptor* const field = FindField(type, parts[0]);
     if (field == nullptr) {
-      const absl::string_view present = PresentName(type, parts[0]);
-      if (!present.empty()) return absl::InvalidArgumentError(absl::StrCat(parts[0], " is called ", present, " now"));
       return absl::InvalidArgumentError(
           absl::StrCat("unknown parameter ", JsonQuote(parts[0].substr(0, 64)), "; known are ", FieldNames(type)));
     }

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -121,10 +120,6 @@ class JsonChecker {
       RETURN_IF_ERROR(String(&name));
       const FieldDescriptor* const field = FindField(&type, name);  // no encoder escapes characters of our names
       if (field == nullptr) {
-        const absl::string_view present = PresentName(&type, name);
-        if (!present.empty()) {
-          return Invalid(absl::StrCat(path_, path_.empty() ? "" : ".", name, " is called ", present, " now"));
-        }
         return Invalid(absl::StrCat("unknown field ", JsonQuote(name.substr(0, kMaxShownNameBytes)),
                                     path_.empty() ? "" : " in ", path_, "; known are ", FieldNames(&type),
                                     "; if it is a field of a newer version, this server is older than the client"));
@@ -169,7 +164,7 @@ class JsonChecker {
     if (first == '"') {
       absl::string_view text;
       read = String(&text);
-      if (read.ok() && kind == Kind::kEnum) read = EnumName(*field.enum_type(), text);
+      if (read.ok() && kind == Kind::kEnum) WriteEnumName(*field.enum_type(), text);
       fits = kind != Kind::kBool && kind != Kind::kObject;
     } else if (first == '-' || absl::ascii_isdigit(static_cast<unsigned char>(first))) {
       bool is_exact = true;
@@ -187,26 +182,13 @@ class JsonChecker {
     return fits ? absl::OkStatus() : InField(absl::StrCat("must be ", Name(kind)));
   }
 
-  // Writes the full name of a value. Errors: INVALID_ARGUMENT: 0.1 had a value of this name; the message has the
-  // present one.
-  absl::Status EnumName(const google::protobuf::EnumDescriptor& type, absl::string_view name) {
-    static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
-        {"ON_NONFINITE_", "NONFINITE_POLICY_"},
-        {"ON_BOUND_", "BOUND_POLICY_"},
-        {"ON_EMPTY_", "EMPTY_POLICY_"},
-    };
-    for (const auto& [former, present] : kRenamed) {
-      absl::string_view rest = name;
-      if (!absl::ConsumePrefix(&rest, former)) continue;
-      const std::string now = absl::StrCat(present, rest);
-      if (type.FindValueByName(now) != nullptr) return InField(absl::StrCat("has ", name, ", called ", now, " now"));
-    }
+  // Writes the full name of a value.
+  void WriteEnumName(const google::protobuf::EnumDescriptor& type, absl::string_view name) {
     if (const auto* value = FindShortName(&type, name); value != nullptr) {
       const size_t begin = name.data() - json_.data();
       absl::StrAppend(&full_, json_.substr(copied_, begin - copied_), value->name());
       copied_ = begin + name.size();
     }
-    return absl::OkStatus();
   }
 
   // Reads a string. `raw`: the text between the quotes, without decoding; may be null.
@@ -292,19 +274,6 @@ class JsonChecker {
 const FieldDescriptor* FindField(const Descriptor* type, absl::string_view name) {
   const FieldDescriptor* const field = type->FindFieldByName(std::string(name));
   return field != nullptr ? field : type->FindFieldByCamelcaseName(std::string(name));
-}
-
-absl::string_view PresentName(const Descriptor* type, absl::string_view name) {
-  static constexpr std::pair<absl::string_view, absl::string_view> kRenamed[] = {
-      {"dimension", "num_rows"},
-      {"width", "row_width"},
-      {"page_size", "max_page_bytes"},
-      {"pageSize", "max_page_bytes"},
-  };
-  for (const auto& [former, present] : kRenamed) {
-    if (name == former && FindField(type, present) != nullptr) return present;
-  }
-  return "";
 }
 
 std::string FieldNames(const Descriptor* type) {

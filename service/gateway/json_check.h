@@ -34,9 +34,6 @@ const google::protobuf::EnumValueDescriptor* FindShortName(const google::protobu
 // Returns: the field of this name, in either form of the JSON mapping; null if there is none.
 const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor* type, absl::string_view name);
 
-// Returns: what a field is called now that had this name in 0.1; empty if there is none.
-absl::string_view PresentName(const google::protobuf::Descriptor* type, absl::string_view name);
-
 // Returns: the names of the fields of a message, for an error.
 std::string FieldNames(const google::protobuf::Descriptor* type);
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import decimal
 import fractions
-import inspect
 import math
 from typing import Any
 
@@ -427,23 +426,6 @@ def test_errors_of_newcomers_name_the_way_out(call, way_out):
         call(spec)
 
 
-@pytest.mark.parametrize(("former", "present"), [("dimension", "num_rows"), ("width", "row_width")])
-def test_former_names_of_sizes_raise_errors_that_have_the_present_ones(former, present):
-    text = f"'{former}' is called '{present}' now"
-    spec = sa.TensorSpec("v", "float32", shape=(4, 2))
-    result = sa.aggregate([{"v": ([1], np.ones((1, 2)))}], sa.RoundSpec([spec]))
-    with pytest.raises(TypeError, match=text):
-        sa.TensorSpec("v", "float32", **{former: 4})
-    for each in (spec, result["v"], result.info.results[0]):
-        with pytest.raises(AttributeError, match=text):
-            getattr(each, former)
-        with pytest.raises(AttributeError, match="has no attribute 'depth'"):
-            each.depth  # noqa: B018
-    assert "num_rows" in str(inspect.signature(sa.TensorSpec))
-
-
 def test_times_of_stages_are_in_the_stages_alone():
     timeline = sa.aggregate([([1], [1.0])], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])).info.timeline
     assert [each.stage for each in timeline.stages] == ["prepare", "merge"]
-    with pytest.raises(AttributeError, match="'prepare' is called 'stages' now"):
-        timeline.prepare  # noqa: B018

@@ -37,15 +37,6 @@ def test_every_class_is_public_and_ends_in_error() -> None:
     assert all(made.__name__.endswith("Error") for made in CLASSES)
 
 
-def test_former_name_is_an_error_that_has_the_present_one() -> None:
-    for module in (sa, errors):
-        with pytest.raises(ImportError, match=r"'NotFound' is called 'sparseagg.errors.NotFoundError' now"):
-            _ = module.NotFound
-        assert not hasattr(module, "Unknown")
-    with pytest.raises(ImportError, match="'RoundClosed' is called"):
-        from sparseagg import RoundClosed  # noqa: F401
-
-
 def test_missing_names_tell_what_does_not_have_them_and_where_they_are() -> None:
     with pytest.raises(AttributeError, match=r"^module 'sparseagg' has no attribute 'Unknown'$"):
         _ = sa.Unknown

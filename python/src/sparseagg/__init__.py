@@ -126,7 +126,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name in errors.__all__:  # an ImportError, for "from sparseagg import name" hides the text of an AttributeError
         raise ImportError(f"{name!r} is not in sparseagg itself, but in sparseagg.errors", name=__name__)
-    try:
-        return errors.__getattr__(name)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 
 from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.base.renamed import refuse_module_name
 
 __all__ = [
     "AbortedError",
@@ -227,7 +226,3 @@ def error_of(code: grpc.StatusCode, message: str) -> SparseaggError:
     error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code
     return error
-
-
-def __getattr__(name: str) -> Any:
-    return refuse_module_name(__name__, name, {each[: -len("Error")]: f"{__name__}.{each}" for each in __all__})

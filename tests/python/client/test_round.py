@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,21 +86,6 @@ def test_result_waits_until_the_round_is_closed(client):
         reading = pool.submit(opened.result)
         client.get_round(opened.name).close()
         assert reading.result(timeout=60)["v"].keys.tolist() == [1]
-
-
-def test_former_names_tell_the_present_ones(client):
-    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
-    with pytest.raises(AttributeError, match=r"'end' is called 'close\(\) and wait\(\)' now"):
-        opened.end()
-    with pytest.raises(AttributeError, match="'disconnect' is called 'close' now"):
-        client.disconnect()
-    for options, text in (
-        ({"encoding": "plain"}, "'encoding' is called 'key_encoding' now"),
-        ({"values": "float16"}, "'values' is called 'value_encoding' now"),
-    ):
-        for call in (functools.partial(opened.submit, "a", ([1], [1.0])), opened.result):
-            with pytest.raises(TypeError, match=text):
-                call(**options)
 
 
 @pytest.mark.parametrize("attempts", [1, 5])

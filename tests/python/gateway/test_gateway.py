@@ -214,14 +214,6 @@ def test_field_of_a_newer_client_is_refused_in_every_form(address):
     assert grpc_web(address, "GetServerInfo", unknown)[1] == "grpc-status: 0\r\n"
 
 
-@pytest.mark.parametrize(("former", "present"), [("dimension", "num_rows"), ("width", "row_width")])
-def test_field_of_an_earlier_name_is_refused_with_its_present_name(address, former, present):
-    tensor = {"name": "w", "dtype": "DTYPE_FLOAT32", former: 9}
-    answer = request(address, "POST", "/v1/rounds", {"spec": {"tensors": [tensor]}})
-    assert answer.status == 400
-    assert f"spec.tensors[0].{former} is called {present} now" in answer.json["detail"]
-
-
 def test_chunked_body_is_refused(address):
     answer = request(address, "POST", "/v1/rounds", b"0\r\n\r\n", transfer_encoding="chunked")
     assert answer.status == 411

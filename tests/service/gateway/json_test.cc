@@ -141,17 +141,6 @@ TEST(Json, FieldThatNobodyKnows_IsRefusedByItsName) {
   EXPECT_THAT(CreateError(R"({"\u0072oundId": "a"})"), HasSubstr("unknown field"));
 }
 
-TEST(Json, FieldOfAnEarlierName_IsRefusedWithItsPresentName) {
-  EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"name": "v", "dimension": 9}]}})"),
-              HasSubstr("spec.tensors[0].dimension is called num_rows now"));
-  EXPECT_THAT(CreateError(R"({"spec": {"tensors": [{"width": 2}]}})"),
-              HasSubstr("spec.tensors[0].width is called row_width now"));
-  EXPECT_THAT(CreateError(R"({"spec": {"aggregation": {"onBound": "ON_BOUND_CLIP"}}})"),
-              HasSubstr("spec.aggregation.on_bound has ON_BOUND_CLIP, called BOUND_POLICY_CLIP now"));
-  EXPECT_THAT(CreateError(R"({"spec": {"width": 2}})"),
-              HasSubstr("unknown field \"width\" in spec; known are tensors"));
-}
-
 TEST(Json, ValueOfAnotherType_IsRefusedByItsField) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"roundId": 5})", "round_id must be a string"},
@@ -319,8 +308,6 @@ TEST(Json, Query_Errors) {
   const auto* const type = v1::GetResultRequest::descriptor();
   for (const auto& [name, value, text] : {std::tuple{"nothing", "1", "unknown parameter \"nothing\"; known are name"},
                                           {"max_page_bytes", "-1", "max_page_bytes"},
-                                          {"page_size", "1", "page_size is called max_page_bytes now"},
-                                          {"pageSize", "1", "pageSize is called max_page_bytes now"},
                                           {"name.part", "1", "'name' has no parts"},
                                           {"range", "1", "GetResultRequest"},
                                           {"range.middle", "1", "known are begin, end"},

@@ -10,5 +10,5 @@ From the top down; each folder imports only those below it, which ``lint-imports
     updates    callers' updates: arrays as keys and rows, client ids, weights
     spec       what a round computes
     foreign    arrays, sparse tensors and tables of other libraries
-    base       checks of arguments, types, errors' texts, former names
+    base       checks of arguments, types, errors' texts
 """

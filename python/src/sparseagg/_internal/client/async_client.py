@@ -12,7 +12,6 @@ from typing import Any, SupportsIndex
 from sparseagg._internal.base.arguments import Timeout, checked_seconds
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.durations import Seconds
-from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import KeyEncoding, Updates
 from sparseagg._internal.client.async_model import PublishedModel
 from sparseagg._internal.client.async_round import Round
@@ -44,7 +43,6 @@ __all__ = ["Client", "open_round"]
 _LOCAL = ":local:"
 
 
-@renamed({"disconnect": "close", **ENCODINGS})
 class Client(TaskCalls, StreamCalls):
     """A client of one server. ``async with`` closes it.
 

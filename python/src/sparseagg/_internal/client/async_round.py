@@ -13,7 +13,6 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, checked_text
-from sparseagg._internal.base.renamed import ENCODINGS, renamed
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
 from sparseagg._internal.client.batch_receipt import batch_receipt
 from sparseagg._internal.client.certified_round import CertifiedRound
@@ -41,7 +40,6 @@ from sparseagg.v1 import aggregation_pb2 as pb
 __all__ = ["Round"]
 
 
-@renamed({"end": "close() and wait()", **ENCODINGS})
 class Round(SealedRound, CertifiedRound):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Threads: as ``Client``.
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from sparseagg._internal.base.arguments import Timeout, checked_text, shown
 from sparseagg._internal.base.durations import Seconds, duration
-from sparseagg._internal.base.renamed import ROUND, renamed
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.memory_connection import MemoryConnection
@@ -28,7 +27,6 @@ _MOST_BYTES = 1 << 20
 _STATES = ("open", "leased", "completed", "failed", "cancelled")
 
 
-@renamed(ROUND)
 class TaskCalls:
     """A part of both clients."""
 

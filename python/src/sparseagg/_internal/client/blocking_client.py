@@ -10,7 +10,6 @@ from typing import Any, SupportsIndex
 from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.durations import Seconds
-from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_client
 from sparseagg._internal.client.blocking import blocking, blocking_iterator
 from sparseagg._internal.client.blocking_round import Round
@@ -28,7 +27,6 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
-@renamed({"disconnect": "close"})
 class Client:
     """A client of one server. ``with`` closes it. Thread-safe.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparseagg._internal.base.renamed import renamed
 from sparseagg._internal.client import async_round
 from sparseagg._internal.client.blocking import blocking
 from sparseagg._internal.client.round_attributes import RoundAttributes
@@ -16,7 +15,6 @@ from sparseagg._internal.results.info import RoundInfo
 __all__ = ["Round"]
 
 
-@renamed({"end": "close() and wait()"})
 class Round(RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``open_round``. Thread-safe.
 

@@ -10,7 +10,6 @@ from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
 from sparseagg._internal.base.arguments import did_you_mean, shown
-from sparseagg._internal.base.renamed import SIZES
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -77,8 +76,6 @@ def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
             raise InvalidArgumentError(f"{at} is given twice")
         given.add(fields[name].name if name in fields else name)
         if name not in fields:
-            if SIZES.get(name) in fields:
-                raise InvalidArgumentError(f"{at} is called {SIZES[name]} now")
             made[name] = member
         elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
             made[name] = _message({"sizes": member}, pb.Shape.DESCRIPTOR, at)

@@ -9,7 +9,6 @@ from typing import Any
 
 from sparseagg._internal.base.durations import as_of, now, seconds_of, time_of
 from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.sizes import decimal
 from sparseagg._internal.spec.round_spec import RoundSpec, enum_name
 from sparseagg.errors import SparseaggError
@@ -160,7 +159,6 @@ class StageTime:
     bytes: int
 
 
-@renamed({"decode": "stages", "prepare": "stages", "add": "stages"})
 @dataclasses.dataclass(frozen=True)
 class Timeline:
     """The times of a round, in seconds.
@@ -191,7 +189,6 @@ class Timeline:
         )
 
 
-@renamed(SIZES)
 @dataclasses.dataclass(frozen=True)
 class TensorSummary:
     """One tensor's result in outline.

@@ -11,7 +11,6 @@ import numpy as np
 from sparseagg._internal.base.arguments import did_you_mean
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.plain_text import html_table, plain
-from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.results import forms as result_forms
 from sparseagg._internal.results import plots
 from sparseagg._internal.results.add_rows import Addition
@@ -26,7 +25,6 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 __all__ = ["Result", "TensorResult"]
 
 
-@renamed(SIZES)
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
 class TensorResult:
     """One tensor's result, or the part of it within the range of keys that the caller asked for.

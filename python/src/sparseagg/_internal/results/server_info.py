@@ -9,7 +9,6 @@ from typing import Any
 
 from sparseagg._internal.base.durations import seconds_of, time_of
 from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.base.renamed import renamed
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["ServerActivity", "ServerInfo", "ServerLimits"]
@@ -21,7 +20,6 @@ def _names(enum: Any, prefix: str, numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(known[number] for number in numbers if number in known)
 
 
-@renamed({"max_width": "max_row_width"})
 @dataclasses.dataclass(frozen=True)
 class ServerLimits:
     """The limits that the server enforces; 0 is no limit. Times are in seconds."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.plain_text import html_table
-from sparseagg._internal.base.renamed import SIZES, renamed
 from sparseagg._internal.base.types import DTypeLike, Layout
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
@@ -55,7 +54,6 @@ _ROW_WIDTH = ("row_width must be a number of values from 1 to 2^32 - 1", 1, (1 <
 _LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 
 
-@renamed({**SIZES, "result": "result_layout"})
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class TensorSpec(Options):
     """One tensor of a round.
@@ -168,7 +166,6 @@ class TensorSpec(Options):
         )
 
 
-@renamed({"result": "result_layout"})
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
 class RoundSpec(Options):
     """The tensors of a round, how they are aggregated, and when the round ends.
