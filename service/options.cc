@@ -229,8 +229,7 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
       "A flag takes precedence over the environment, and the environment over the file.");
 
   Adder add(app);
-  add.Add("grpc-address", options.server.grpc_address,
-          "HOST:PORT (port 0: any free one), unix:PATH or unix-abstract:NAME");
+  add.Add("grpc-address", options.server.grpc_address, "HOST:PORT (port 0: any free one) or unix:PATH");
   CLI::Option* metrics_address = add.Add("metrics-address", options.server.metrics_address,
                                          "HOST:PORT for GET /metrics, /healthz and /readyz, or none. If the default "
                                          "port is in use, the server starts without them");

@@ -32,7 +32,7 @@
 namespace sparseagg::service {
 
 struct ServerOptions {
-  std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one), unix:PATH or unix-abstract:NAME
+  std::string grpc_address = "127.0.0.1:8001";  // HOST:PORT (port 0: a free one) or unix:PATH
   TlsOptions tls;
   std::string tokens_file;                      // bearer tokens (TokenTable); empty: none
   JwtOptions jwt;                               // JSON Web Tokens

@@ -37,7 +37,7 @@ absl::Status CheckPort(absl::string_view address) {
 }
 
 absl::Status CheckLoopback(absl::string_view address, absl::string_view lack) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) return absl::OkStatus();
+  if (absl::StartsWith(address, "unix:")) return absl::OkStatus();
   RETURN_IF_ERROR(CheckPort(address));
   const std::string host = HostOf(address);
   in_addr v4;

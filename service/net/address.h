@@ -16,8 +16,7 @@ absl::Status CheckPort(absl::string_view address);
 // Returns: "HOST" of "HOST:PORT", without the brackets of IPv6. Requires: CheckPort.
 std::string HostOf(absl::string_view address);
 
-// Checks that only this machine can reach `address`: 127.0.0.0/8, [::1] or localhost with a port, unix:PATH or
-// unix-abstract:NAME.
+// Checks that only this machine can reach `address`: 127.0.0.0/8, [::1] or localhost with a port, or unix:PATH.
 // Errors: INVALID_ARGUMENT; the message names what the server lacks (`lack`, "TLS") for an address beyond.
 absl::Status CheckLoopback(absl::string_view address, absl::string_view lack);
 

@@ -137,13 +137,9 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   std::unique_ptr<Listener> listener(new Listener());
   listener->address_ = address;
   absl::string_view rest = address;
-  if (absl::ConsumePrefix(&rest, "unix-abstract:")) {
-    RETURN_IF_ERROR(listener->OpenUnix(std::string(rest), /*abstract=*/true));
-    return listener;
-  }
   if (absl::ConsumePrefix(&rest, "unix:")) {
     absl::ConsumePrefix(&rest, "//");
-    RETURN_IF_ERROR(listener->OpenUnix(std::string(rest), /*abstract=*/false));
+    RETURN_IF_ERROR(listener->OpenUnix(std::string(rest)));
     return listener;
   }
   const size_t colon = rest.rfind(':');
@@ -158,19 +154,18 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   return listener;
 }
 
-absl::Status Listener::OpenUnix(const std::string& path, bool abstract) {
+absl::Status Listener::OpenUnix(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // An abstract name begins with a zero byte and ends with the address; a path ends with a zero byte.
   if (path.empty() || path.size() + 1 > sizeof(address.sun_path)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the name of a Unix socket has 1 to ", sizeof(address.sun_path) - 1, " bytes, not ", path.size()));
+        absl::StrCat("the path of a Unix socket has 1 to ", sizeof(address.sun_path) - 1, " bytes, not ", path.size()));
   }
-  std::memcpy(address.sun_path + (abstract ? 1 : 0), path.data(), path.size());
+  std::memcpy(address.sun_path, path.data(), path.size());
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  if (!abstract) RETURN_IF_ERROR(RemoveStaleSocket(path, address, size));
+  RETURN_IF_ERROR(RemoveStaleSocket(path, address, size));
   ASSIGN_OR_RETURN(OwnedFd fd, Listen(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), size));
-  if (!abstract && lstat(path.c_str(), &own_socket_) == 0) path_ = path;
+  if (lstat(path.c_str(), &own_socket_) == 0) path_ = path;
   sockets_.push_back(std::move(fd));
   return absl::OkStatus();
 }

@@ -42,8 +42,8 @@ struct ConnectionLimits {
 // client can bring about. Remove with: a version that mends grpc#20418 and limits the number of connections.
 class Listener {
  public:
-  // Listens on HOST:PORT (all addresses of the host; port 0: a free one), unix:PATH or unix-abstract:NAME. Replaces a
-  // socket that a dead server has left at PATH.
+  // Listens on HOST:PORT (all addresses of the host; port 0: a free one) or unix:PATH. Replaces a socket that a dead
+  // server has left at PATH.
   // Errors: INVALID_ARGUMENT for a malformed or unknown address; UNAVAILABLE if the address is in use or not permitted.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
   ~Listener();
@@ -66,7 +66,7 @@ class Listener {
 
  private:
   Listener() = default;
-  absl::Status OpenUnix(const std::string& path, bool abstract);
+  absl::Status OpenUnix(const std::string& path);
   absl::Status OpenHost(const std::string& host, const std::string& port);
   void AcceptAll();
   void AcceptOne(int listener);

@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -70,11 +69,11 @@ OwnedFd ConnectToV6(const Listener& listener) {
   return Connect(AF_INET6, &to, sizeof(to));
 }
 
-OwnedFd ConnectToUnix(const std::string& name, bool abstract) {
+OwnedFd ConnectToUnix(const std::string& path) {
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
-  std::memcpy(to.sun_path + (abstract ? 1 : 0), name.data(), name.size());
-  return Connect(AF_UNIX, &to, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1));
+  std::memcpy(to.sun_path, path.data(), path.size());
+  return Connect(AF_UNIX, &to, sizeof(to));
 }
 
 // Does not listen.
@@ -183,7 +182,7 @@ TEST(ListenerTest, UnixPath_ReplacesASocketThatWasLeft_AndGoesAtTheEnd) {
     const auto listener = MustOpen(prefix + path);
     EXPECT_EQ(listener->address(), prefix + path);
     keeper.Start(*listener);
-    EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
+    EXPECT_EQ(AnswerOf(ConnectToUnix(path)), Answer::kTaken);
     listener->Stop();
     struct stat gone {};
     EXPECT_NE(lstat(path.c_str(), &gone), 0);
@@ -199,14 +198,14 @@ TEST(ListenerTest, UnixPath_WhereAServerListens_IsRefused_AndThatOneStays) {
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(path), HasSubstr("another server listens there")));
   keeper.Start(*first);
-  EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
+  EXPECT_EQ(AnswerOf(ConnectToUnix(path)), Answer::kTaken);
 }
 
 TEST(ListenerTest, UnixPath_OfAServerThatIsTooBusyToAccept_IsRefused) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/listener_test.", getpid());
   const OwnedFd busy = BindUnix(path);
   ASSERT_EQ(listen(busy.get(), 0), 0);
-  const OwnedFd waiting = ConnectToUnix(path, false);  // all that its queue has room for
+  const OwnedFd waiting = ConnectToUnix(path);  // all that its queue has room for
   ASSERT_GE(waiting.get(), 0);
   const auto second = Listener::Open("unix:" + path);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
@@ -222,15 +221,7 @@ TEST(ListenerTest, UnixPath_ThatIsAnothersByNow_StaysAtTheEnd) {
   const auto second = MustOpen("unix:" + path);
   first->Stop();
   keeper.Start(*second);
-  EXPECT_EQ(AnswerOf(ConnectToUnix(path, false)), Answer::kTaken);
-}
-
-TEST(ListenerTest, AbstractName) {
-  const std::string name = absl::StrCat("sparseagg-listener-test-", getpid());
-  Keeper keeper;
-  const auto listener = MustOpen("unix-abstract:" + name);
-  keeper.Start(*listener);
-  EXPECT_EQ(AnswerOf(ConnectToUnix(name, true)), Answer::kTaken);
+  EXPECT_EQ(AnswerOf(ConnectToUnix(path)), Answer::kTaken);
 }
 
 TEST(ListenerTest, InvalidAddresses_AreErrorsWithTheReason) {

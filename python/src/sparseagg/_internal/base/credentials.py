@@ -65,7 +65,7 @@ TokenArgument = Union[str, Callable[[], str], None]
 
 def is_local(address: str) -> bool:
     """Returns whether an address, of a name that gRPC takes, is on this machine."""
-    return bool(_LOOPBACK.fullmatch(address)) or address.startswith(("unix:", "unix-abstract:"))
+    return bool(_LOOPBACK.fullmatch(address)) or address.startswith("unix:")
 
 
 def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:

@@ -14,7 +14,7 @@ __all__ = ["addresses_of", "channel_options", "checked_address", "checked_connec
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
 # gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
-_SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
+_SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|vsock|xds):")
 
 
 def checked_address(address: Any, what: str = "an address") -> str:
