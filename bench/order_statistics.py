@@ -111,7 +111,7 @@ DENSE: dict[str, dict[str, Callable[[list[np.ndarray], int], np.ndarray]]] = {
         "ByzFL, torch": lambda parts, trim: byzfl_of_tensors(byzfl_median, parts),
     },
     "trimmed_mean": {
-        "sparseagg": lambda parts, trim: ours(parts, op="trimmed_mean", trim_count=trim),
+        "sparseagg": lambda parts, trim: ours(parts, op="trimmed_mean", trim_fraction=(trim + 0.5) / len(parts)),
         "NumPy, sorted": lambda parts, trim: numpy_trimmed(np.stack(parts), trim),
         "Flower": flower_trimmed,
         "ByzFL": byzfl_trimmed,

@@ -84,7 +84,7 @@ class DeviceAccumulator : public Accumulator {
   DeviceAccumulator(DeviceEngine& engine, const TensorSpec& spec, std::unique_ptr<Accumulator> cpu, bool on_cpu)
       : engine_(engine),
         home_(engine.NextHome()),
-        spec_(WithTrimHidden(spec)),
+        spec_(spec),
         shape_(spec_),
         checks_(engine.CreateOnCpu(spec)),
         cpu_(std::move(cpu)),

@@ -160,13 +160,14 @@ def compare(data: Data, rounds: int) -> dict[str, Any]:
     """Trains under each rule."""
     attackers = round(ATTACKERS * len(data.clients))
     # With these, f attackers are outvoted at each row that moves.
-    order = {"trim_count": attackers, "min_contributors": 2 * attackers + 1}
-    median = {"op": "median", "min_contributors": 2 * attackers + 1}
+    fewest = 2 * attackers + 1
+    trimmed = {"op": "trimmed_mean", "trim_fraction": (attackers + 0.5) / (fewest + 0.5), "min_contributors": fewest}
+    median = {"op": "median", "min_contributors": fewest}
     krum = functools.partial(merge_by_krum, f=attackers)
     rules: dict[str, tuple[int, Callable[..., sa.Result], dict[str, Any]]] = {
         "mean, nobody attacks": (0, merge_by_op, {"op": "coordinate_mean"}),
         "mean": (attackers, merge_by_op, {"op": "coordinate_mean"}),
-        "trimmed mean": (attackers, merge_by_op, {"op": "trimmed_mean", **order}),
+        "trimmed mean": (attackers, merge_by_op, trimmed),
         "median": (attackers, merge_by_op, median),
         "multi-Krum": (attackers, krum, {"op": "coordinate_mean"}),
     }

@@ -18,8 +18,6 @@ enum class OrderOp : uint8_t { kMedian, kTrimmedMean, kQuantile };
 // What a statistic needs besides the values: floats of equal votes. The arithmetic is that of host/cpu/order/lanes.cc.
 struct OrderRule {
   OrderOp op = OrderOp::kMedian;
-  bool trims_count = false;
-  uint64_t trim_count = 0;
   double trim_fraction = 0.0;
   double quantile = 0.5;
   bool absent_is_zero = false;  // submissions without the key vote for 0
@@ -29,7 +27,7 @@ struct OrderRule {
   SPARSEAGG_HD uint64_t Votes(uint32_t num_values) const { return absent_is_zero ? num_submissions : num_values; }
   // Values to drop at either end.
   SPARSEAGG_HD uint64_t TrimOf(uint64_t votes) const {
-    return trims_count ? trim_count : static_cast<uint64_t>(floor(MulRn(trim_fraction, static_cast<double>(votes))));
+    return static_cast<uint64_t>(floor(MulRn(trim_fraction, static_cast<double>(votes))));
   }
   SPARSEAGG_HD uint64_t QuantileIndex(uint64_t votes) const {
     const double rank = ceil(MulRn(quantile, static_cast<double>(votes)));
@@ -97,8 +95,7 @@ struct RankValues {
   }
 };
 
-// Writes the statistic of every segment and column, as a float64 to be rounded to the result's dtype. Segments of which
-// a trim leaves nothing get 0.
+// Writes the statistic of every segment and column, as a float64 to be rounded to the result's dtype.
 struct PickStatistics {
   OrderValues values;
   OrderRule rule;
@@ -160,7 +157,6 @@ struct PickStatistics {
   // Zeros of absent submissions add nothing, so their places among other zeros do not matter.
   SPARSEAGG_HD double TrimmedMean(const Lane& lane) const {
     const uint64_t trim = rule.TrimOf(lane.votes);
-    if (lane.votes <= 2 * trim) return 0.0;
     double sum = 0.0;
     for (uint32_t entry = lane.begin; entry < lane.end; ++entry) {
       const double value = values.At(entry, lane.column);

@@ -1,9 +1,7 @@
 #include "cuda/merge/tensor_shape.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "host/spec/fixed_point.h"
 
@@ -35,16 +33,11 @@ bool NeedsCounts(const TensorSpec& spec) {
   return ReturnsCounts(spec) || a.min_contributors > 1 || weights_are_counts;
 }
 
-// Above this, rounding may make a trim of all values of it, which hides their key.
-constexpr double kMaxTrimFraction = 0.49;
-
 std::optional<OrderRule> OrderOf(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (!IsOrderStatistic(a.op)) return std::nullopt;
   OrderRule rule;
   rule.op = a.op == Op::kMedian ? OrderOp::kMedian : a.op == Op::kQuantile ? OrderOp::kQuantile : OrderOp::kTrimmedMean;
-  rule.trims_count = a.order.trim_count.has_value();
-  rule.trim_count = a.order.trim_count.value_or(0);
   rule.trim_fraction = a.order.trim_fraction.value_or(0.0);
   rule.quantile = a.order.quantile.value_or(0.5);
   rule.absent_is_zero = a.order.absent == AbsentPolicy::kZero;
@@ -56,20 +49,7 @@ std::optional<OrderRule> OrderOf(const TensorSpec& spec) {
 
 bool IsForDevice(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  if (!IsOrderStatistic(a.op)) return true;
-  // A trim_count may hide all keys, if zeros vote too; else their counts say which ones it hides.
-  const bool may_hide_all = a.order.trim_count.has_value() && a.order.absent == AbsentPolicy::kZero;
-  return IsFloat(spec.dtype) && a.weighting == Weighting::kUniform && !may_hide_all &&
-         a.order.trim_fraction.value_or(0.0) <= kMaxTrimFraction;
-}
-
-TensorSpec WithTrimHidden(TensorSpec spec) {
-  AggregationSpec& a = spec.aggregation;
-  if (a.op != Op::kTrimmedMean || !a.order.trim_count.has_value()) return spec;
-  const uint64_t least = 2 * uint64_t{*a.order.trim_count} + 1;
-  a.min_contributors = static_cast<uint32_t>(
-      std::min<uint64_t>(std::max<uint64_t>(a.min_contributors, least), std::numeric_limits<uint32_t>::max()));
-  return spec;
+  return !IsOrderStatistic(a.op) || (IsFloat(spec.dtype) && a.weighting == Weighting::kUniform);
 }
 
 Number ToNumber(DType dtype) {

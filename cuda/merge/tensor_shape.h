@@ -21,10 +21,6 @@ Number ToNumber(DType dtype);
 // Whether the device merges such a tensor. Of order statistics it has those of floats whose votes are equal.
 bool IsForDevice(const TensorSpec& spec);
 
-// Returns: `spec` with a min_contributors that hides the keys which a trim_count hides. The device counts contributors
-// in any case.
-TensorSpec WithTrimHidden(TensorSpec spec);
-
 // The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
 struct TensorShape {
   explicit TensorShape(const TensorSpec& spec);

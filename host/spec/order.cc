@@ -9,7 +9,6 @@
 namespace sparseagg {
 
 uint64_t TrimOf(const OrderOptions& options, uint64_t n) {
-  if (options.trim_count.has_value()) return *options.trim_count;
   return static_cast<uint64_t>(std::floor(options.trim_fraction.value_or(0.0) * static_cast<double>(n)));
 }
 
@@ -29,11 +28,8 @@ absl::Status ValidateOrder(const TensorSpec& spec) {
                    " needs all values of a key at once; use canonical numerics");
   }
   if (a.op == Op::kTrimmedMean) {
-    if (order.trim_fraction.has_value() == order.trim_count.has_value()) {
-      return invalid("trimmed_mean needs either trim_fraction or trim_count",
-                     order.trim_count.has_value() ? ", not both" : "");
-    }
-    if (order.trim_fraction.has_value() && !(*order.trim_fraction >= 0.0 && *order.trim_fraction < 0.5)) {
+    if (!order.trim_fraction.has_value()) return invalid("trimmed_mean needs a trim_fraction, in [0, 0.5)");
+    if (!(*order.trim_fraction >= 0.0 && *order.trim_fraction < 0.5)) {
       return invalid("trim_fraction ", *order.trim_fraction, " is not in [0, 0.5)");
     }
   }

@@ -18,15 +18,14 @@ enum class AbsentPolicy : uint8_t {
 };
 
 struct OrderOptions {
-  // Op::kTrimmedMean needs one of these two.
-  std::optional<double> trim_fraction;  // of the values, at either end; in [0, 0.5)
-  std::optional<uint32_t> trim_count;
-  std::optional<double> quantile;  // Op::kQuantile needs it; in [0, 1]
+  std::optional<double> trim_fraction;  // of the values, at either end; Op::kTrimmedMean needs it; in [0, 0.5)
+  std::optional<double> quantile;       // Op::kQuantile needs it; in [0, 1]
   AbsentPolicy absent = AbsentPolicy::kSkip;
 };
 
-// Returns: b, the number of values that a trimmed mean of `n` values drops at either end. ⌊fraction · n⌋ is taken of
-// the float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3.
+// Returns: b, the number of values that a trimmed mean of `n` ≥ 1 values drops at either end; 2b < n. ⌊fraction · n⌋ is
+// taken of the float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3. Rounding does not make a product
+// n/2: float64 is finer below a number than a fraction under ½ is far from ½.
 uint64_t TrimOf(const OrderOptions& options, uint64_t n);
 
 // Returns: the index, in ascending order, of the unweighted q-quantile of n ≥ 1 values: NumPy's "inverted_cdf".

@@ -62,7 +62,6 @@ AggregationSpec ToAggregation(const py::dict& fields) {
   Set(fields, "max_submissions", a.max_submissions);
   a.order.absent = Parse<AbsentPolicy>(fields, "absent", {"skip", "zero"});
   Set(fields, "trim_fraction", a.order.trim_fraction);
-  Set(fields, "trim_count", a.order.trim_count);
   Set(fields, "quantile", a.order.quantile);
   Set(fields, "result_top_k", a.result_top_k);
   Set(fields, "result_min_norm", a.result_min_norm);

@@ -102,13 +102,11 @@ Op ChooseOp(v1::Op tensor, v1::Op round) {
   }
 }
 
-// Returns: the tensor's options where it sets them, and else the round's. A trim of the tensor replaces either kind of
-// trim of the round.
+// Returns: the tensor's options where it sets them, and else the round's.
 OrderOptions CombineOrder(const v1::AggregationSpec& tensor, const v1::AggregationSpec& round) {
   OrderOptions order;
-  const v1::AggregationSpec& trim = tensor.has_trim_fraction() || tensor.has_trim_count() ? tensor : round;
+  const v1::AggregationSpec& trim = tensor.has_trim_fraction() ? tensor : round;
   if (trim.has_trim_fraction()) order.trim_fraction = trim.trim_fraction();
-  if (trim.has_trim_count()) order.trim_count = trim.trim_count();
   const v1::AggregationSpec& quantile = tensor.has_quantile() ? tensor : round;
   if (quantile.has_quantile()) order.quantile = quantile.quantile();
   order.absent = Choose(tensor.absent(), round.absent(), AbsentPolicy::kSkip);
@@ -220,9 +218,9 @@ absl::Status RefuseUnusedOrder(const v1::AggregationSpec& wire, absl::Span<const
   const auto is_used = [&](auto uses) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const TensorSpec& s) { return uses(s.aggregation.op); });
   };
-  const bool trims = is_used([](Op op) { return op == Op::kTrimmedMean; });
-  if (!trims && wire.has_trim_fraction()) return absl::InvalidArgumentError("trim_fraction is for the op trimmed_mean");
-  if (!trims && wire.has_trim_count()) return absl::InvalidArgumentError("trim_count is for the op trimmed_mean");
+  if (wire.has_trim_fraction() && !is_used([](Op op) { return op == Op::kTrimmedMean; })) {
+    return absl::InvalidArgumentError("trim_fraction is for the op trimmed_mean");
+  }
   if (wire.has_quantile() && !is_used([](Op op) { return op == Op::kQuantile; })) {
     return absl::InvalidArgumentError("quantile is for the op quantile");
   }

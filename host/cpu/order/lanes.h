@@ -27,8 +27,6 @@ struct StatisticParams {
   bool absent_is_zero() const { return order.absent == AbsentPolicy::kZero; }
   // Returns: the number of values of a lane that `n` submissions list, with the zeros of the others if these vote.
   uint64_t NumVotes(uint64_t n) const { return absent_is_zero() ? num_submissions : n; }
-  // Returns: whether the trim leaves no value of such a lane, so that its key is hidden.
-  bool Hides(uint64_t n) const { return op == Op::kTrimmedMean && NumVotes(n) <= 2 * TrimOf(order, NumVotes(n)); }
 };
 
 // Why a lane has no statistic.
@@ -59,8 +57,7 @@ class LaneEvaluator {
   explicit LaneEvaluator(const StatisticParams& params) : params_(params) {}
 
   // Writes the statistic of each column of `rows` to `out`.
-  // Requires: rows.count > 0, !Hides(rows.count). Returns: the error of the key; a zero weight comes before an
-  // overflow.
+  // Requires: rows.count > 0. Returns: the error of the key; a zero weight comes before an overflow.
   LaneError Evaluate(const LaneRows<T>& rows, Out* out);
 
  private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,9 +35,7 @@ class OrderAccumulator : public Accumulator {
   using Input = MergeInput<Key, SumFloat>;  // of the fold only the type of a base is used, and there is none
 
   OrderAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
-      : spec_(spec), finish_spec_(FinishSpec(spec)), arena_(arena) {
-    shape_ = {NumColumns(spec), NeedsCounts(finish_spec_), KeyWeightsOf(spec)};
-  }
+      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
@@ -61,8 +58,7 @@ class OrderAccumulator : public Accumulator {
 
   void MultiplyWeights(absl::Span<const double> factors) override {
     spec_.aggregation.weighting = Weighting::kByWeight;
-    finish_spec_.aggregation.weighting = Weighting::kByWeight;
-    shape_ = {NumColumns(spec_), NeedsCounts(finish_spec_), KeyWeightsOf(spec_)};
+    shape_ = {NumColumns(spec_), NeedsCounts(spec_), KeyWeightsOf(spec_)};
     list_.MultiplyWeights(factors);
   }
 
@@ -130,28 +126,14 @@ class OrderAccumulator : public Accumulator {
     return SaturatingMultiply(std::min(keys, SaturatingMultiply(num_updates, threads)), entry_bytes);
   }
 
-  // Returns: the spec with the min_contributors that hides what trim_count hides.
-  static TensorSpec FinishSpec(const TensorSpec& spec) {
-    TensorSpec finish = spec;
-    const OrderOptions& order = spec.aggregation.order;
-    if (spec.aggregation.op != Op::kTrimmedMean || !order.trim_count.has_value()) return finish;
-    if (order.absent == AbsentPolicy::kZero) return finish;  // Finish hides all keys or none
-    const uint64_t least = 2 * uint64_t{*order.trim_count} + 1;
-    finish.aggregation.min_contributors = static_cast<uint32_t>(std::min<uint64_t>(
-        std::max<uint64_t>(least, spec.aggregation.min_contributors), std::numeric_limits<uint32_t>::max()));
-    return finish;
-  }
-
   template <typename T, typename Out>
   absl::StatusOr<Result> FinishAs(const Input& input, const StatisticParams& params) {
     // The fold of the sinks says only what rows hold: the values themselves.
     using Fold = std::conditional_t<std::is_same_v<Out, double>, MinFloat, MinInteger>;
     FinishParams finish;
-    finish.spec = &finish_spec_;
+    finish.spec = &spec_;
     finish.shape = shape_;
-    Blocks<Key> blocks;
-    const bool hides_all = params.absent_is_zero() && params.Hides(0);
-    if (!hides_all) blocks = Plan(input);
+    const Blocks<Key> blocks = Plan(input);
     const auto make_merger = [&] { return OrderMerger<Key, T, Out>(input, params); };
     const auto block_at = [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; };
     if (spec_.aggregation.result_layout == ResultLayout::kDense) {
@@ -182,7 +164,6 @@ class OrderAccumulator : public Accumulator {
   }
 
   TensorSpec spec_;  // only MultiplyWeights changes these
-  TensorSpec finish_spec_;
   RowShape shape_;
   tbb::task_arena& arena_;
   UpdateList list_{spec_};

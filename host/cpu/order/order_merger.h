@@ -24,9 +24,8 @@
 namespace sparseagg::cpu {
 
 // Merger of blocks (as BlockMerger), owned by one thread of a merge: gathers the entries of each key, and evaluates the
-// statistic of each of its columns. Rows of hidden keys (StatisticParams::Hides) hold zeros; the sink drops them. Keys
-// whose votes have no weight get no row. Call MergeBlock for blocks in ascending order. Unusable after an error;
-// discard it. Not thread-safe.
+// statistic of each of its columns. Keys whose votes have no weight get no row. Call MergeBlock for blocks in ascending
+// order. Unusable after an error; discard it. Not thread-safe.
 template <typename Key, typename T, typename Out>
 class OrderMerger {
  public:

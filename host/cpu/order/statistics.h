@@ -25,9 +25,8 @@ class Statistics {
  public:
   Statistics(const StatisticParams& params, size_t columns) : params_(params), columns_(columns), evaluator_(params) {}
 
-  // Writes the row of key i of `entries` to `out`, row i. Hidden keys get zeros; a key of weightless() any row. Rows
-  // are unspecified after an overflow. Returns: the index of the first key whose statistic overflows int64; nullopt:
-  // none.
+  // Writes the row of key i of `entries` to `out`, row i; of a key of weightless() any row. Rows are unspecified after
+  // an overflow. Returns: the index of the first key whose statistic overflows int64; nullopt: none.
   std::optional<size_t> Evaluate(Entries<Key, T>& entries, Out* out) {
     overflow_.reset();
     weightless_.clear();
@@ -49,7 +48,7 @@ class Statistics {
 
   void EvaluateGroup(Entries<Key, T>& entries, const EntryGroup& group, Out* out) {
     const uint32_t* const keys = entries.by_count().data() + group.first;
-    if (!HasKernel() || params_.Hides(group.count)) {
+    if (!HasKernel()) {
       for (uint32_t lane = 0; lane < group.keys; ++lane) EvaluateOne(entries, keys[lane], out);
       return;
     }
@@ -70,9 +69,7 @@ class Statistics {
   }
 
   void EvaluateKey(Entries<Key, T>& entries, size_t key, Out* out) {
-    if (!HasKernel() || params_.Hides(entries.count(key)) || entries.count(key) > kMaxNetwork) {
-      return EvaluateOne(entries, key, out);
-    }
+    if (!HasKernel() || entries.count(key) > kMaxNetwork) return EvaluateOne(entries, key, out);
     Planes<T> planes;
     planes.values = entries.ValuesAt(entries.place(key), /*is_grouped=*/false);
     planes.step = columns_;
@@ -137,12 +134,7 @@ class Statistics {
   }
 
   void EvaluateOne(Entries<Key, T>& entries, size_t key, Out* out) {
-    Out* const row = out + key * columns_;
-    if (params_.Hides(entries.count(key))) {
-      std::fill_n(row, columns_, Out{0});
-      return;
-    }
-    const LaneError error = evaluator_.Evaluate(entries.RowsOf(key), row);
+    const LaneError error = evaluator_.Evaluate(entries.RowsOf(key), out + key * columns_);
     if (error == LaneError::kZeroWeight) weightless_.push_back(key);
     if (error == LaneError::kOverflow) overflow_ = std::min(key, overflow_.value_or(key));
   }

@@ -1,6 +1,8 @@
 // Order statistics on every engine and SIMD target: the same bits, and submissions that are kept. What the bits should
 // be, tests/python/local/test_order_statistics.py checks.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -28,11 +30,7 @@ TensorSpec RandomSpec(Rng& rng) {
                              rng.Pick({1, 1, 3, 16, 21}));
   AggregationSpec& a = spec.aggregation;
   if (a.op == Op::kQuantile) a.order.quantile = rng.Unit();
-  if (a.op == Op::kTrimmedMean && rng.Coin()) {
-    a.order.trim_fraction = rng.Unit() / 2;
-  } else if (a.op == Op::kTrimmedMean) {
-    a.order.trim_count = static_cast<uint32_t>(rng.Below(3));
-  }
+  if (a.op == Op::kTrimmedMean) a.order.trim_fraction = rng.Unit() / 2;
   a.order.absent = rng.Pick({AbsentPolicy::kSkip, AbsentPolicy::kZero});
   a.weighting = rng.Pick({Weighting::kUniform, Weighting::kByWeight});
   a.return_counts = a.return_weights = true;
@@ -110,7 +108,7 @@ TEST_P(OrderStatisticsContract, MemoryLimit_IsKeptAndRefusesWithTheReason) {
   const auto engine = GetParam().create();
   const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kTrimmedMean, 5000);
   TensorSpec trimmed = spec;
-  trimmed.aggregation.order.trim_count = 1;
+  trimmed.aggregation.order.trim_fraction = 0.1;
   const auto aggregation = *Aggregation::Create(*engine, {trimmed}, kLimit);
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
@@ -123,6 +121,17 @@ TEST_P(OrderStatisticsContract, MemoryLimit_IsKeptAndRefusesWithTheReason) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("trimmed_mean needs all values of a key at once"));
   EXPECT_GT(aggregation->num_submissions(), 5u);
+}
+
+TEST(OrderStatistics, LargestTrim_LeavesAValue) {
+  OrderOptions options;
+  options.trim_fraction = std::nextafter(0.5, 0.0);
+  for (uint64_t n = 1; n < 100'000; ++n) ASSERT_LT(2 * TrimOf(options, n), n);
+  for (int bit = 17; bit < 53; ++bit) {
+    for (uint64_t n : {(uint64_t{1} << bit) - 2, uint64_t{1} << bit, (uint64_t{1} << bit) + 2}) {
+      ASSERT_LT(2 * TrimOf(options, n), n);
+    }
+  }
 }
 
 // Sorts the whole runs that the kernels sort in registers, and applies the rest of a network.

@@ -399,7 +399,7 @@ def test_weights_and_options_without_effect_do_not_hinder_an_audit(certifying, k
     def change(statement):
         proto = spec.to_proto()
         proto.aggregation.fill = 4.0
-        proto.aggregation.trim_count = 1
+        proto.aggregation.trim_fraction = 0.25
         _set_spec(statement, proto.SerializeToString())
 
     envelope, folder = _certified_again(tmp_path / "bundle", tmp_path / "odd", keys, edit=edit, change=change)

@@ -72,21 +72,13 @@ def test_keys_of_too_few_values_are_hidden_before_their_nan_counts():
         result = sa.aggregate([{"v": ([3, 5], [[np.nan], [i]])} for i in range(n)], spec)["v"]
         return result.keys.tolist(), result.values.ravel().tolist()
 
-    for options in ({"trim_count": 2}, {"trim_count": 2, "absent": "zero"}):
+    for absent in ("skip", "zero"):
+        options = {"trim_fraction": 0.4, "min_contributors": 5, "absent": absent}
         assert keys_and_values(4, **options) == ([], [])
         keys, values = keys_and_values(5, **options)
         assert keys == [3, 5]
         assert np.isnan(values[0])
         assert values[1] == 2
-    assert keys_and_values(4, trim_fraction=0.25, min_contributors=5) == ([], [])
-
-
-def test_trim_count_hides_keys_with_nothing_left():
-    updates = [{"v": ([1, 2], [9.0, 1.0])}, {"v": ([1], [2.0])}, {"v": ([1], [3.0])}]
-    result = sa.aggregate(updates, one(op="trimmed_mean", trim_count=1))["v"]
-    assert (result.keys.tolist(), result.values.ravel().tolist()) == ([1], [3.0])
-    everything = sa.aggregate(updates, one(op="trimmed_mean", trim_count=2, absent="zero"))["v"]
-    assert everything.keys.tolist() == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
@@ -106,8 +98,7 @@ def test_dense_tensors_equal_numpy(dtype, num_clients):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
 @pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
-@pytest.mark.parametrize("trim", [{"trim_fraction": 0.0}, {"trim_count": 0}])
-def test_without_trim_it_has_the_bits_of_coordinate_mean(dtype, weighting, trim):
+def test_without_trim_it_has_the_bits_of_coordinate_mean(dtype, weighting):
     rng = np.random.default_rng(5)
     updates = []
     for _ in range(90):
@@ -117,13 +108,15 @@ def test_without_trim_it_has_the_bits_of_coordinate_mean(dtype, weighting, trim)
         if dtype == "bfloat16":
             rows = (rows.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
         updates.append(({"v": (keys, rows)}, float(rng.integers(1, 9)) if weighting == "by_weight" else 1.0))
-    trimmed = sa.aggregate(updates, one(dtype, 300, op="trimmed_mean", weighting=weighting, **trim))["v"]
+    trimmed = sa.aggregate(updates, one(dtype, 300, op="trimmed_mean", weighting=weighting, trim_fraction=0.0))["v"]
     mean = sa.aggregate(updates, one(dtype, 300, op="coordinate_mean", weighting=weighting))["v"]
     assert trimmed.values.tobytes() == mean.values.tobytes()
     assert trimmed.keys.tobytes() == mean.keys.tobytes()
 
 
-@pytest.mark.parametrize("options", [{"op": "median"}, {"op": "trimmed_mean", "trim_count": 3}], ids=["median", "trim"])
+@pytest.mark.parametrize(
+    "options", [{"op": "median"}, {"op": "trimmed_mean", "trim_fraction": 0.43}], ids=["median", "trim"]
+)
 @pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
 def test_attackers_stay_inside_the_honest_range(options, weighting):
     rng = np.random.default_rng(6)
@@ -152,15 +145,14 @@ REFUSED = {
         {"op": "median", "numerics": "fixed_point", "max_submissions": 9},
         "tensor 'v': fixed_point merges submissions as they arrive, but median needs all values of a key at once",
     ),
-    "no trim": ({"op": "trimmed_mean"}, "tensor 'v': trimmed_mean needs either trim_fraction or trim_count"),
-    "two trims": ({"op": "trimmed_mean", "trim_count": 1, "trim_fraction": 0.1}, "trim_count, not both"),
+    "no trim": ({"op": "trimmed_mean"}, "tensor 'v': trimmed_mean needs a trim_fraction, in [0, 0.5)"),
     "half": ({"op": "trimmed_mean", "trim_fraction": 0.5}, "trim_fraction 0.5 is not in [0, 0.5)"),
     "negative": ({"op": "trimmed_mean", "trim_fraction": -0.1}, "trim_fraction -0.1 is not in [0, 0.5)"),
     "NaN": ({"op": "trimmed_mean", "trim_fraction": float("nan")}, "trim_fraction nan is not in [0, 0.5)"),
     "no quantile": ({"op": "quantile"}, "the op quantile needs the option quantile, in [0, 1]"),
     "beyond 1": ({"op": "quantile", "quantile": 1.5}, "quantile 1.5 is not in [0, 1]"),
     "modular": ({"dtype": "uint32", "modular": True, "op": "median"}, "modular tensors take the ops sum and union"),
-    "trim of a median": ({"op": "median", "trim_count": 1}, "trim_count is for the op trimmed_mean"),
+    "trim of a median": ({"op": "median", "trim_fraction": 0.1}, "trim_fraction is for the op trimmed_mean"),
     "quantile of a median": ({"op": "median", "quantile": 0.1}, "quantile is for the op quantile"),
     "absent of a sum": ({"op": "sum", "absent": "zero"}, "absent is for the ops median, trimmed_mean and quantile"),
 }
@@ -189,7 +181,7 @@ def test_key_without_weight_is_left_out(layout):
     for options in (
         {"op": "median"},
         {"op": "quantile", "quantile": 0.5},
-        {"op": "trimmed_mean", "trim_count": 0},
+        {"op": "trimmed_mean", "trim_fraction": 0.0},
         {"op": "coordinate_mean"},
     ):
         tensor = sa.TensorSpec("v", "float64", num_rows=10, row_width=2, result_layout=layout, **fill)
@@ -207,12 +199,12 @@ def test_key_without_weight_is_left_out(layout):
 
 
 def test_trimmed_mean_whose_middle_has_no_weight_is_left_out():
-    spec = one(op="trimmed_mean", trim_count=1, weighting="by_weight")
+    spec = one(op="trimmed_mean", trim_fraction=0.4, weighting="by_weight")
     assert len(sa.aggregate([(([3], [float(i)]), weight) for i, weight in enumerate((1, 0, 1))], spec)["v"]) == 0
 
 
 def test_a_trim_of_the_tensor_replaces_that_of_the_round():
-    tensor = sa.TensorSpec("v", "float64", num_rows=10, trim_count=1)
+    tensor = sa.TensorSpec("v", "float64", num_rows=10, trim_fraction=0.4)
     spec = sa.RoundSpec([tensor], op="trimmed_mean", trim_fraction=0.0)
     updates = [{"v": ([3], [value])} for value in (1.0, 2.0, 30.0)]
     for at in (sa.aggregate(updates, spec), _over_memory(updates, spec)):

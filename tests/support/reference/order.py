@@ -31,7 +31,7 @@ class _Vote:
 class OrderKey:
     """A key's row, exact or in float64, with its number of contributors and their weights.
 
-    ``row`` is None where trimming leaves no value, or the votes have no weight, so that the key is hidden.
+    ``row`` is None where the votes have no weight, so that the key is hidden.
     """
 
     row: Row | None
@@ -48,10 +48,8 @@ def order_problems(how: Aggregation) -> list[str]:
     problems = []
     if how.numerics == "fixed_point":
         problems.append("numerics")
-    if how.op == "trimmed_mean":
-        is_one = (how.trim_fraction is None) != (how.trim_count is None)
-        if not is_one or not 0.0 <= (how.trim_fraction or 0.0) < 0.5:
-            problems.append("trim_fraction")
+    if how.op == "trimmed_mean" and (how.trim_fraction is None or not 0.0 <= how.trim_fraction < 0.5):
+        problems.append("trim_fraction")
     if how.op == "quantile" and not (how.quantile is not None and 0.0 <= how.quantile <= 1.0):
         problems.append("quantile")
     return problems
@@ -80,9 +78,6 @@ def _at_key(
     weight = 0.0
     for client in present:
         weight += weights[client]
-    hidden = how.op == "trimmed_mean" and len(voters) <= 2 * _trim(how, len(voters))
-    if hidden:
-        return OrderKey(None, len(present), weight)
     rule = _RULES[how.op]
     row = []
     overflow = None
@@ -163,8 +158,6 @@ def _quantile(tensor: TensorSpec, how: Aggregation, key: int, votes: Sequence[_V
 
 
 def _trim(how: Aggregation, num_votes: int) -> int:
-    if how.trim_count is not None:
-        return how.trim_count
     assert how.trim_fraction is not None
     return math.floor(how.trim_fraction * num_votes)
 

@@ -192,7 +192,7 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
     if how.op in ORDER_OPS:
         options.update(absent=how.absent)
     if how.op == "trimmed_mean":
-        options.update(trim_fraction=how.trim_fraction, trim_count=how.trim_count)
+        options["trim_fraction"] = how.trim_fraction
     if how.op == "quantile":
         options["quantile"] = how.quantile
     if how.numerics == "fixed_point":

@@ -56,8 +56,8 @@ class SparseAggregator(ModelAggregator):
         sparse: names of the tensors that clients may send as rows, with params_type DIFF.
         op: of these tensors. "mean": an untouched row has not changed, as in the dense mean of all clients.
             "coordinate_mean": the mean over the clients that sent the row. Or "sum". The last two are of differences,
-            and refuse these tensors with params_type FULL. "median", "trimmed_mean" with its ``trim_fraction`` or
-            ``trim_count`` in ``options``, or "quantile": of all tensors, the dense ones too; each client has one vote.
+            and refuse these tensors with params_type FULL. "median", "trimmed_mean" with its ``trim_fraction`` in
+            ``options``, or "quantile": of all tensors, the dense ones too; each client has one vote.
             A client votes for no change of rows that it did not send, unless ``options`` have absent="skip".
         server: "host:port" of a sparseagg server that merges, or "host:port,host:port" of a cluster's servers; None:
             this process does.

@@ -105,7 +105,7 @@ class AggregateRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[RoundSpec, _Mapping]] = ..., chunk: _Optional[_Union[UpdateChunk, _Mapping]] = ..., format: _Optional[_Union[ResultFormat, _Mapping]] = ...) -> None: ...
 
 class AggregationSpec(_message.Message):
-    __slots__ = ["absent", "dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "quantile", "result_dtype", "result_layout", "result_min_norm", "result_top_k", "return_counts", "return_moments", "return_weights", "trim_count", "trim_fraction", "value_bound", "weight_bound", "weighting"]
+    __slots__ = ["absent", "dense_threshold", "fill", "fixed_divisor", "mean_divisor", "min_contributors", "numerics", "on_bound", "on_empty", "on_nonfinite", "op", "prune_zeros", "quantile", "result_dtype", "result_layout", "result_min_norm", "result_top_k", "return_counts", "return_moments", "return_weights", "trim_fraction", "value_bound", "weight_bound", "weighting"]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     DENSE_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FILL_FIELD_NUMBER: _ClassVar[int]
@@ -126,7 +126,6 @@ class AggregationSpec(_message.Message):
     RETURN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     RETURN_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     RETURN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    TRIM_COUNT_FIELD_NUMBER: _ClassVar[int]
     TRIM_FRACTION_FIELD_NUMBER: _ClassVar[int]
     VALUE_BOUND_FIELD_NUMBER: _ClassVar[int]
     WEIGHTING_FIELD_NUMBER: _ClassVar[int]
@@ -151,12 +150,11 @@ class AggregationSpec(_message.Message):
     return_counts: bool
     return_moments: bool
     return_weights: bool
-    trim_count: int
     trim_fraction: float
     value_bound: float
     weight_bound: float
     weighting: Weighting
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., trim_count: _Optional[int] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ..., result_top_k: _Optional[int] = ..., result_min_norm: _Optional[float] = ..., return_moments: bool = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ..., result_top_k: _Optional[int] = ..., result_min_norm: _Optional[float] = ..., return_moments: bool = ...) -> None: ...
 
 class BatchRefusal(_message.Message):
     __slots__ = ["client_id", "index", "reason"]

@@ -158,7 +158,6 @@ class Aggregation:
     value_bound: float | None = None
     weight_bound: float | None = None
     trim_fraction: float | None = None
-    trim_count: int | None = None
     quantile: float | None = None
     absent: str = "skip"
     result_top_k: int = 0
@@ -188,7 +187,6 @@ class OptionArguments(TypedDict, total=False):
     value_bound: float | None
     weight_bound: float | None
     trim_fraction: float | None
-    trim_count: int | None
     quantile: float | None
     absent: Absent | None
     result_top_k: int | None
@@ -219,7 +217,6 @@ class Options:
     value_bound: float | None
     weight_bound: float | None
     trim_fraction: float | None
-    trim_count: int | None
     quantile: float | None
     absent: str | None
     result_top_k: int | None

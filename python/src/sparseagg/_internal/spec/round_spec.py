@@ -208,7 +208,6 @@ class RoundSpec(Options):
         weight_bound: the largest weight with "fixed_point" and "by_weight".
         trim_fraction: of "trimmed_mean", how many of n values are dropped at either end: the b = ⌊trim_fraction·n⌋
             lowest and highest; in [0, 0.5).
-        trim_count: b itself, instead of ``trim_fraction``. Keys of 2b or fewer values are left out.
         quantile: of "quantile", which one; in [0, 1].
         absent: of order statistics, whether a submission without a key votes there: "skip" (default), or "zero", for 0.
         result_top_k: the finished result keeps so many rows, those of the largest L2 norm; of equal norms, those of the
@@ -382,10 +381,7 @@ class RoundSpec(Options):
         own = tensor.given_options
         if not own:
             return self._by_layout[tensor.layout]
-        of_round = self.given_options
-        if "trim_fraction" in own or "trim_count" in own:  # it replaces either kind of the round
-            of_round = {name: value for name, value in of_round.items() if not name.startswith("trim_")}
-        return Aggregation(**{"result_layout": tensor.layout, **of_round, **own})
+        return Aggregation(**{"result_layout": tensor.layout, **self.given_options, **own})
 
     @functools.cached_property
     def table_columns(self) -> dict[str, list[Any]]:

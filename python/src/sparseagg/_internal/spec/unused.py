@@ -57,12 +57,6 @@ _RULES: list[_Rule] = [
         lambda _, how: how.op == "trimmed_mean",
         "is for the op trimmed_mean",
     ),
-    (
-        "trim_count",
-        lambda of: of.trim_count is not None,
-        lambda _, how: how.op == "trimmed_mean",
-        "is for the op trimmed_mean",
-    ),
     ("quantile", lambda of: of.quantile is not None, lambda _, how: how.op == "quantile", "is for the op quantile"),
     (
         "absent",
