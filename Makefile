@@ -104,7 +104,7 @@ SECONDS ?= 30
 .PHONY: fuzz
 fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS=30 each, two at a time
 	cmake --build --preset asan-ubsan --target fuzz-targets
-	$(PYTHON) scripts/fuzz.py --build build/asan-ubsan --seconds $(SECONDS)
+	scripts/fuzz.sh build/asan-ubsan $(SECONDS)
 
 .PHONY: tsan
 tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
@@ -174,7 +174,7 @@ MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
 
 .PHONY: test-matrix
-test-matrix: $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
+test-matrix: $(VENV)/.wheels $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
 	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
 	  --server $(CURDIR)/$(SERVER) $(MATRIX_ARGS)
 
