@@ -24,10 +24,10 @@ can stay, as a ``DeviceTensorResult`` for each tensor. ``release_memory`` return
 merge. ``TopK`` chooses the largest parts of a dense update.
 
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
-``sparseagg.nvflare``, ``sparseagg.openfl`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has
-optimizers for merged rows, ``sparseagg.history`` remembers which rows changed, ``sparseagg.robust`` weighs the clients
-of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what a
-server has signed about a round. ``sparseagg._internal`` is private.
+``sparseagg.nvflare`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has optimizers for merged rows,
+``sparseagg.history`` remembers which rows changed, ``sparseagg.robust`` weighs the clients of a sealed round by an
+``Inspection``, ``sparseagg.certificates`` verifies what a server has signed about a round. ``sparseagg._internal`` is
+private.
 """
 
 from sparseagg import aio, certificates, errors, robust, staleness
