@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle lint bench
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle lint
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -23,7 +23,7 @@ packages() {
     bundle) echo dpkg-dev xz-utils ;;
     lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, lint, bench)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, lint)" >&2
       exit 2
       ;;
   esac
