@@ -160,39 +160,12 @@ def test_round_update_without_tuples_counts_in_the_mean(client):
     assert opened.finish()["v"].values.tolist() == [0.5]
 
 
-def test_create_round_id_is_idempotent(client):
-    first = client.create_round(one(), round_id="idempotent.1")
-    assert first.id == "idempotent.1"
-    first.submit("a", {"v": ([1], [1.0])})
-    assert client.create_round(one(), round_id="idempotent.1").info.num_submissions == 1
-    with pytest.raises(sa.errors.AlreadyExistsError):
-        client.create_round(one(op="mean"), round_id="idempotent.1")
-    with pytest.raises(sa.InvalidArgumentError):
-        client.create_round(one(), round_id="no/slashes")
-    assert client.get_round("idempotent.1").name == client.get_round("rounds/idempotent.1").name
-    first.delete()
-    with pytest.raises(sa.errors.NotFoundError, match=r"idempotent\.1"):
-        client.get_round("idempotent.1")
-
-
 def test_list_rounds_all_oldest_first(client):
     made = [client.create_round(one()).id for _ in range(130)]  # more than a page
     listed = [found.id for found in client.list_rounds()]
     assert [name for name in listed if name in made] == made
     for name in made:
         client.get_round(name).delete()
-
-
-def test_submit_again_is_a_duplicate_or_refused(client):
-    opened = client.create_round(one())
-    update = {"v": ([1, 2], [1.0, 2.0])}
-    assert not opened.submit("a", update).duplicate
-    assert opened.submit("a", update).duplicate
-    with pytest.raises(sa.errors.AlreadyExistsError, match="'a'"):
-        opened.submit("a", {"v": ([1, 2], [1.0, 3.0])})
-    assert opened.finish()["v"].values.tolist() == [1.0, 2.0]
-    assert opened.submit("a", update).duplicate  # after the close as well
-    assert opened.refresh().num_submissions == 1
 
 
 @pytest.mark.parametrize(
@@ -220,78 +193,6 @@ def test_submit_bad_update_is_refused_and_the_round_unharmed(client, update, wei
         assert isinstance(refused.value, ValueError)
     merged = opened.finish()["v"]
     assert (merged.keys.tolist(), merged.values.tolist()) == ([3], [2.0])
-
-
-def test_submit_beyond_limits_is_resource_exhausted(client):
-    opened = client.create_round(one(max_tuples_per_submission=3, max_bytes_per_submission=20))
-    opened.submit("a", {"v": ([1, 2], [1.0, 1.0])})
-    with pytest.raises(sa.errors.ResourceExhaustedError, match="3"):
-        opened.submit("b", {"v": ([1, 2, 3, 4], [1.0] * 4)})
-    with pytest.raises(sa.errors.ResourceExhaustedError, match="20"):
-        opened.submit("b", {"v": ([1, 2, 3], [1.0] * 3)})
-    assert len(opened.finish()["v"]) == 2
-
-
-def test_create_round_bad_spec_is_refused(client):
-    for spec, text in (
-        (one("uint32"), "modular"),
-        (one(numerics="fixed_point", max_submissions=3), "value_bound"),
-        (sa.RoundSpec([]), "tensor"),
-    ):
-        with pytest.raises(sa.InvalidArgumentError, match=text):
-            client.create_round(spec)
-
-
-def test_round_in_the_wrong_phase_says_so(client):
-    opened = client.create_round(one())
-    for call in (opened.wait, opened.result):
-        with pytest.raises(TimeoutError, match="open"):
-            call(timeout=0.01)
-    opened.finish()
-    with pytest.raises(sa.errors.FailedPreconditionError):
-        opened.submit("late", {"v": ([1], [1.0])})
-    with pytest.raises(sa.errors.FailedPreconditionError):
-        opened.cancel()
-
-
-def test_round_cancelled_has_no_result(client):
-    opened = client.create_round(one())
-    assert opened.cancel("changed my mind").state == "cancelled"
-    with pytest.raises(sa.RoundFailedError, match="changed my mind") as failed:
-        opened.result()
-    assert failed.value.state == "cancelled"
-    with pytest.raises(sa.errors.FailedPreconditionError):
-        opened.submit("late", {"v": ([1], [1.0])})
-
-
-def test_round_below_its_minimum_fails(client):
-    opened = client.create_round(one(min_submissions=2))
-    opened.submit("a", {"v": ([1], [1.0])})
-    with pytest.raises(sa.RoundFailedError) as failed:
-        opened.finish()
-    assert failed.value.state == "failed"
-    assert opened.info.state == "failed"
-
-
-def test_round_overflow_fails_naming_the_key(client):
-    opened = client.create_round(one("int64"))
-    for name in ("a", "b"):
-        opened.submit(name, {"v": ([7, 5], np.array([2**63 - 1] * 2))})
-    with pytest.raises(sa.RoundFailedError, match="key 5"):
-        opened.finish()
-
-
-def test_round_closes_itself_at_its_maximum(client):
-    opened = client.create_round(one(max_submissions=2))
-    opened.submit("a", {"v": ([1], [1.0])})
-    opened.submit("b", {"v": ([1], [1.0])})
-    assert opened.wait(timeout=60).state == "done"
-    assert opened.result()["v"].values.tolist() == [2.0]
-
-
-def test_round_closes_itself_at_its_deadline(client):
-    opened = client.create_round(one(deadline=0.05))
-    assert opened.wait(timeout=60).state == "done"
 
 
 def test_round_fixed_point_reports_its_shift(client):
