@@ -172,8 +172,10 @@ py::tuple MemoryRound::Inspect(const std::vector<std::string>& names) const {
   std::sort(tensors.begin(), tensors.end());
   service::InspectionPage all;
   do {
-    const auto page = CallWithoutGil(
-        [&] { return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token); });
+    const auto page = CallWithoutGil([&] {
+      return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token,
+                                                    /*is_cancelled=*/[] { return false; });
+    });
     all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
     all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
     all.squared_distances.insert(all.squared_distances.end(), page.squared_distances.begin(),

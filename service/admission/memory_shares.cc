@@ -84,7 +84,7 @@ Limits FitToMemory(Limits limits) {
   lower(limits.max_message_bytes == 0 ? std::min(kTypicalMessageBytes, most_message) : most_message,
         limits.max_message_bytes);
   const MemoryShares shares = DivideMemory(limits);
-  lower(shares.in_flight / 2 / PageInFlightBytes(1), limits.max_page_bytes);
+  lower(shares.in_flight / 2 / kJsonFactor, limits.max_page_bytes);  // also as JSON, whose pages are the largest
   // The process's share is promised more than once: a quarter each to connections, parsed specs and waiting calls
   // (MaxWaitingCalls), and three quarters to freed memory that is kept for reuse (main.cc). These peaks seldom
   // coincide, and HeapTrimmer returns the freed memory near the limit.

@@ -65,6 +65,9 @@ uint64_t MaxListedIds(const Limits& limits);
 // Returns: the memory of a page of `page_bytes` on its way out: the page and its serialised copy. Saturates.
 uint64_t PageInFlightBytes(uint64_t page_bytes);
 
+// JSON with all default values takes up to about this many times the bytes of the message, its copies included.
+inline constexpr uint64_t kJsonFactor = 12;
+
 }  // namespace sparseagg::service
 
 #endif  // SPARSEAGG_SERVICE_ADMISSION_MEMORY_SHARES_H_

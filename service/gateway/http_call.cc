@@ -17,8 +17,6 @@
 namespace sparseagg::service {
 namespace {
 
-// JSON with all default values takes up to about this many times the bytes of the message, its copies included.
-constexpr uint64_t kJsonFactor = 12;
 // A page is parsed and taken apart.
 constexpr uint64_t kBulkFactor = 3;
 // JSON, the same with full names of enum values, and the message made of it. Where names grow, the message is a small

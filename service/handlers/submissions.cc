@@ -68,9 +68,9 @@ void AggregationMethods::InspectRound(const Call& call) {
     tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
     // Before the reservation of the response, which may be granted on another thread. The page has one of its own.
     LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.name());
-    ASSIGN_OR_RETURN(
-        InspectionPage computed,
-        SealedReader(*round).Inspect(std::move(tensors), PageBytes(request.max_page_bytes()), request.page_token()));
+    ASSIGN_OR_RETURN(InspectionPage computed,
+                     SealedReader(*round).Inspect(std::move(tensors), PageBytes(request.max_page_bytes()),
+                                                  request.page_token(), [&self] { return self.is_cancelled(); }));
     const auto page = std::make_shared<InspectionPage>(std::move(computed));
     return PlannedAnswer{2 * page->MemoryBytes(), [&self, page]() -> absl::Status {
                            v1::InspectRoundResponse response;

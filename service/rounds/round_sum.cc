@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
+#include "service/admission/process_memory.h"
 
 namespace sparseagg::service {
 namespace {
@@ -31,6 +33,11 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   if (config_.keep_submissions) aggregation_->DeferMerges();
   const uint64_t bytes = aggregation_->BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
+  // Without a limit, what no memory can hold is refused here all the same, and not when clients have done their work.
+  if (is_dense && reservation_.limit() == 0 && bytes > ProcessMemory()) {
+    return absl::ResourceExhaustedError(absl::StrCat("dense results of ", bytes, " bytes, where the process may have ",
+                                                     ProcessMemory(), " bytes of memory; ask for sparse results"));
+  }
   return reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",
                            is_dense ? "ask for sparse results, which hold only the keys of submissions" : "");
 }

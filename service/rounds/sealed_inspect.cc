@@ -88,7 +88,8 @@ absl::StatusOr<std::vector<InspectedTensor>> SealedReader::ReadSubmissions(absl:
 }
 
 absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors, uint64_t max_bytes,
-                                                     absl::string_view page_token) {
+                                                     absl::string_view page_token,
+                                                     absl::FunctionRef<bool()> is_cancelled) {
   RETURN_IF_ERROR(CheckSealed("inspected"));
   InspectionPage page;
   if (!page_token.empty()) {
@@ -111,6 +112,7 @@ absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors
     const size_t size = row + 1;
     if (row > page.first_row && ((begin + size) * kElementBytes > max_bytes || cost > kPageCost)) break;
     RETURN_IF_ERROR(CheckSealed("inspected"));
+    if (is_cancelled()) return absl::CancelledError("the call was cancelled");
     page.gram.resize(begin + size);
     page.squared_distances.resize(begin + size);
     page.overlap.resize(begin + size);

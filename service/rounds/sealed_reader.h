@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -75,8 +76,10 @@ class SealedReader {
   // and a second or two; at least one, unless the round has no submissions.
   // `tensors`: of the spec, in ascending order; empty: all of floats with values.
   // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, or more than kMaxInspected submissions.
-  // FAILED_PRECONDITION: submissions of a tensor are merged already. Blocks: while it computes.
-  absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token);
+  // FAILED_PRECONDITION: submissions of a tensor are merged already. CANCELLED: `is_cancelled`, which is asked before
+  // each row, has returned true. Blocks: while it computes.
+  absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token,
+                                         absl::FunctionRef<bool()> is_cancelled);
 
   // Returns: a page of the submissions in ascending order of client ids, from the token on; from the first one on if
   // the token is empty. A page has the rows or the end of one submission at least, unless the round has none.

@@ -42,6 +42,16 @@ def wait_until_freed(client: sa.Client, to: int = 0) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.parametrize("options", [{"layout": "dense"}, {"result_layout": "dense"}])
+def test_memory_refuses_dense_results_that_no_memory_holds(options):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10**10, row_width=64, **options)])
+    with (
+        sa.Client(":memory:") as client,
+        pytest.raises(sa.errors.ResourceExhaustedError, match="dense results of 2560"),
+    ):
+        client.create_round(spec)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("token", "secret"), ("tls", True), ("tls", "ca.pem"), ("options", [("grpc.x", 1)])]
 )

@@ -132,8 +132,13 @@ def test_no_certificate_before_the_end_or_without_a_key(key):
 def test_wrong_key_files_are_named(key, tmp_path):
     options = ["--certificate-key", str(key)]
     wrong = tmp_path / "wrong.key"
-    for content, text in ((b"no key", "has no private key in PEM"), (_rsa(tmp_path), "is not of Ed25519")):
+    for content, mode, text in (
+        (b"no key", 0o600, "has no private key in PEM"),
+        (_rsa(tmp_path), 0o600, "is not of Ed25519"),
+        (key.read_bytes(), 0o666, "has the mode 666: everybody may replace the secret"),
+    ):
         wrong.write_bytes(content)
+        wrong.chmod(mode)
         with (
             Cluster(1, server_options=options, certificate_key=wrong) as cluster,
             cluster.create_round(SPEC) as rnd,

@@ -16,6 +16,7 @@ using ::testing::Pair;
 using Code = absl::StatusCode;
 
 constexpr uint64_t kPage = uint64_t{1} << 20;
+constexpr auto kNever = [] { return false; };
 
 class SealedInspectTest : public SubmissionsFixture {
  protected:
@@ -29,10 +30,18 @@ class SealedInspectTest : public SubmissionsFixture {
   }
 };
 
+TEST_F(SealedInspectTest, Inspect_EndsWithTheCaller) {
+  const auto round = Sealed();
+  int num_rows = 0;
+  const auto after_one = [&] { return ++num_rows == 2; };
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", after_one), Fails(Code::kCancelled, HasSubstr("cancelled")));
+  EXPECT_EQ(num_rows, 2);
+}
+
 TEST_F(SealedInspectTest, Inspect_HasTheLowerTriangles) {
   const auto round = Sealed();
   for (int i = 0; i < 2; ++i) {  // the second time from sorted submissions
-    const auto page = SealedReader(*round).Inspect({}, kPage, "");
+    const auto page = SealedReader(*round).Inspect({}, kPage, "", kNever);
     ASSERT_THAT(page, IsOk());
     EXPECT_EQ(page->num_clients, 3);
     EXPECT_EQ(page->first_row, 0);
@@ -53,7 +62,7 @@ TEST_F(SealedInspectTest, Inspect_Pages_ContinueAtTheToken) {
   std::vector<double> gram;
   int pages = 0;
   do {
-    const auto page = SealedReader(*round).Inspect({}, 1, token);
+    const auto page = SealedReader(*round).Inspect({}, 1, token, kNever);
     ASSERT_THAT(page, IsOk());
     EXPECT_EQ(page->first_row, pages);
     EXPECT_EQ(page->client_ids.size(), 1) << "at least one row, whatever the limit";
@@ -65,7 +74,8 @@ TEST_F(SealedInspectTest, Inspect_Pages_ContinueAtTheToken) {
   EXPECT_THAT(gram, ElementsAre(116, 18, 5, 0, 0, 25));
   const std::string created = absl::StrCat(absl::ToUnixNanos(round->create_time()));
   for (const std::string& bad : {std::string("17.1"), created, created + ".4", created + ".x"}) {
-    EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, bad), Fails(Code::kInvalidArgument, HasSubstr("page_token")))
+    EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, bad, kNever),
+                Fails(Code::kInvalidArgument, HasSubstr("page_token")))
         << bad;
   }
 }
@@ -77,7 +87,7 @@ TEST_F(SealedInspectTest, Inspect_WithinBounds_IsOfWhatIsMerged) {
   ASSERT_THAT(SubmitWeighted(*round, "a", 10, 3), IsOk());
   ASSERT_THAT(SubmitWeighted(*round, "b", -2, 7), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto page = SealedReader(*round).Inspect({}, kPage, "");
+  const auto page = SealedReader(*round).Inspect({}, kPage, "", kNever);
   ASSERT_THAT(page, IsOk());
   EXPECT_THAT(page->gram, ElementsAre(25, -10, 4)) << "clipped, and without the weights";
 }
@@ -100,35 +110,37 @@ TEST_F(SealedInspectTest, Inspect_Tensors_AreNamedOrThoseOfFloats) {
   ASSERT_THAT(Submit(*round, chunk), IsOk());
   ASSERT_THAT(round->Seal(), IsOk());
   const auto gram = [&](std::vector<size_t> tensors) {
-    return SealedReader(*round).Inspect(std::move(tensors), kPage, "")->gram;
+    return SealedReader(*round).Inspect(std::move(tensors), kPage, "", kNever)->gram;
   };
   EXPECT_THAT(gram({}), ElementsAre(13));
   EXPECT_THAT(gram({0}), ElementsAre(4));
   EXPECT_THAT(gram({1}), ElementsAre(9));
-  EXPECT_EQ(SealedReader(*round).Inspect({0, 1}, kPage, "")->overlap, std::vector<uint64_t>{2});
-  EXPECT_THAT(SealedReader(*round).Inspect({2}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'n'")));
-  EXPECT_THAT(SealedReader(*round).Inspect({0, 3}, kPage, ""), Fails(Code::kInvalidArgument, HasSubstr("tensor 'u'")));
+  EXPECT_EQ(SealedReader(*round).Inspect({0, 1}, kPage, "", kNever)->overlap, std::vector<uint64_t>{2});
+  EXPECT_THAT(SealedReader(*round).Inspect({2}, kPage, "", kNever),
+              Fails(Code::kInvalidArgument, HasSubstr("tensor 'n'")));
+  EXPECT_THAT(SealedReader(*round).Inspect({0, 3}, kPage, "", kNever),
+              Fails(Code::kInvalidArgument, HasSubstr("tensor 'u'")));
 }
 
 TEST_F(SealedInspectTest, Inspect_OtherStates_AreRefused) {
   const auto round = Open(SumSpec());
-  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", kNever),
               Fails(Code::kFailedPrecondition, HasSubstr("the round is OPEN")));
   ASSERT_THAT(round->Seal(), IsOk());
-  const auto empty = SealedReader(*round).Inspect({}, kPage, "");
+  const auto empty = SealedReader(*round).Inspect({}, kPage, "", kNever);
   ASSERT_THAT(empty, IsOk());
   EXPECT_THAT(empty->gram, IsEmpty());
   EXPECT_EQ(empty->next_page_token, "");
   EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
-  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", kNever),
               Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE")));
 }
 
 TEST_F(SealedInspectTest, Inspect_MergedOnArrival_IsRefusedByName) {
   const auto round = OpenMerged();
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", kNever),
               Fails(Code::kFailedPrecondition, HasSubstr("tensor 'v': its submissions have been merged")));
 }
 
@@ -137,7 +149,7 @@ TEST_F(SealedInspectTest, Inspect_NoFloats_IsRefused) {
   spec.mutable_tensors(0)->set_dtype(v1::DTYPE_INT64);
   const auto round = Open(spec);
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", kNever),
               Fails(Code::kInvalidArgument, HasSubstr("no tensor of floats")));
 }
 
@@ -151,12 +163,12 @@ TEST_F(SealedInspectTest, Inspect_TooManySubmissions_AreRefused) {
         ASSERT_THAT(Submit(*twin, absl::StrCat(k), {}, {}), IsOk());
       }
       ASSERT_THAT(twin->Seal(), IsOk());
-      EXPECT_THAT(SealedReader(*twin).Inspect({}, 1, ""), IsOk());
+      EXPECT_THAT(SealedReader(*twin).Inspect({}, 1, "", kNever), IsOk());
     }
     ASSERT_THAT(Submit(*round, absl::StrCat(i), {}, {}), IsOk());
   }
   ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, "", kNever),
               Fails(Code::kInvalidArgument, HasSubstr("4097 submissions; a round of at most 4096")));
 }
 
@@ -164,7 +176,7 @@ TEST_F(SealedInspectTest, Inspect_ReservesItsMemory) {
   const auto round = Sealed();
   const uint64_t before = context().budget.reserved();
   {
-    const auto page = SealedReader(*round).Inspect({}, kPage, "");
+    const auto page = SealedReader(*round).Inspect({}, kPage, "", kNever);
     ASSERT_THAT(page, IsOk());
     EXPECT_GE(context().budget.reserved(), before + page->MemoryBytes());
   }
@@ -175,7 +187,7 @@ TEST_F(SealedInspectTest, Inspect_WithoutMemory_IsRefusedAndNothingIsLost) {
   limits_.memory_limit_bytes = 1'000'000;
   const auto round = Sealed();
   const uint64_t before = context().budget.reserved();
-  EXPECT_THAT(SealedReader(*round).Inspect({}, uint64_t{1} << 30, ""),
+  EXPECT_THAT(SealedReader(*round).Inspect({}, uint64_t{1} << 30, "", kNever),
               Fails(Code::kResourceExhausted, HasSubstr("inspection")));
   EXPECT_EQ(context().budget.reserved(), before);
   EXPECT_THAT(round->Close(), IsOk());

@@ -56,7 +56,7 @@ def certify(
         FailedPreconditionError: there is no submission.
         InvalidArgumentError, OSError: the file has no such key, or cannot be read.
     """
-    key = read_private_key(key_file.read_bytes(), str(key_file))
+    key = read_private_key(key_file)
     parts = on_all(rounds, Round.leaves)
     promises: list[dict[str, Any]] = []
     for opened, part in zip(rounds, parts):

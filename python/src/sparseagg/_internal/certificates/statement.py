@@ -6,6 +6,8 @@ import base64
 import datetime
 import hashlib
 import json
+import pathlib
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +22,12 @@ from sparseagg.version import __version__
 __all__ = ["make_certificate", "read_private_key"]
 
 
-def read_private_key(pem: bytes, where: str) -> Any:
-    """Returns the Ed25519 private key of a PEM file without a password. ``where``: the file, for errors.
+def read_private_key(path: pathlib.Path) -> Any:
+    """Returns the Ed25519 private key of a PEM file without a password.
 
     Raises:
-        InvalidArgumentError: there is no such key.
+        InvalidArgumentError: there is no such key, or everybody may replace it.
+        OSError: the file cannot be read.
         UnimplementedError: the package ``cryptography`` is not installed.
     """
     try:
@@ -32,12 +35,15 @@ def read_private_key(pem: bytes, where: str) -> Any:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
         raise UnimplementedError("certificates need cryptography: pip install cryptography") from error
+    mode = path.stat().st_mode & 0o777
+    if mode & stat.S_IWOTH:  # as the server refuses it
+        raise InvalidArgumentError(f"{path} has the mode {mode:03o}: everybody may replace the secret; chmod 600 it")
     try:
-        key = load_pem_private_key(pem, password=None)
+        key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"{where} has no private key in PEM without a password: {error}") from error
+        raise InvalidArgumentError(f"{path} has no private key in PEM without a password: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidArgumentError(f"{where} has a private key that is not of Ed25519")
+        raise InvalidArgumentError(f"{path} has a private key that is not of Ed25519")
     return key
 
 
