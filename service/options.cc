@@ -3,10 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -75,6 +77,16 @@ std::optional<absl::Duration> ParseTime(const std::string& text) {
 std::optional<absl::Duration> ParsePositiveTime(const std::string& text) {
   const std::optional<absl::Duration> time = ParseTime(text);
   return time > absl::ZeroDuration() ? time : std::nullopt;
+}
+
+// Whether a path is the directory, or in it. A data directory may have files of the server only.
+bool IsWithin(const std::string& path, const std::string& directory) {
+  const auto whole = [](const std::string& text) {
+    std::error_code ignored;
+    const auto absolute = std::filesystem::absolute(text, ignored);
+    return (std::filesystem::weakly_canonical(absolute, ignored) / "").parent_path();  // without a slash at the end
+  };
+  return *whole(path).lexically_relative(whole(directory)).begin() != "..";
 }
 
 // Adds options with their environment variables to a CLI11 app.
@@ -296,6 +308,8 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
       {{"sync", Durability::kSync}, {"async", Durability::kAsync}, {"memory", Durability::kMemory}},
       "with --data-dir: sync: what is acknowledged survives a power failure; async: the end of the process; memory: "
       "nothing is written");
+  add.AddText("backup-dir", options.server.backup_dir,
+              "directory for backups of --data-dir, which 'sparseagg backup' asks for; made if it is missing");
   AddLimits(add, options.server.limits);
   add.AddTime("drain-delay", options.drain_delay,
               "time after SIGTERM in which the server still serves, but health says NOT_SERVING");
@@ -336,6 +350,14 @@ std::variant<Options, ExitWith> ParseOptions(int argc, const char* const* argv) 
                     "--durability: async and sync need --data-dir\nRun with --help for more information.\n"};
   }
   if (!options.server.data_dir.empty() && durability->count() == 0) options.server.durability = Durability::kSync;
+  if (const std::string& folder = options.server.backup_dir; !folder.empty()) {
+    const bool has_data = !options.server.data_dir.empty();
+    if (!has_data || IsWithin(folder, options.server.data_dir)) {
+      return ExitWith{static_cast<int>(CLI::ExitCodes::ValidationError),
+                      absl::StrCat("--backup-dir: ", has_data ? "is inside of --data-dir" : "needs --data-dir",
+                                   "\nRun with --help for more information.\n")};
+    }
+  }
   if (!options.dev_tls.empty()) {
     if (options.server.tls.certificate.empty()) options.server.tls.certificate = options.dev_tls + "/server.pem";
     if (options.server.tls.key.empty()) options.server.tls.key = options.dev_tls + "/server.key";

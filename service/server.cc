@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/base/to_status.h"
 #include "service/admission/activity.h"
@@ -137,6 +138,35 @@ void AddGpus(const std::vector<DeviceState>& devices, std::vector<GaugeValue>& g
       [](const DeviceState& device) { return device.sent_bytes; });
 }
 
+// Appends how the files of credentials are doing. `tls`, `certifier`: may be null.
+void AddCredentials(const Authenticator& authenticator, const TlsCredentials* tls, const OpenSslCertifier* certifier,
+                    std::vector<GaugeValue>& gauges) {
+  const std::pair<const char*, const ReloadState*> files[] = {
+      {"tokens-file", &authenticator.tokens_state()},
+      {"jwt-key", &authenticator.jwt_state()},
+      {"tls-certificate", tls == nullptr ? nullptr : &tls->state()},
+      {"certificate-key", certifier == nullptr ? nullptr : &certifier->state()}};
+  const auto add = [&](const char* name, const char* help, const std::atomic<uint64_t> ReloadState::*value) {
+    for (const auto& [flag, state] : files) {
+      if (state != nullptr && state->read_at > 0) gauges.push_back({name, help, state->*value, flag, "flag"});
+    }
+  };
+  add("sparseagg_credentials_reloads_failed",
+      "Changed files of a flag that were refused since the latest one that was taken; 0: the file's content is in use.",
+      &ReloadState::num_failed);
+  add("sparseagg_credentials_read_timestamp_seconds", "When the content in use was read, as Unix time.",
+      &ReloadState::read_at);
+  if (tls == nullptr) return;
+  const std::shared_ptr<const TlsPem> pem = tls->pem();
+  const auto add_end = [&](const char* flag, absl::Time end) {
+    gauges.push_back({"sparseagg_certificate_end_timestamp_seconds",
+                      "When the first certificate of the flag's file ends, as Unix time.",
+                      static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixSeconds(end))), flag, "flag"});
+  };
+  add_end("tls-certificate", pem->certificate_end);
+  if (!pem->client_ca.empty()) add_end("tls-client-ca", pem->client_ca_end);
+}
+
 }  // namespace
 
 struct Server::Grpc {
@@ -186,6 +216,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   auto server =
       std::unique_ptr<Server>(new Server(options, std::move(engine), clock, std::move(store), std::move(certifier)));
   RETURN_IF_ERROR(server->ReadNoiseKey(options));
+  if (server->store_ != nullptr && !options.backup_dir.empty()) {
+    if (const absl::Status made = MakeDirectory(options.backup_dir); !made.ok()) {
+      return absl::Status(made.code(), absl::StrCat("--backup-dir: ", made.message()));
+    }
+    server->server_.backup_dir = options.backup_dir;
+  }
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
     RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->streams_, server->server_.limits));
@@ -200,6 +236,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   const uint64_t kept = DivideMemory(server->server_.limits).kept;
   if (const uint64_t each = options.limits.max_memory_per_tenant; kept != 0 && each >= kept) {
     Log(LogLevel::kWarning, "much_memory_per_tenant", {{"max_memory_per_tenant", each}, {"memory_of_rounds", kept}});
+  }
+  const uint64_t memory = ProcessMemory();
+  if (const uint64_t limit = server->server_.limits.memory_limit_bytes; SaturatingAdd(limit, limit / 10) > memory) {
+    Log(LogLevel::kWarning, "little_memory", {{"memory_limit", limit}, {"memory", memory}});
+    server->server_.warnings.Add(absl::StrCat("--memory-limit ", limit >> 20, " MiB and a tenth more exceed the ",
+                                              memory >> 20,
+                                              " MiB of the machine or container: the kernel may kill the "
+                                              "server"));
   }
   RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
   if (options.tls.IsEnabled()) {
@@ -349,6 +393,7 @@ std::vector<GaugeValue> Server::CountNow() const {
   add("sparseagg_log_lines_dropped", "Log lines dropped since the start because standard error was not read in time.",
       DroppedLogLines());
   AddGpus(engine_->devices(), gauges);
+  AddCredentials(server_.authenticator, tls_.get(), certifier_, gauges);
   if (store_ == nullptr) return gauges;
   const DiskSpace disk = store_->MeasureDisk();
   add("sparseagg_data_bytes", "Disk space of all files in the data directory.", disk.used_bytes);

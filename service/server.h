@@ -46,6 +46,7 @@ struct ServerOptions {
   int num_threads = 1;                          // of the worker pool
   std::string data_dir;                         // of the store; empty: rounds live in memory
   Durability durability = Durability::kMemory;  // other than kMemory only with data_dir
+  std::string backup_dir;                       // of backups of the store; empty: there are none
   Limits limits;
 };
 

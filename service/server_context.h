@@ -54,7 +54,8 @@ struct ServerContext {
         timer(the_clock),
         in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
         pool(num_threads),
-        inspections(1) {}
+        inspections(1),
+        backups(1) {}
   // Stops the timer, so that no task is posted any more. The pools, destroyed first, then run the tasks that have been
   // posted, while all other members exist.
   ~ServerContext() { timer.Stop(); }
@@ -87,11 +88,13 @@ struct ServerContext {
   Metrics metrics;
   Warnings warnings;
   std::string noise_key;                             // set before the server starts; empty: private rounds are refused
+  std::string backup_dir;                            // set before the server starts; empty: backups are refused
   const std::unique_ptr<const Certifier> certifier;  // null: no round has a certificate
   Timer timer;
   InFlightMemory in_flight;  // messages and pages between the wire and the rounds
-  WorkerPool pool;           // with inspections the last member: they run their tasks before the others are destroyed
+  WorkerPool pool;           // the pools are the last members: they run their tasks before the others are destroyed
   WorkerPool inspections;    // InspectRound and pages of ExportSubmissions, one at a time: they may take long
+  WorkerPool backups;        // CreateBackup, one at a time: each may take minutes
 };
 
 }  // namespace sparseagg::service

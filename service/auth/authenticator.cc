@@ -27,11 +27,13 @@ absl::Status Authenticator::Configure(AuthOptions options) {
     tokens_version_.emplace(options_.tokens_file);
     tokens_version_->HasChanged();
     RETURN_IF_ERROR(ReadTokens());
+    tokens_state_.Record(true);
   }
   if (!jwt.key_file.empty()) {
     jwt_version_.emplace(jwt.key_file);
     jwt_version_->HasChanged();
     RETURN_IF_ERROR(ReadJwtKey());
+    jwt_state_.Record(true);
   }
   return absl::OkStatus();
 }
@@ -57,15 +59,17 @@ absl::Status Authenticator::ReadJwtKey() {
 }
 
 void Authenticator::Reload() {
-  const auto reload = [](std::optional<FileVersion>& version, const auto& read) {
+  const auto reload = [](std::optional<FileVersion>& version, ReloadState& state, const auto& read) {
     if (!version.has_value() || !version->HasChanged()) return;
-    if (const absl::Status status = read(); !status.ok()) {
+    const absl::Status status = read();
+    state.Record(status.ok());
+    if (!status.ok()) {
       Log(LogLevel::kError, "credentials_not_reloaded",
           {{"reason", status.message()}, {"effect", "what was read before stays in use"}});
     }
   };
-  reload(tokens_version_, [this] { return ReadTokens(); });
-  reload(jwt_version_, [this] { return ReadJwtKey(); });
+  reload(tokens_version_, tokens_state_, [this] { return ReadTokens(); });
+  reload(jwt_version_, jwt_state_, [this] { return ReadJwtKey(); });
 }
 
 absl::StatusOr<Identity> Authenticator::Authenticate(const CallCredentials& credentials) const {

@@ -60,6 +60,9 @@ class Authenticator {
   // Reads the files again that have changed. After an error, what was read before stays in use, and the log has an
   // error. From one thread at a time.
   void Reload();
+  // Of the tokens and of the key of JSON Web Tokens. read_at 0: there is no such file.
+  const ReloadState& tokens_state() const { return tokens_state_; }
+  const ReloadState& jwt_state() const { return jwt_state_; }
 
  private:
   absl::Status ReadTokens();
@@ -70,6 +73,8 @@ class Authenticator {
   const Clock& clock_;
   std::optional<FileVersion> tokens_version_;
   std::optional<FileVersion> jwt_version_;
+  ReloadState tokens_state_;
+  ReloadState jwt_state_;
   mutable Mutex mu_;
   std::shared_ptr<const TokenTable> tokens_ ABSL_GUARDED_BY(mu_);  // null without a file
   std::shared_ptr<const JwtVerifier> jwt_ ABSL_GUARDED_BY(mu_);    // the same

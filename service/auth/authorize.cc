@@ -58,6 +58,7 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"CutStream", {kYes, kYes, kNo, kNo}},
     {"DeleteStream", {kYes, kYes, kNo, kNo}},
     {"WatchVersions", {kYes, kYes, kYes, kYes}},
+    {"CreateBackup", {kYes, kNo, kNo, kNo}},
     {"CreateTasks", {kYes, kYes, kNo, kNo}},
     {"LeaseTask", {kYes, kYes, kOwn, kNo}},
     {"ExtendLease", {kYes, kYes, kOwn, kNo}},

@@ -46,6 +46,7 @@ enum class Method {
   kCutStream,
   kDeleteStream,
   kWatchVersions,
+  kCreateBackup,
   kCreateTasks,
   kLeaseTask,
   kExtendLease,

@@ -4,7 +4,10 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,6 +35,17 @@ class FileVersion {
  private:
   const std::string path_;
   struct stat last_ {};
+};
+
+// How the reloads of a file of credentials went. Thread-safe.
+struct ReloadState {
+  std::atomic<uint64_t> num_failed = 0;  // since the latest one that succeeded; 0: what the file has is in use
+  std::atomic<uint64_t> read_at = 0;     // Unix time in seconds of the latest one that succeeded
+
+  void Record(bool succeeded) {
+    num_failed = succeeded ? 0 : num_failed + 1;
+    if (succeeded) read_at = static_cast<uint64_t>(std::time(nullptr));
+  }
 };
 
 }  // namespace sparseagg::service

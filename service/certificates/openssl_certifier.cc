@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<OpenSslCertifier>> OpenSslCertifier::Load(const s
   MutexLock lock(&certifier->mu_);
   certifier->version_.HasChanged();
   ASSIGN_OR_RETURN(certifier->key_, SigningKey::Load(path));
+  certifier->state_.Record(true);
   return certifier;
 }
 
@@ -24,6 +25,7 @@ void OpenSslCertifier::Reload() {
   MutexLock lock(&mu_);
   if (!version_.HasChanged()) return;
   absl::StatusOr<std::shared_ptr<const SigningKey>> key = SigningKey::Load(path_);
+  state_.Record(key.ok());
   if (key.ok()) {
     key_ = *std::move(key);
     Log(LogLevel::kInfo, "certificate_key_reloaded", {{"key_id", key_->id()}});

@@ -23,6 +23,7 @@ class OpenSslCertifier final : public Certifier {
 
   // Reads the file again, if it has changed. A file that is no key is logged, and the key stays.
   void Reload();
+  const ReloadState& state() const { return state_; }
   std::string key_id() const { return key()->id(); }
 
   absl::StatusOr<std::string> MakeSaltKey(absl::string_view tenant, absl::string_view id) const override;
@@ -42,6 +43,7 @@ class OpenSslCertifier final : public Certifier {
   }
 
   const std::string path_;
+  ReloadState state_;
   mutable Mutex mu_;
   FileVersion version_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const SigningKey> key_ ABSL_GUARDED_BY(mu_);

@@ -12,6 +12,7 @@ constexpr absl::string_view kStream = "streams/";
 
 constexpr Route kRoutes[] = {
     {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
+    {"POST", "/v1/backups", Method::kCreateBackup, "", "", "Copies the data directory while the server runs"},
     {"POST", "/v1/rounds", Method::kCreateRound, "", "", "Opens a round"},
     {"GET", "/v1/rounds", Method::kListRounds, "", "", "Lists the rounds, oldest first"},
     {"GET", "/v1/rounds/{round}", Method::kGetRound, "name", kRound, "The round as it is now"},

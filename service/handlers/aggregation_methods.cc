@@ -31,6 +31,7 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
   };
   return {
       entry(Method::kGetServerInfo, &AggregationMethods::GetServerInfo),
+      entry(Method::kCreateBackup, &AggregationMethods::CreateBackup),
       entry(Method::kCreateRound, &AggregationMethods::CreateRound),
       entry(Method::kGetRound, &AggregationMethods::GetRound),
       entry(Method::kListRounds, &AggregationMethods::ListRounds),

@@ -76,6 +76,7 @@ class AggregationMethods : public Methods {
  private:
   // rounds.cc
   void GetServerInfo(const Call& call);
+  void CreateBackup(const Call& call);
   void CreateRound(const Call& call);
   void GetRound(const Call& call);
   void ListRounds(const Call& call);

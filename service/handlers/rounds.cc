@@ -46,7 +46,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "RoundSpec.cluster",
                                            "Streams",
                                            "ExportPartial",
-                                           "PutResultRange"};
+                                           "PutResultRange",
+                                           "CreateBackup"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
@@ -105,6 +106,26 @@ void AggregationMethods::GetServerInfo(const Call& call) {
       EncodeActivity(self.caller().identity(), server_, info.mutable_activity());
     }
     return Serialize(info, self.response());
+  });
+}
+
+void AggregationMethods::CreateBackup(const Call& call) {
+  AnswerOn(server_.backups, call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+    v1::CreateBackupRequest request;
+    RETURN_IF_ERROR(ParseNames(self.request(), &request));
+    RETURN_IF_ERROR(CheckName(request.name(), "name"));
+    if (server_.backup_dir.empty()) return absl::FailedPreconditionError("the server has no --backup-dir for backups");
+    return PlannedAnswer{
+        0, [this, &self, name = request.name()]() -> absl::Status {
+          LogCall(LogLevel::kInfo, self.caller(), "CreateBackup", name);
+          v1::Backup answer;
+          answer.set_name(name);
+          ASSIGN_OR_RETURN(const uint64_t num_bytes,
+                           server_.store->Backup(server_.backup_dir, name, [&self] { return self.is_cancelled(); }));
+          answer.set_num_bytes(num_bytes);
+          Log(LogLevel::kInfo, "backup_done", {{"name", name}, {"bytes", num_bytes}});
+          return Serialize(answer, self.response());
+        }};
   });
 }
 

@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -37,10 +38,17 @@ std::vector<Certificate> ParseCertificates(const std::string& pem) {
   return found;
 }
 
-absl::Time EndOf(X509& certificate) {
+absl::Time EndOf(const X509& certificate) {
   std::tm end{};
   if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &end) != 1) return absl::InfinitePast();
   return absl::FromTM(end, absl::UTCTimeZone());
+}
+
+// Returns: when the first of them ends.
+absl::Time EndOf(const std::vector<Certificate>& certificates) {
+  absl::Time end = absl::InfiniteFuture();
+  for (const Certificate& each : certificates) end = std::min(end, EndOf(*each));
+  return end;
 }
 
 absl::Status InFlag(absl::string_view flag, const absl::Status& status) {
@@ -91,12 +99,14 @@ absl::StatusOr<TlsPem> TlsCredentials::Read() const {
   }
   if (!options_.client_ca.empty()) {
     ASSIGN_OR_RETURN(pem.client_ca, ReadFlag("tls-client-ca", options_.client_ca));
-    if (ParseCertificates(pem.client_ca).empty()) {
+    const std::vector<Certificate> authorities = ParseCertificates(pem.client_ca);
+    pem.client_ca_end = EndOf(authorities);
+    if (authorities.empty()) {
       return InFlag("tls-client-ca",
                     absl::InvalidArgumentError(absl::StrCat(options_.client_ca, " has no certificate in PEM")));
     }
   }
-  const absl::Time end = EndOf(*chain.front());
+  const absl::Time end = pem.certificate_end = EndOf(chain);
   const bool has_expired = end <= clock_.WallTime();
   Log(has_expired ? LogLevel::kError : LogLevel::kInfo, has_expired ? "certificate_expired" : "certificate",
       {{"path", options_.certificate},
@@ -115,6 +125,7 @@ absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Load(const TlsOp
     MutexLock lock(&loaded->mu_);
     loaded->pem_ = std::make_shared<const TlsPem>(std::move(pem));
   }
+  loaded->state_.Record(true);
   loaded->credentials_ =
       grpc_ssl_server_credentials_create_with_options(grpc_ssl_server_credentials_create_options_using_config_fetcher(
           options.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
@@ -131,6 +142,7 @@ void TlsCredentials::Reload() {
   const bool client_ca = client_ca_version_.HasChanged();
   if (!certificate && !key && !client_ca) return;
   absl::StatusOr<TlsPem> pem = Read();
+  state_.Record(pem.ok());
   if (!pem.ok()) {
     Log(LogLevel::kError, "certificate_not_reloaded",
         {{"reason", pem.status().message()}, {"effect", "the earlier certificates stay in use"}});

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
 #include "service/base/read_file.h"
@@ -30,6 +31,8 @@ struct TlsPem {
   std::string certificate;
   std::string key;
   std::string client_ca;
+  absl::Time certificate_end;  // of the first certificate to end
+  absl::Time client_ca_end;    // the same
 };
 
 // The credentials of a gRPC server that takes its certificates anew from their files when the files change. Connections
@@ -56,6 +59,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
 
   // Returns: the certificates in use, for other transports. A Reload that takes new ones makes another object.
   std::shared_ptr<const TlsPem> pem() const;
+  const ReloadState& state() const { return state_; }
 
   // Required by gRPC's interface. Callers are authenticated by Authenticator.
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
@@ -73,6 +77,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
   FileVersion certificate_version_;
   FileVersion key_version_;
   FileVersion client_ca_version_;
+  ReloadState state_;
   mutable Mutex mu_;
   std::shared_ptr<const TlsPem> pem_ ABSL_GUARDED_BY(mu_);
   bool is_new_ ABSL_GUARDED_BY(mu_) = true;  // gRPC does not have pem_ yet

@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/base/read_file.h"
@@ -28,21 +29,15 @@ absl::Status ErrnoStatus(int error, absl::string_view what, const std::string& p
   return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
 }
 
-// Makes the directory with all above it, each synced into the one above: a directory that only the page cache knows is
-// lost with the power, and all that it holds.
-absl::Status MakeDirectory(const fs::path& path) {
+absl::Status MakeNormalDirectory(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return absl::OkStatus();
   const fs::path parent = path.parent_path();
-  if (!parent.empty() && parent != path) RETURN_IF_ERROR(MakeDirectory(parent));
+  if (!parent.empty() && parent != path) RETURN_IF_ERROR(MakeNormalDirectory(parent));
   fs::create_directory(path, error);
-  if (error) return ErrnoStatus(error.value(), "cannot make the data directory", path.string());
+  if (error) return ErrnoStatus(error.value(), "cannot make the directory", path.string());
   fs::permissions(path, fs::perms::owner_all, error);
   return SyncPath(parent.empty() ? "." : parent.string());
-}
-
-absl::Status WriteFormat(const std::string& directory) {
-  return ReplaceFile(absl::StrCat(directory, "/FORMAT"), absl::StrCat(kFormatPrefix, kDataFormat, "\n"));
 }
 
 // Returns: the version that the directory's FORMAT says. Errors: FAILED_PRECONDITION: this server does not know it.
@@ -93,8 +88,20 @@ absl::StatusOr<bool> HasFormat(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::string& path) {
-  RETURN_IF_ERROR(MakeDirectory(fs::path(path).lexically_normal()));
+absl::Status MakeDirectory(const std::string& path) { return MakeNormalDirectory(fs::path(path).lexically_normal()); }
+
+absl::Status WithoutPath(const absl::Status& status, const std::string& directory) {
+  return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory + "/", ""}}));
+}
+
+absl::Status WriteFormat(const std::string& directory) {
+  return ReplaceFile(absl::StrCat(directory, "/FORMAT"), absl::StrCat(kFormatPrefix, kDataFormat, "\n"));
+}
+
+absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::string& given) {
+  // As RocksDB names it: without a slash at the end.
+  const std::string path = (fs::path(given).lexically_normal() / "").parent_path().string();
+  RETURN_IF_ERROR(MakeDirectory(path));
   RETURN_IF_ERROR(HasFormat(path).status());  // before the lock file is made in a directory of others
   const std::string lock_path = path + "/LOCK";
   const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -122,16 +129,16 @@ absl::Status DataDirectory::Upgrade() {
 
 DataDirectory::~DataDirectory() { close(lock_); }
 
-DiskSpace DataDirectory::Measure() const {
+DiskSpace MeasureSpace(const std::string& directory) {
   DiskSpace space;
   std::error_code error;
-  for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     struct stat status {};
     // Blocks, since files have holes; and a file may be removed meanwhile.
     if (lstat(it->path().c_str(), &status) == 0) space.used_bytes += static_cast<uint64_t>(status.st_blocks) * 512;
   }
   struct statvfs volume {};
-  if (statvfs(path_.c_str(), &volume) == 0) space.available_bytes = uint64_t{volume.f_bavail} * volume.f_frsize;
+  if (statvfs(directory.c_str(), &volume) == 0) space.available_bytes = uint64_t{volume.f_bavail} * volume.f_frsize;
   return space;
 }
 

@@ -21,6 +21,20 @@ struct DiskSpace {
   uint64_t available_bytes = 0;  // in its file system, to this process
 };
 
+// Returns: the space that a directory takes. Cost: a system call for each file, of which there are tens, and one for
+// each round with large chunks.
+DiskSpace MeasureSpace(const std::string& directory);
+
+// Makes the directory with all above it, each synced into the one above: a directory that only the page cache knows is
+// lost with the power, and all that it holds. Errors: of the file system.
+absl::Status MakeDirectory(const std::string& path);
+
+// Makes `directory`, which has all else of a data directory, one. Errors: of the file system.
+absl::Status WriteFormat(const std::string& directory);
+
+// Returns: the error for a client, who is to know no path of the server: paths below `directory` begin there.
+absl::Status WithoutPath(const absl::Status& status, const std::string& directory);
+
 // A directory that this process may use alone, until the object is destroyed:
 //
 //   FORMAT   one line, "sparseagg data, format 3"
@@ -46,9 +60,6 @@ class DataDirectory {
   std::string db_path() const { return path_ + "/db"; }
   std::string chunks_path() const { return path_ + "/chunks"; }
   std::string synced_path() const { return path_ + "/SYNCED"; }
-
-  // Cost: a system call for each file, of which there are tens, and one for each round with large chunks.
-  DiskSpace Measure() const;
 
  private:
   DataDirectory(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}

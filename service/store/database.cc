@@ -4,6 +4,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/transaction_log.h>
+#include <rocksdb/utilities/checkpoint.h>
 
 #include <algorithm>
 #include <array>
@@ -212,6 +213,14 @@ void Database::Reclaim() {
 }
 
 void Database::StopReclaim() { db_->DisableManualCompaction(); }
+
+absl::Status Database::CopyTo(const std::string& path) {
+  rocksdb::Checkpoint* made = nullptr;
+  rocksdb::Status copied = rocksdb::Checkpoint::Create(db_.get(), &made);
+  const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+  if (copied.ok()) copied = checkpoint->CreateCheckpoint(path);
+  return ToStatus(copied, "cannot copy");
+}
 
 Database::Range::Range(const Database& database, const std::string& begin, std::string end)
     : database_(database), end_(std::move(end)), end_slice_(end_) {

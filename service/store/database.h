@@ -54,6 +54,9 @@ class Database {
   // of which it moves only the keys, and the oldest blobs that are left.
   void Reclaim();
   void StopReclaim();
+  // Copies the database to `path`, where nothing must be, with all writes so far: hard links to tables, which never
+  // change, where they can be. Blocks: while tables are written, or copied. Errors: of RocksDB.
+  absl::Status CopyTo(const std::string& path);
   // An iterator over [begin, end), to be used as RocksDB says.
   class Range;
 

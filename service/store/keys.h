@@ -86,9 +86,15 @@ inline std::string Chunk(uint64_t round, uint64_t upload, uint64_t sequence) {
 
 // Begins the value of a chunk that lies in a file, before its reference. No message begins so: 0 is no field's tag.
 inline constexpr char kReferenceMark = '\0';
+inline bool IsReference(absl::string_view value) { return !value.empty() && value[0] == kReferenceMark; }
 
 // Above the keys of all rounds, since their numbers are counted from 1: the keys of tasks.
 inline std::string EndOfRounds() { return std::string(1, '\xff'); }
+
+// Whether a key is that of a chunk, of whatever round.
+inline bool IsChunk(absl::string_view key) {
+  return key.size() > kSequenceAt && key < EndOfRounds() && static_cast<Kind>(key[kKindAt]) == Kind::kChunk;
+}
 
 enum class TaskKind : char { kTask = 0, kState = 1 };
 

@@ -95,20 +95,22 @@ std::vector<Store::Freed> Store::WholeFileOf(uint64_t round) const {
   return {{round, {}}};
 }
 
-DiskSpace Store::MeasureDisk() const { return directory_->Measure(); }
+DiskSpace Store::MeasureDisk() const { return MeasureSpace(directory_->path()); }
 
 std::string Store::Identity() const { return database_->Identity(); }
 
 uint64_t Store::memory_bytes() const { return database_->memory_bytes(); }
 
 absl::StatusOr<Store::Ticket> Store::Write(rocksdb::WriteBatch& batch) {
-  RETURN_IF_ERROR(CountRefused(database_->Write(batch)));
+  RETURN_IF_ERROR(Refused(database_->Write(batch)));
   return ++written_;
 }
 
-absl::Status Store::CountRefused(absl::Status status) {
+absl::Status Store::WithoutRoot(const absl::Status& status) const { return WithoutPath(status, directory_->path()); }
+
+absl::Status Store::Refused(const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) ++refused_writes_;
-  return status;
+  return WithoutRoot(status);
 }
 
 absl::StatusOr<Store::Ticket> Store::WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed) {
@@ -153,11 +155,11 @@ void Store::RunSync() {
     served.swap(waits_);
   }
   const Ticket written = written_;
-  const absl::Status status = SyncAll();
+  const absl::Status status = WithoutRoot(SyncAll());
   {
     MutexLock lock(&mu_);
     if (status.ok()) synced_ = written;
-    failed_ = database_->failed_sync();
+    failed_ = WithoutRoot(database_->failed_sync());
   }
   for (OnDurable& done : served) std::exchange(done, nullptr)(status);  // one by one: each owns a call
 }
@@ -213,6 +215,7 @@ void Store::RunReclaim() {
   }
   // The removal first: a power failure must not bring back a reference without its chunk. The next start removes the
   // files of rounds that are gone.
+  MutexLock copy_lock(&copy_mu_);
   if (!freed.empty() && !database_->Sync().ok()) freed.clear();
   for (const Freed& each : freed) {
     if (each.chunk.size == 0) {
@@ -280,7 +283,7 @@ absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t round, uint64_t upload, u
   ChunkReference reference;
   if (is_large) {
     absl::StatusOr<ChunkReference> appended = files_->Append(round, bytes);
-    RETURN_IF_ERROR(CountRefused(appended.status()));
+    RETURN_IF_ERROR(Refused(appended.status()));
     reference = *appended;
     batch.Put(key, keys::kReferenceMark + EncodeRecord(reference));
   } else {

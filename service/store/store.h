@@ -163,11 +163,21 @@ class Store {
   // Calls `take` for each task, in ascending order of numbers. A task without a state is OPEN and was never leased.
   absl::Status ForEachTask(const std::function<absl::Status(uint64_t, TaskRecord, TaskStateRecord)>& take) const;
 
+  // Writes a copy of the data directory, with all writes so far, to the folder `name` of the directory `parent`. A
+  // start takes the copy for a data directory only when the disk has all of it. The space of
+  // what is removed meanwhile is freed at the end.
+  // `is_cancelled`: asked again and again; the copy ends with CANCELLED, and leaves nothing.
+  // Returns: the bytes that the copy's files take. Errors: ALREADY_EXISTS: there is such a folder. RESOURCE_EXHAUSTED:
+  // the file system of `parent` has no room for a copy. DATA_LOSS: what is to be copied is damaged. Of the file system.
+  // Blocks: while all data is read and written. Calls run one at a time.
+  absl::StatusOr<uint64_t> Backup(const std::string& parent, const std::string& name,
+                                  const std::function<bool()>& is_cancelled);
+
   // Returns: a name of the data directory, which no other one has.
   std::string Identity() const;
   // Whether calls are answered after their writes have reached the disk.
   bool syncs() const { return syncs_; }
-  // As DataDirectory::Measure.
+  // As MeasureSpace.
   DiskSpace MeasureDisk() const;
   // Writes refused because the disk was full, since the start.
   uint64_t num_refused_writes() const { return refused_writes_; }
@@ -188,7 +198,10 @@ class Store {
   // Runs `job`, which is RunSync or RunReclaim, in the background.
   void Post(WorkerPool* thread, void (Store::*job)());
   absl::StatusOr<Ticket> Write(rocksdb::WriteBatch& batch);
-  absl::Status CountRefused(absl::Status status);
+  // Returns: the error with paths inside of the data directory in the place of whole ones. Clients may see it.
+  absl::Status WithoutRoot(const absl::Status& status) const;
+  // Counts an error of a full disk. Returns: WithoutRoot.
+  absl::Status Refused(const absl::Status& status);
   // Writes what is in `batch`, which removes the chunks in `freed`, and later gives their space back.
   absl::StatusOr<Ticket> WriteRemoval(rocksdb::WriteBatch& batch, std::vector<Freed> freed);
   std::vector<Freed> WholeFileOf(uint64_t round) const;
@@ -209,6 +222,11 @@ class Store {
   void RunSync();
   // Frees the space of what is gone.
   void RunReclaim();
+  // As Backup, with whole paths in errors.
+  absl::StatusOr<uint64_t> WriteBackup(const std::string& parent, const std::string& name,
+                                       const std::function<bool()>& is_cancelled);
+  // Writes all but FORMAT of a copy of the data directory to `directory`.
+  absl::Status CopyTo(const std::string& directory, const std::function<bool()>& is_cancelled);
   void PostReclaimLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::unique_ptr<DataDirectory> directory_;
@@ -220,6 +238,7 @@ class Store {
   const std::function<void(std::function<void()>)> post_;  // null: jobs run on the threads
   bool is_restored_ = false;                               // set by FinishRestore
   std::atomic<uint64_t> refused_writes_ = 0;
+  Mutex copy_mu_;                                                      // held by Backup, and while space is freed
   Mutex sync_mu_;                                                      // held by SyncAll
   std::map<uint64_t, uint64_t> unrecorded_ ABSL_GUARDED_BY(sync_mu_);  // by round: synced bytes that no record has
   std::atomic<Ticket> written_{0};                                     // the latest write that RocksDB has in its log

@@ -28,9 +28,6 @@ void DeleteContent(uint64_t round, rocksdb::WriteBatch& batch) {
   batch.DeleteRange(keys::Make(round, Kind::kRound), keys::Make(round, Kind::kEnd));
 }
 
-// Whether a chunk's value is a ChunkReference behind the mark.
-bool IsReference(absl::string_view value) { return !value.empty() && value[0] == keys::kReferenceMark; }
-
 }  // namespace
 
 absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
@@ -110,7 +107,7 @@ absl::Status Store::ForEachChunk(uint64_t round, uint64_t upload,
                                  const std::function<absl::Status(absl::string_view)>& take) const {
   Database::Range range(*database_, keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
   for (uint64_t sequence = 0; range.Valid() && range.key() == keys::Chunk(round, upload, sequence); ++sequence) {
-    if (!IsReference(range.value())) {
+    if (!keys::IsReference(range.value())) {
       RETURN_IF_ERROR(take(range.value()));
     } else {
       ASSIGN_OR_RETURN(const ChunkReference chunk, ReserveLargeChunk(round, range.value()));
@@ -134,14 +131,15 @@ absl::StatusOr<std::vector<std::string>> Store::ReadWithdrawn(uint64_t round) co
 absl::StatusOr<std::string> Store::ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const {
   Database::Range range(*database_, keys::Chunk(round, upload, sequence), keys::Chunk(round, upload, sequence + 1));
   if (!range.Valid()) {
-    RETURN_IF_ERROR(range.status());
+    RETURN_IF_ERROR(WithoutRoot(range.status()));
     return absl::NotFoundError(absl::StrCat("the data directory has no chunk ", sequence, " of the submission"));
   }
-  if (!IsReference(range.value())) return std::string(range.value());
+  if (!keys::IsReference(range.value())) return std::string(range.value());
   ASSIGN_OR_RETURN(const ChunkReference chunk, DecodeChunkReference(range.value().substr(1)));
-  ASSIGN_OR_RETURN(std::optional<std::string> bytes, files_->Read(round, chunk));
-  if (!bytes.has_value()) return MissingChunkError(round, sequence, chunk);
-  return *std::move(bytes);
+  absl::StatusOr<std::optional<std::string>> bytes = files_->Read(round, chunk);
+  if (!bytes.ok()) return WithoutRoot(bytes.status());
+  if (!bytes->has_value()) return WithoutRoot(MissingChunkError(round, sequence, chunk));
+  return *std::move(*bytes);
 }
 
 absl::Status Store::MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const {
@@ -169,7 +167,7 @@ absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t se
   if (!files_->Has(round)) return absl::OkStatus();
   Database::Range range(*database_, keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
   for (; range.Valid(); range.Next()) {
-    if (!IsReference(range.value())) continue;
+    if (!keys::IsReference(range.value())) continue;
     ASSIGN_OR_RETURN(const ChunkReference chunk, ReserveLargeChunk(round, range.value()));
     freed->push_back({round, chunk});
   }

@@ -2,8 +2,9 @@
 
 ``docker compose up`` merges the files that .env names, as Compose does, and starts the server with the service's
 command: at a free port in the place of the published one, with the host's folders in the place of the container's.
-kubectl keeps what is created, helm renders the chart and checks that all it mounts was created. Any other command line
-is an error.
+``exec`` and ``run`` do on these folders what the container does. kubectl keeps what is created, and does the same on
+the folder ``volume``; helm renders the chart and checks that all it mounts was created. Any other command line is an
+error.
 
 Files below HOWTO_STATE: ``address`` and ``pid`` of the server that was started, ``created.json``.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +54,23 @@ def composed(files: list[Path]) -> dict[str, Any]:
     return found
 
 
+def _in_container(words: list[str], folders: dict[str, str]) -> None:
+    """Runs a command of busybox on the host's folders in the place of the container's."""
+    assert words[0] == "busybox", words
+    for path, folder in folders.items():
+        words = [word.replace(path, folder) for word in words]
+    subprocess.run(words[1:], check=True)
+
+
 def docker(words: list[str]) -> None:
-    """``compose up``, of the files and with the variables that .env of this folder has."""
-    assert words[:2] == ["compose", "up"], words
-    assert set(words[2:]) <= {"--build", "--detach", "server"}, words
+    """``compose`` with ``up``, ``stop``, ``exec`` and ``run``, of the files and with the variables that .env has."""
+    assert words[0] == "compose", words
+    if words[1:] == ["stop", "server"]:
+        pid = int((STATE / "pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        while Path(f"/proc/{pid}").exists():  # it is a child of init: nobody else waits for it
+            time.sleep(0.01)
+        return
     variables = dict(line.split("=", 1) for line in Path(".env").read_text().splitlines())
     service = composed([Path(file) for file in variables["COMPOSE_FILE"].split(":")])["services"]["server"]
     folders = {}
@@ -69,6 +85,13 @@ def docker(words: list[str]) -> None:
             folder = STATE / source
             folder.mkdir(exist_ok=True)
         folders[path] = str(folder)
+    for start in (["exec", "-T", "server"], ["run", "--rm", "-T", "--no-deps", "--entrypoint", "busybox", "server"]):
+        if words[1 : 1 + len(start)] == start:
+            program = ["busybox"] if start[0] == "run" else []
+            _in_container(program + words[1 + len(start) :], folders)
+            return
+    assert words[1] == "up", words
+    assert set(words[2:]) <= {"--build", "--detach", "server"}, words
     command = []
     for word in service["command"]:
         for path, folder in folders.items():
@@ -95,7 +118,9 @@ def docker(words: list[str]) -> None:
 def _created() -> dict[str, Any]:
     path = STATE / "created.json"
     return (
-        json.loads(path.read_text()) if path.exists() else {"Secret": {}, "PersistentVolumeClaim": {}, "Deployment": {}}
+        json.loads(path.read_text())
+        if path.exists()
+        else {"Secret": {}, "PersistentVolumeClaim": {}, "Deployment": {}, "Pod": {}}
     )
 
 
@@ -113,8 +138,8 @@ def _check(manifest: dict[str, Any]) -> None:
 
 
 def kubectl(words: list[str]) -> None:
-    """``create secret generic`` and ``tls``, ``apply -f`` and ``rollout status``."""
-    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
+    """``create secret generic`` and ``tls``, ``apply -f``, ``exec``, ``scale``, ``wait``, ``delete``, ``rollout``."""
+    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if words[:3] == ["create", "secret", "generic"]:
         (file,) = flags.values()
         assert set(flags) == {"from-file"}
@@ -128,8 +153,14 @@ def kubectl(words: list[str]) -> None:
         manifest = yaml.safe_load(Path(words[2]).read_text())
         _check(manifest)
         _create(manifest["kind"], manifest["metadata"]["name"], manifest["spec"])
+    elif words[0] == "exec":
+        target, command = words[1:].index("--"), words[words.index("--") + 1 :]
+        assert words[1:][target - 1] in ("deployment/merge-sparseagg", "restore")
+        _in_container(command, {"/var/lib/sparseagg": str(STATE / "volume")})
+    elif words[:2] == ["delete", "pod"] or words[0] == "wait":
+        assert words[-1].rpartition("/")[2] in _created()["Pod"], words
     else:
-        assert words[:2] == ["rollout", "status"], words
+        assert words[:2] in (["rollout", "status"], ["scale", "--replicas=0"], ["scale", "--replicas=1"]), words
         kind, _, name = words[2].partition("/")
         assert kind == "deployment"
         assert name in _created()["Deployment"]

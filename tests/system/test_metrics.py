@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import email.utils
 import http.client
 import json
 import re
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -191,7 +193,9 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:
     offered = names_in(read(metered.metrics_address))
     # Those whose only label appears with the first refusal, and that of a machine with GPUs.
     later = {"sparseagg_rejected_total", "sparseagg_denied_total", "sparseagg_tenant_refused_total"}
-    offered |= later | {"sparseagg_gpu_usable"}
+    offered |= later | {"sparseagg_gpu_usable", "sparseagg_gpu_operations", "sparseagg_gpu_sent_bytes"}
+    offered |= {"sparseagg_credentials_reloads_failed", "sparseagg_certificate_end_timestamp_seconds"}
+    offered |= {"sparseagg_http_requests_total", "sparseagg_http_request_seconds_bucket"}
     dashboard = json.loads((DEPLOY / "grafana" / "sparseagg.json").read_text(encoding="utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) >= len(dashboard["panels"]) > 0
@@ -199,6 +203,59 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are(metered) -> None:
     assert len(names_in(alerts)) >= 4
     for expression in [*expressions, alerts]:
         assert names_in(expression) - offered == set(), expression
+
+
+def test_every_series_is_on_the_dashboard_or_in_an_alert_or_named_as_neither() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    table = names_in("".join(re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)))
+    (unused,) = re.findall(r"In neither, for queries by hand: (.*?)\.\n", page, re.DOTALL)
+    files = [DEPLOY / "grafana" / "sparseagg.json", DEPLOY / "prometheus" / "alerts.yml"]
+    used = names_in(" ".join(file.read_text(encoding="utf-8") for file in files))
+    used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
+    assert len(table) > 40
+    assert table - used == names_in(unused)
+
+
+def test_legends_name_the_instance_where_there_is_one() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "sparseagg.json").read_text(encoding="utf-8"))
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            is_sum = re.match(r"(sum|histogram_quantile)\b", target["expr"]) is not None
+            assert is_sum or "{{instance}}" in target["legendFormat"], target
+
+
+def test_metrics_tell_of_credentials(start_server, tmp_path) -> None:
+    tokens, tls = tmp_path / "tokens", tmp_path / "tls"
+    tokens.write_text("")
+    flags = ("--tokens-file", str(tokens), "--dev-tls", str(tls), "--tls-client-ca", str(tls / "ca.pem"))
+    server = start_server(*flags, "--metrics-address", "127.0.0.1:0")
+    text = read(server.metrics_address)
+    for flag, file in (("tls-certificate", "server.pem"), ("tls-client-ca", "ca.pem")):
+        shown = subprocess.run(
+            ["openssl", "x509", "-noout", "-enddate", "-in", str(tls / file)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        end = email.utils.parsedate_to_datetime(
+            re.sub(r"notAfter=(\w+) +(\d+) (\S+) (\d+) GMT", r"\2 \1 \4 \3 +0000", shown)
+        )
+        assert value(text, f'sparseagg_certificate_end_timestamp_seconds{{flag="{flag}"}}') == end.timestamp()
+    read_at = value(text, 'sparseagg_credentials_read_timestamp_seconds{flag="tokens-file"}')
+    assert abs(read_at - time.time()) < 3600
+
+    def failed() -> float:
+        return value(read(server.metrics_address), 'sparseagg_credentials_reloads_failed{flag="tokens-file"}')
+
+    assert failed() == 0
+    for number in (1, 2):
+        tokens.write_text("no token\n" * number)
+        server.wait_until(lambda number=number: failed() == number)
+    tokens.write_text("# none\n\n")
+    server.wait_until(lambda: failed() == 0)
+    text = read(server.metrics_address)
+    assert value(text, 'sparseagg_credentials_reloads_failed{flag="tls-certificate"}') == 0
+    assert "jwt-key" not in text
 
 
 def test_labels_that_alerts_name_are_results_that_there_are(metered) -> None:

@@ -184,6 +184,7 @@ def test_server_info_describes_engine_and_encodings(any_client, client):
         "RoundSpec.cluster",
         "ExportPartial",
         "PutResultRange",
+        "CreateBackup",
     }
     assert set(mine.features) <= set(theirs.features)
     assert mine.version

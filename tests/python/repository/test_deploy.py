@@ -24,7 +24,6 @@ CHART = DEPLOY / "helm" / "sparseagg"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 SECURE = COMPOSE.with_name("secure.yaml")
-DATA = "data:/var/lib/sparseagg"
 UNIT = DEPLOY / "systemd" / "sparseagg.service"
 # Every "--flag" in these is one of the server's.
 FILES_OF_FLAGS = [
@@ -83,7 +82,7 @@ def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
         owner = subprocess.run(["dpkg", "-S", *names], capture_output=True, text=True).stdout
         needed.add(owner.partition(":")[0])
     install = re.findall(r"apt-get install -y --no-install-recommends(.*?)&&", text(CONTAINERFILE), re.DOTALL)
-    assert set(install[-1].replace("\\", " ").split()) - {"busybox"} == needed
+    assert set(install[0].replace("\\", " ").split()) - {"busybox"} == needed
 
 
 @pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)
@@ -99,7 +98,7 @@ def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
     schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
     taken = {"--" + name for name in schema["propertyNames"]["enum"]}
     elsewhere = {"--config", "--help", "--version", "--owners-file", "--dev-tls"}  # a server in a pod has no owner
-    assert taken == flags_of_server() - elsewhere - (keys - {"--log-format", "--threads"})
+    assert taken == flags_of_server() - elsewhere - (keys - {"--log-format", "--threads", "--backup-dir"})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,8 @@ def test_plain_compose_is_another_project_than_the_secure_one() -> None:
 
 
 def test_secrets_of_compose_are_named_and_not_made() -> None:
-    (mount,) = [each for each in howto_programs.composed([SECURE])["services"]["server"]["volumes"] if each != DATA]
+    mounts = howto_programs.composed([SECURE])["services"]["server"]["volumes"]
+    (mount,) = [each for each in mounts if isinstance(each, dict)]
     assert re.fullmatch(r"\$\{SPARSEAGG_SECRETS:\?.+\}", mount["source"])
     assert mount["bind"] == {"create_host_path": False}
 
@@ -198,7 +198,12 @@ def test_chart_keeps_the_data_on_the_claim() -> None:
     assert pod["securityContext"]["fsGroup"] == 10001
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
+    assert f'backup-dir = "{mount["mountPath"]}/' in found["ConfigMap"]["data"]["server.toml"]
     assert "data-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
+    assert "backup-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
+    elsewhere = rendered({"data": {"claim": "rounds"}, "config": {"backup-dir": "/backups"}})
+    (backups,) = re.findall(r'^backup-dir = "(.*)"$', elsewhere["ConfigMap"]["data"]["server.toml"], re.MULTILINE)
+    assert backups == "/backups"
 
 
 def test_chart_makes_a_claim_that_outlives_the_release() -> None:
@@ -301,6 +306,7 @@ def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tm
         ("/etc/sparseagg/tls.crt", tls / "server.pem"),
         ("/run/credentials/sparseagg.service/tls.key", tls / "server.key"),
         ("/var/lib/sparseagg/data", tmp_path / "data"),
+        ("/var/lib/sparseagg/backups", tmp_path / "backups"),
     ]:
         assert f'"{path}"' in sample
         sample = sample.replace(f'"{path}"', f'"{here}"')

@@ -162,8 +162,8 @@ def run_as(deployment: Deployment, start_server: Callable, folder: Path):
     for name, value in flags.items():
         if value.startswith("/run/secrets/"):
             flags[name] = str(files[name])
-        elif value.startswith("/var/lib/"):
-            flags[name] = str(folder / "data")
+        elif value.startswith("/var/"):
+            flags[name] = str(folder / name)
     for name, port in documented().items():
         if flags[f"{name}-address"] == "none":
             continue

@@ -94,13 +94,53 @@ def test_deploy_with_compose(deployed: Path) -> None:
         client.server_info()
 
 
-def test_deploy_in_kubernetes(tmp_path: Path) -> None:
-    """All that the chart mounts under the page's values was created by the page's commands."""
+def made_backup(start_server: Callable[..., ServerProcess], tmp_path: Path) -> Path:
+    """Returns the folder of backups with one named monday, of a round of one submission."""
+    folders = ("--data-dir", str(tmp_path / "live"), "--backup-dir", str(tmp_path / "backups"))
+    with sa.Client(start_server(*folders).address) as client:
+        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=10)]), "r")
+        opened.submit("phone-1", {"t": ([1], [1.0])})
+        client.backup("monday")
+    return tmp_path / "backups"
+
+
+def has_the_submission(data: Path, start_server: Callable[..., ServerProcess]) -> bool:
+    with sa.Client(start_server("--data-dir", str(data)).address) as client:
+        return [each.client_id for each in client.get_round("r").submissions()] == ["phone-1"]
+
+
+def test_deploy_in_kubernetes(tmp_path: Path, start_server: Callable[..., ServerProcess]) -> None:
+    """All that the chart mounts under the page's values was created by the page's commands; its backup is restored."""
     pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
+    (tmp_path / "volume").mkdir()
+    made_backup(start_server, tmp_path).rename(tmp_path / "volume/backups")
+    (tmp_path / "volume/data").mkdir()
     run("deploy-kubernetes", tmp_path)
+    assert has_the_submission(tmp_path / "volume/data", start_server)
     config = (tmp_path / "server.toml").read_text()
     for flag in ("tls-certificate", "tokens-file", "data-dir", "max-open-rounds"):
         assert f"\n{flag} = " in f"\n{config}"
+
+
+def test_backup_under_systemd(tmp_path: Path, start_server: Callable[..., ServerProcess]) -> None:
+    """The page's lines, where /var/lib/sparseagg is a link to a folder of another user, as with DynamicUser."""
+    owner = 61234 if os.geteuid() == 0 else os.geteuid()
+    private = tmp_path / "private/sparseagg"
+    made_backup(start_server, tmp_path)
+    (private / "data").mkdir(parents=True)
+    (tmp_path / "backups").rename(private / "backups")
+    (tmp_path / "sparseagg").symlink_to("private/sparseagg")
+    os.chown(private, owner, -1)
+    for name in ("back up", "restore"):
+        lines = run_page_block("backup", f"not here: systemd, to {name}").replace(
+            "/var/lib/sparseagg", str(tmp_path / "sparseagg")
+        )
+        here = [line for line in lines.splitlines() if line.split()[0] not in ("sparseagg", "systemctl")]
+        subprocess.run(["sh", "-ec", "\n".join(here)], check=True, cwd=tmp_path)
+    restored = [private / "data", *(private / "data").rglob("*")]
+    assert {path.stat().st_uid for path in restored} == {owner}
+    assert (private / "data").stat().st_mode & 0o777 == 0o700
+    assert has_the_submission(private / "data", start_server)
 
 
 def test_every_howto_is_run_or_has_no_command() -> None:
@@ -114,7 +154,7 @@ def test_every_howto_is_run_or_has_no_command() -> None:
         for language, title, content in run_page.blocks_of(text_of(page))
         if title.startswith("not here")
     }
-    assert left_out == {"chown", "kubectl", "podman", "sparseagg"}
+    assert left_out == {"chown", "kubectl", "podman", "sparseagg", "systemctl"}
 
 
 # ---- monitor ----

@@ -36,7 +36,7 @@ const std::map<std::string, std::string>& Expected() {
       {"PutResultRange", "yy--"},     {"GetResultRange", "yyyy"},    {"GetCertificate", "yyyy"},
       {"GetReceipt", "yyo-"},         {"ExportRound", "yy--"},       {"CreateStream", "yy--"},
       {"GetStream", "yyyy"},          {"ListStreams", "yyyy"},       {"CutStream", "yy--"},
-      {"DeleteStream", "yy--"},       {"WatchVersions", "yyyy"},
+      {"DeleteStream", "yy--"},       {"WatchVersions", "yyyy"},     {"CreateBackup", "y---"},
   };
   return expected;
 }

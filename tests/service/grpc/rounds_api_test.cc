@@ -39,7 +39,8 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
                           "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
                           "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound", "InspectRound",
                           "CloseRoundRequest.client_weights", "RoundSpec.privacy", "RoundSpec.certificate",
-                          "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial", "PutResultRange"));
+                          "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial", "PutResultRange",
+                          "CreateBackup"));
   EXPECT_FALSE(info.has_activity());
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -250,6 +251,74 @@ TEST_F(StoreTest, DeleteOtherUploads_KeepsThoseThatAreNamed) {
   EXPECT_THAT(Chunks(1, 3), IsEmpty());
   EXPECT_THAT(Chunks(1, 5), ElementsAre("chunk"));
   EXPECT_THAT(Chunks(1, 9), IsEmpty());
+}
+
+TEST_F(StoreTest, Backup_OfWhatIsRemovedMeanwhile_IsWhole) {
+  const TemporaryDirectory backups;
+  const std::string large(300'000, 'x');
+  for (const uint64_t round : {1, 2}) PutRound(round, std::to_string(round));
+  PutChunk(1, 1, 0, "small");
+  for (const uint64_t round : {1, 2}) PutChunk(round, 1, 1, large + std::to_string(round));
+  int num_asked = 0;
+  const auto copied = store().Backup(backups.path(), "b", [&] {
+    if (num_asked++ > 0) return false;
+    EXPECT_THAT(store().DeleteRound(1), IsOk());
+    EXPECT_THAT(store().DeleteUpload(2, 1), IsOk());
+    return false;
+  });
+  ASSERT_THAT(copied, IsOk());
+  EXPECT_GT(*copied, 2 * large.size());
+  store_.reset();
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "chunks/1"));  // its space was freed at the end
+  for (int start = 0; start < 2; ++start) {
+    auto opened = Store::Open({backups / "b", Durability::kSync, uint64_t{256} << 20});
+    ASSERT_THAT(opened, IsOk());
+    store_ = *std::move(opened);
+    EXPECT_THAT(Rounds(), ElementsAre(1, 2));
+    EXPECT_EQ(*store().ReadChunk(1, 1, 0), "small");
+    EXPECT_EQ(*store().ReadChunk(1, 1, 1), large + "1");
+    EXPECT_EQ(*store().ReadChunk(2, 1, 1), large + "2");
+    store_.reset();
+  }
+}
+
+TEST_F(StoreTest, Backup_EndedAnywhere_IsTakenForNoData) {
+  const TemporaryDirectory backups;
+  const std::string large(300'000, 'x');
+  PutRound(1);
+  for (uint64_t i = 0; i < 5; ++i) PutChunk(1, 1, i, i % 2 == 0 ? large : "small");
+  const int num_keys = 6;
+  int num_refused = 0;
+  for (int last = 0; last < num_keys; ++last) {
+    int num_asked = 0;
+    const auto copied = store().Backup(backups.path(), "b", [&] {
+      if (num_asked++ < last) return false;
+      const std::string killed = backups / "killed";  // as a process leaves it that ends now
+      std::filesystem::copy(backups / ".unfinished", killed, std::filesystem::copy_options::recursive);
+      num_refused += Store::Open({killed}).status().code() == absl::StatusCode::kFailedPrecondition ? 1 : 0;
+      std::filesystem::remove_all(killed);
+      return true;
+    });
+    EXPECT_EQ(copied.status().code(), absl::StatusCode::kCancelled);
+    EXPECT_TRUE(std::filesystem::is_empty(backups.path()));
+  }
+  EXPECT_EQ(num_refused, num_keys);
+  std::filesystem::create_directories(backups / ".unfinished/of a server that was killed");
+  EXPECT_THAT(store().Backup(backups.path(), "b", [] { return false; }), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(backups / ".unfinished"));
+  EXPECT_EQ(store().Backup(backups.path(), "b", [] { return false; }).status().code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(StoreTest, Backup_OfADamagedChunk_IsRefused) {
+  const TemporaryDirectory backups;
+  PutRound(1);
+  PutChunk(1, 1, 0, std::string(300'000, 'x'));
+  std::fstream(folder_ / "chunks/1", std::ios::in | std::ios::out | std::ios::binary).seekp(1000).put('y');
+  const absl::Status status = store().Backup(backups.path(), "b", [] { return false; }).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("chunks/1 is damaged"));
+  EXPECT_TRUE(std::filesystem::is_empty(backups.path()));
 }
 
 TEST_F(StoreTest, WhenDurable_ManyThreads_AnswersEachOnce) {

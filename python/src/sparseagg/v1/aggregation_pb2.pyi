@@ -156,6 +156,14 @@ class AggregationSpec(_message.Message):
     weighting: Weighting
     def __init__(self, op: _Optional[_Union[Op, str]] = ..., weighting: _Optional[_Union[Weighting, str]] = ..., result_layout: _Optional[_Union[ResultLayout, str]] = ..., numerics: _Optional[_Union[Numerics, str]] = ..., return_counts: bool = ..., return_weights: bool = ..., min_contributors: _Optional[int] = ..., prune_zeros: bool = ..., fill: _Optional[float] = ..., dense_threshold: _Optional[float] = ..., result_dtype: _Optional[_Union[DType, str]] = ..., on_nonfinite: _Optional[_Union[NonfinitePolicy, str]] = ..., on_bound: _Optional[_Union[BoundPolicy, str]] = ..., value_bound: _Optional[float] = ..., weight_bound: _Optional[float] = ..., on_empty: _Optional[_Union[EmptyPolicy, str]] = ..., mean_divisor: _Optional[_Union[MeanDivisor, str]] = ..., fixed_divisor: _Optional[float] = ..., trim_fraction: _Optional[float] = ..., quantile: _Optional[float] = ..., absent: _Optional[_Union[AbsentPolicy, str]] = ..., result_top_k: _Optional[int] = ..., result_min_norm: _Optional[float] = ..., return_moments: bool = ...) -> None: ...
 
+class Backup(_message.Message):
+    __slots__ = ["name", "num_bytes"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_bytes: int
+    def __init__(self, name: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
 class BatchRefusal(_message.Message):
     __slots__ = ["client_id", "index", "reason"]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +275,12 @@ class CommitSubmissionResponse(_message.Message):
     stream_commit: StreamCommit
     submission_id: str
     def __init__(self, round: _Optional[str] = ..., client_id: _Optional[str] = ..., submission_id: _Optional[str] = ..., duplicate: bool = ..., num_tuples: _Optional[int] = ..., num_bytes: _Optional[int] = ..., stream_commit: _Optional[_Union[StreamCommit, _Mapping]] = ...) -> None: ...
+
+class CreateBackupRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class CreateRoundRequest(_message.Message):
     __slots__ = ["round_id", "spec"]

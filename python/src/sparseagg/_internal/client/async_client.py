@@ -19,7 +19,7 @@ from sparseagg._internal.client.async_stream import StreamCalls
 from sparseagg._internal.client.async_tasks import TaskCalls
 from sparseagg._internal.client.channel import checked_address
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
+from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late, seconds_to
 from sparseagg._internal.client.endpoint import MEMORY, Endpoint, parsed_handle
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.requests import create_request, result_format, round_name
@@ -41,6 +41,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 __all__ = ["Client", "open_round"]
 
 _LOCAL = ":local:"
+_MAX_BACKUP_S = 86400.0  # of a backup without a timeout
 
 
 class Client(TaskCalls, StreamCalls):
@@ -156,6 +157,28 @@ class Client(TaskCalls, StreamCalls):
         return ServerInfo.from_proto(
             await self._connection.call("GetServerInfo", pb.GetServerInfoRequest(with_activity=True))
         )
+
+    async def backup(self, name: str, *, timeout: Timeout = None) -> int:
+        """Makes the server copy its data directory to the folder ``name`` of its --backup-dir; admins may.
+
+        The copy has all that was acknowledged before the call, of all tenants, and is on the disk at the return.
+
+        Args:
+            name: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}.
+            timeout: in seconds or as a timedelta; None for no limit. If the call ends early, there is no backup.
+
+        Returns:
+            The bytes that the copy takes.
+
+        Raises:
+            AlreadyExistsError: there is a backup of this name.
+            FailedPreconditionError: the server has no --data-dir or no --backup-dir.
+            ResourceExhaustedError: the disk has no room for the copy.
+            DeadlineExceededError: the copy was not there at the end of ``timeout``.
+        """
+        deadline = checked_deadline(timeout)
+        request, wait_s = pb.CreateBackupRequest(name=name), min(seconds_to(deadline), _MAX_BACKUP_S)
+        return int((await self._connection.call("CreateBackup", request, wait_s, deadline)).num_bytes)
 
     async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
         """Opens a round.

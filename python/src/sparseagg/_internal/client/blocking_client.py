@@ -135,6 +135,7 @@ class Client:
 
     close = blocking(_Operations.close)
     server_info = blocking(_Operations.server_info)
+    backup = blocking(_Operations.backup)
     create_round = blocking(_Operations.create_round, Round)
     get_round = blocking(_Operations.get_round, Round)
     list_rounds = blocking_iterator(_Operations.list_rounds, Round)

@@ -157,6 +157,8 @@ class MemoryConnection:
         with self._open():
             if method in _TASK_METHODS:
                 raise UnimplementedError('":memory:" has no tasks; a server, also of ":local:", has them')
+            if method == "CreateBackup":
+                raise FailedPreconditionError('":memory:" has no data directory; a server with --data-dir has one')
             if method == "GetServerInfo":
                 return self._server_info
             if "Stream" in method or method == "WatchVersions":

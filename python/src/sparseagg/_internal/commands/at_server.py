@@ -34,7 +34,7 @@ def server_options(address: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="limit of the whole command (default: 60 for each call, none for submissions, merges and results)",
+        help="limit of the whole command (default: 60 per call, none for submissions, merges, results and backups)",
     )
     return parent
 

@@ -66,6 +66,11 @@ def _parser() -> Parser:
     info = add_command(commands, "info", "show the server's version, engine and limits", parents=[server])
     info.add_argument("--json", action="store_true", help="print a JSON object instead of the table")
     info.set_defaults(run=_info)
+    backup = add_command(
+        commands, "backup", "copy a server's data directory into its --backup-dir while it runs", parents=[server]
+    )
+    backup.add_argument("name", help="the copy's folder there; there must be nothing of this name")
+    backup.set_defaults(run=_backup)
     rounds.add_arguments(add_command(commands, "rounds", "list, create, show and end rounds"), server)
     transfer.add_submit_arguments(
         add_command(commands, "submit", "submit a client's update from a .npz file", parents=[server])
@@ -135,6 +140,12 @@ def _info(arguments: argparse.Namespace) -> int:
     }
     for name, value in rows.items():
         put(f"{name:26} {value}")
+    return 0
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    with at_server.client_of(arguments) as client:
+        put(f"{arguments.name}: {decimal(client.backup(arguments.name, timeout=at_server.time_left(arguments)), 'B')}")
     return 0
 
 
