@@ -283,3 +283,28 @@ def test_names_and_budgets_are_checked(any_client):
     ):
         with pytest.raises(sa.InvalidArgumentError, match=text):
             any_client._inner.model(arguments[0], **arguments[1])
+
+
+def test_nobody_else_gets_into_a_version(server, monkeypatch):
+    """A version is a round that is open for a moment, in which a client may submit, too."""
+    name, arrays = new_name(), {"rows": np.arange(12, dtype=np.float32).reshape(4, 3)}
+    submit = async_model.Round.submit
+    states = []
+
+    async def late(opened, client_id, words, **options):
+        with sa.Client(server.address) as intruder:
+            other = {each: np.array(rows) + 1 if isinstance(rows, np.ndarray) else rows for each, rows in words.items()}
+            rnd = intruder.get_round(opened.name)
+            rnd.submit("intruder", other)
+            states.append(rnd.refresh().state)
+        return await submit(opened, client_id, words, **options)
+
+    monkeypatch.setattr(async_model.Round, "submit", late)
+    with sa.Client(server.address) as client:
+        model = client.model(name)
+        model.publish(0, arrays, whole=True)
+        assert states == ["open"]
+        mine = {"rows": np.zeros((4, 3), np.float32)}
+        assert model.catch_up(mine) == 0
+        assert bits(mine) == bits(arrays)
+        model.delete()

@@ -41,6 +41,7 @@ _LAST_VERSION = 10**18 - 1
 _WHOLES_KEPT = 3  # bytes of so many whole models are kept by default
 _MOST_FALLBACKS = 20
 _MOST_NAME_BYTES = 100
+_PUBLISHER = "model"  # as which a version is submitted
 
 
 class _Kept(NamedTuple):
@@ -266,7 +267,8 @@ class PublishedModel:
             tensor.spec(num_words, "dense" if is_dense[name] else "sparse")
             for name, (tensor, num_words) in tensors.items()
         ]
-        spec = RoundSpec(specs, op="sum", min_submissions=1, max_submissions=1, result_ttl=self._result_ttl)
+        # It counts the publisher's submission alone: a client could be quicker than the publisher with another one.
+        spec = RoundSpec(specs, op="sum", min_submissions=1, keep_submissions=True, result_ttl=self._result_ttl)
         request = create_request(spec, f"{self.name}-{kind}{version:018}")
         opened = Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
         words = {
@@ -276,8 +278,8 @@ class PublishedModel:
         }
         was_done = opened.info.ended
         try:
-            await opened.submit("model", words)
-            await opened.close()
+            await opened.submit(_PUBLISHER, words)
+            await opened.close(only=[_PUBLISHER])
             info = await opened.wait()
             raise_if_failed(info)
         except SparseaggError:
