@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -44,13 +45,16 @@ from sparseagg.cluster import Cluster  # noqa: E402
 def make_killer(cluster: Cluster, is_ray: bool, nodes: RayNodes | None, kills: collections.Counter[str]):
     """Returns a function that kills a server, or with Ray also an actor's process or a node."""
 
+    # In turns, so that a short run has each of them.
+    kinds = itertools.cycle(["server", "reducer", *(["node"] if nodes is not None else []), "server actor"])
+
     def kill(rng: random.Random) -> None:
         if not is_ray:
             kill_process(rng.choice(cluster._started.keepers).pid)
             kills["server"] += 1
             return
         ray = cluster._started._ray
-        what = rng.choice(["server", "server actor", "reducer", *(["node"] if nodes is not None else [])])
+        what = next(kinds)
         if what == "node":
             nodes.kill(rng.randrange(1 << 16))
         elif what == "reducer":
@@ -76,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     is_ray = options.executor == "ray"
     with contextlib.ExitStack() as stack:
-        nodes = stack.enter_context(RayNodes(options.nodes)) if options.nodes else None
+        nodes = stack.enter_context(RayNodes([{}] * options.nodes)) if options.nodes else None
         on_ray = {"reducer_cpus": 0} if is_ray else {}
         cluster = stack.enter_context(
             Cluster(

@@ -27,5 +27,9 @@ def test_killed_cluster_loses_nothing_acknowledged(tmp_path, where):
     assert run.returncode == 0, run.stdout + run.stderr
     figures = json.loads(run.stdout.splitlines()[-1])
     assert figures["kills"] >= (3 if where == "nodes of ray" else 6)
+    kinds = {"local": {"server"}, "ray": {"server", "reducer", "server actor"}}.get(
+        where, {"server", "reducer", "node"}
+    )
+    assert kinds <= figures["killed"].keys()
     assert figures["sets"] == figures["hashes"] == 1
     assert not list(tmp_path.iterdir())

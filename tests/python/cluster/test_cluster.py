@@ -16,7 +16,7 @@ from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster, ray_servers
 from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample
-from sparseagg.cluster.ray_session import ray_session
+from sparseagg.cluster.ray_servers import ray_session
 
 CLIENTS = [f"client-{i}" for i in range(20)]
 SPEC = one(op="mean", num_rows=1000, return_counts=True)
@@ -277,17 +277,22 @@ def test_ray_that_is_missing_is_named(addresses):
         Cluster(addresses, executor="ray")
 
 
-@pytest.mark.parametrize("given", [None, "ray://head:10001"])
+@pytest.mark.parametrize("given", [None, "ray://head:10001", "ray start"])
 def test_ray_of_a_job_is_joined_as_it_is(monkeypatch, given):
-    """``ray job submit`` sets RAY_ADDRESS, and ``ray.init`` then takes no number of CPUs."""
+    """``ray job submit`` sets RAY_ADDRESS, ``ray start`` writes a file; ``ray.init`` then takes no number of CPUs."""
     begun = []
+
+    def init(**options):
+        if given == "ray start" and "num_cpus" in options:
+            raise ValueError("When connecting to an existing cluster, num_cpus and num_gpus must not be provided.")
+        begun.append(options)
+
     ray = types.ModuleType("ray")
-    ray.is_initialized, ray.shutdown = (lambda: False), (lambda: None)
-    ray.init = lambda **options: begun.append(options)
-    for name in ("ray", "ray.util", "ray.util.scheduling_strategies"):
+    ray.is_initialized, ray.shutdown, ray.init = (lambda: False), (lambda: None), init
+    for name in ("ray", "ray.util"):
         monkeypatch.setitem(sys.modules, name, ray)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
-    monkeypatch.setenv("RAY_ADDRESS", given) if given else monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", given if given != "ray start" and given else "")
     with ray_session(2.5) as joined:
         assert joined is ray
     (options,) = begun
@@ -302,7 +307,7 @@ def test_server_of_ray_starts_only_where_its_directory_can_be(monkeypatch, tmp_p
     monkeypatch.setitem(sys.modules, "ray.util", util)
     monkeypatch.setattr(ray_servers, "_READY_S", 0.5)
     missing = tmp_path / "data"
-    actor = ray_servers._ServerActor(str(missing / "server-0"), False, [])
+    actor = ray_servers._ServerActor(str(missing / "server-0"), None, [])
     try:
         with pytest.raises(sa.errors.FailedPreconditionError, match=str(missing)):
             actor.home()

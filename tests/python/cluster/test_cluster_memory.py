@@ -10,7 +10,7 @@ import sparseagg as sa
 from every_client import digest
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.ordered import OrderedSubmissions
+from sparseagg.cluster.reduce import OrderedSubmissions
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,37 @@ def test_range_larger_than_memory_has_the_same_bits(addresses):
         # One update with its sums takes more than the half.
         with pytest.raises(sa.errors.ResourceExhaustedError, match="beyond the memory_limit 150000"):
             resumed.finish()
-    with Cluster(addresses) as cluster:
-        cluster.resume(opened.name).delete()
+    with Cluster(addresses, memory_limit=300_000) as cluster:  # in ranges that fit
+        resumed = cluster.resume(opened.name)
+        assert digest(resumed.finish()) == digest(sa.aggregate(updates, spec))
+        resumed.delete()
+
+
+@pytest.mark.parametrize("op", ["sum", "median"])
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+def test_plans_follow_the_memory_limit(addresses, op, layout):
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=20_000, layout=layout)], op=op, return_counts=True)
+    rng = np.random.default_rng(9)
+    rows = {f"c{i}": rng.standard_normal(20_000).astype("f4") for i in range(6)}
+    updates = {each: row if layout == "dense" else (np.arange(20_000), row) for each, row in rows.items()}
+    with Cluster(addresses, reducers=1, memory_limit=500_000) as cluster, submitted(cluster, spec, updates) as opened:
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+
+
+def test_a_dense_tensor_leaves_the_samples_of_a_sparse_one(addresses):
+    spec = sa.RoundSpec(
+        [sa.TensorSpec("d", "float32", num_rows=400_000, layout="dense"), sa.TensorSpec("s", "float32", num_rows=0)],
+        op="sum",
+    )
+    rng = np.random.default_rng(10)
+    with Cluster(addresses, ranges=8, reducers=1) as cluster, cluster.create_round(spec) as opened:
+        for i in range(3):
+            sparse = np.sort(rng.integers(0, 1 << 60, 500, np.uint64)), np.ones(500, np.float32)
+            opened.submit(f"c{i}", {"d": np.ones(400_000, np.float32), "s": sparse})
+        opened.close()
+        sizes = [part.num_rows for part in opened._parts("s", None)]
+        assert len(sizes) == 8
+        assert max(sizes) < 1.5 * sum(sizes) / 8
 
 
 @pytest.mark.parametrize("page_bytes", [1, 1000, 50_000, 1 << 20])

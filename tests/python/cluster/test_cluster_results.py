@@ -13,7 +13,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.ray_session import ray_session
+from sparseagg.cluster.ray_servers import ray_session
 from sparseagg.v1 import aggregation_pb2 as pb
 
 CLIENTS = [f"client-{i}" for i in range(12)]
@@ -300,6 +300,19 @@ def test_large_ranges_are_put_in_blocks(folder):
         some = opened.result(keys=(int(keys[5000]), int(keys[15_000])))["w"]
         assert np.array_equal(some.keys, keys[5000:15_000])
         assert np.array_equal(some.values, update["w"][1][5000:15_000])
+
+
+def test_waiting_for_a_result_that_nobody_leaves_ends(cluster):
+    with submitted(cluster) as opened:
+        opened.finish()
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"close\(\) does"):
+            opened.result(timeout=60)
+        opened.close()
+        assert digest(opened.result(timeout=60)) == digest(sa.aggregate(updates_of(), SPEC))
+    with submitted(cluster) as opened:
+        opened.cancel("enough")
+        with pytest.raises(sa.errors.RoundFailedError, match="cancelled: enough"):
+            opened.result(timeout=60)
 
 
 def test_only_some_clients_count(cluster):

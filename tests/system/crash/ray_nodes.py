@@ -6,6 +6,7 @@ import atexit
 import importlib
 import os
 import secrets
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +17,13 @@ _STARTS = 5  # Ray gives a raylet 30 s, which a busy machine may exceed
 
 
 class RayNodes:
-    """A head, which this process is connected to, and ``number`` nodes that may die: a raylet each."""
+    """A head, which this process is connected to, and nodes that may die: a raylet each.
 
-    def __init__(self, number: int) -> None:
+    Args:
+        kinds: of each node, what it has other than the others.
+    """
+
+    def __init__(self, kinds: Sequence[dict[str, Any]]) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # also of coordinators
         self._ray: Any = importlib.import_module("ray")
         utils: Any = importlib.import_module("ray.cluster_utils")
@@ -27,21 +32,22 @@ class RayNodes:
         # Ray's own hooks for the end of the process need its main thread, and nodes are started in others.
         self._nodes: Any = utils.Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
         atexit.register(self._nodes.shutdown)
-        for _ in range(number):
-            self._add()
+        self._kinds: dict[Any, dict[str, Any]] = {}  # by node
+        for kind in kinds:
+            self._add(kind)
         self.address: str = self._nodes.address
         self._ray.init(address=self.address, log_to_driver=False)
 
     def kill(self, number: int) -> None:
-        """Kills the raylet of a node, whose actors end with it, and starts another node."""
-        nodes = sorted(self._nodes.worker_nodes, key=lambda node: node.unique_id)
-        self._nodes.remove_node(nodes[number % len(nodes)], allow_graceful=False)
-        self._add()
+        """Kills the raylet of a node, whose actors end with it, and starts another one of its kind."""
+        node = list(self._kinds)[number % len(self._kinds)]
+        self._nodes.remove_node(node, allow_graceful=False)
+        self._add(self._kinds.pop(node))
 
-    def _add(self) -> None:
+    def _add(self, kind: dict[str, Any]) -> None:
         for start in range(1, _STARTS + 1):
             try:
-                self._nodes.add_node(**_NODE)
+                self._kinds[self._nodes.add_node(**{**_NODE, **kind})] = kind
                 return
             except Exception:  # Ray raises no other type
                 if start == _STARTS:

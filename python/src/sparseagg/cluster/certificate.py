@@ -14,7 +14,7 @@ from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg.cluster.on_all import on_all
+from sparseagg.cluster.plan import on_all
 from sparseagg.errors import FailedPreconditionError
 
 __all__ = ["RoundCertificate", "certify"]

@@ -7,23 +7,22 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex, Union
 
-from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
+from sparseagg._internal.base.arguments import checked_integer, checked_number, checked_text, shown
+from sparseagg._internal.base.ids import check_name
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.channel import addresses_of
 from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg.cluster.cluster_client import ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound
-from sparseagg.cluster.executor import Executor, LocalExecutor
-from sparseagg.cluster.on_all import on_all
-from sparseagg.cluster.plan import Plan
-from sparseagg.cluster.ray_executor import RayExecutor
-from sparseagg.cluster.ray_servers import RayServers
-from sparseagg.cluster.ray_session import ray_session
+from sparseagg.cluster.executor import Executor, LocalExecutor, RayExecutor
+from sparseagg.cluster.plan import Plan, on_all
+from sparseagg.cluster.ray_servers import RayServers, ray_session
 from sparseagg.cluster.server_keeper import LocalServers
-from sparseagg.cluster.server_spec import server_spec
+from sparseagg.cluster.server_rounds import server_spec
 from sparseagg.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -33,7 +32,7 @@ from sparseagg.errors import (
     UnavailableError,
 )
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "ServerArgument", "check_rule", "server_client"]
 
 _MOST_SERVERS = 1024
 _LIMITS = ("max_row_width", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")  # of clients
@@ -58,7 +57,9 @@ class Cluster:
     Args:
         servers: the addresses of servers that run already, in an order that stays the same; or how many servers to
             start, which this object then owns, and starts again when they end: as processes on this machine, or with
-            ``executor="ray"`` in actors that are spread over the nodes.
+            ``executor="ray"`` in actors that are spread over the nodes. None: those of ``name``, as ``attach``.
+        name: of servers that are started in actors of Ray, and do not end with this object and its process:
+            ``attach`` finds them, ``shutdown`` stops them. None: they end with this object.
         executor: "local" merges in threads of this process. "ray" merges in actors of Ray, which
             ``pip install "ray[data]"`` brings: of the cluster of Ray that this process is connected to, or of one
             on this machine, which ``close`` ends. The servers must be reached from all nodes of Ray.
@@ -68,7 +69,8 @@ class Cluster:
         range_bytes: the most bytes of submissions that a range should have. A reducer holds one range in memory.
         memory_limit: bytes that a reducer may take for submissions and sums; the result of its range comes on top. A
             range may then be larger: submissions are folded in ascending order of client ids, before others are read.
-            The largest submission and its range's result must fit into half of it. None: no limit.
+            The largest submission and its range's result must fit into half of it, for which there are enough ranges,
+            unless ``ranges`` says how many. None: no limit.
         data_dir: of servers that are started: a directory with one of each server, so that rounds survive a restart.
             None: they live in memory.
         gpus: GPUs of each reducer, also a part of one; above 0 the CUDA engine merges. Only with "ray".
@@ -84,15 +86,17 @@ class Cluster:
 
     Raises:
         InvalidArgumentError: an argument is wrong.
+        AlreadyExistsError, NotFoundError: there are servers of this name, or none.
         UnimplementedError: Ray is not installed.
         ProgramMissingError, UnavailableError, DeadlineExceededError: a server could not be started.
     """
 
     def __init__(
         self,
-        servers: Sequence[str] | SupportsIndex,
+        servers: Sequence[str] | SupportsIndex | None,
         *,
         executor: str = "local",
+        name: str | None = None,
         reducers: SupportsIndex | None = None,
         ranges: SupportsIndex | None = None,
         range_bytes: SupportsIndex = 256 << 20,
@@ -118,7 +122,11 @@ class Cluster:
         share = {name: checked_number(f"{name} must be 0 or more", value) for name, value in shares.items()}
         if executor == "local" and (share["gpus"] or share["server_gpus"]):
             raise InvalidArgumentError('gpus and server_gpus are resources of Ray: executor="ray"')
-        number, given = _checked_servers(servers, http_urls, data_dir, server_options)
+        if name is not None:
+            check_name("name", checked_text("name", name))
+            if executor == "local":
+                raise InvalidArgumentError('name is of servers in actors of Ray: executor="ray"')
+        number, given = _checked_servers(servers, name, http_urls, data_dir, server_options)
         key = None if certificate_key is None else pathlib.Path(certificate_key)
         if memory_limit is not None:
             what = "memory_limit must be a number of bytes, 1 or more, or None"
@@ -131,16 +139,21 @@ class Cluster:
         try:
             num_cpus = count * share["reducer_cpus"] + number * share["server_cpus"]
             ray = self._owned.enter_context(ray_session(num_cpus)) if executor == "ray" else None
-            if number:
-                if ray is None:
-                    self._started = LocalServers(number, data_dir, server_options)
-                else:
-                    of_servers = share["server_cpus"], share["server_gpus"]
-                    self._started = RayServers(ray, number, data_dir, server_options, *of_servers)
+            if not number and name is not None:
+                self._started = RayServers.attach(ray, name)
+            elif number and ray is not None:
+                of_servers = share["server_cpus"], share["server_gpus"]
+                self._started = RayServers(ray, name, number, data_dir, server_options, *of_servers)
+            elif number:
+                self._started = LocalServers(number, data_dir, server_options)
+            if self._started is not None and name is None:
                 self._owned.callback(self._started.close)
-                given = self._started.homes
-            self.servers: tuple[HomeServer, ...] = tuple(given)
-            self._clients = [self._owned.enter_context(Client(each.address, **client)) for each in given]
+            self._given = tuple(given)
+            self._clients = [self._owned.enter_context(Client(each.address, **client)) for each in self.servers]
+            if isinstance(self._started, RayServers):
+                for connected, locate in zip(self._clients, self._started.locators()):
+                    endpoint = dataclasses.replace(connected._connection.endpoint, locate=locate)
+                    connected._connection.endpoint = endpoint
             self._executor: Executor = (
                 LocalExecutor(self._clients, count)
                 if ray is None
@@ -150,6 +163,24 @@ class Cluster:
         except BaseException:
             self._owned.close()
             raise
+
+    @classmethod
+    def attach(cls, name: str, **options: Any) -> Cluster:
+        """Returns a cluster of the servers that ``Cluster(…, executor="ray", name=name)`` has started in this Ray.
+
+        Args:
+            name: of the servers.
+            options: arguments of ``Cluster``, but those of servers that are started.
+
+        Raises:
+            NotFoundError: Ray has no such servers.
+        """
+        return cls(None, executor="ray", name=name, **options)
+
+    @property
+    def servers(self) -> tuple[HomeServer, ...]:
+        """The servers, where they are now, in the order that decides who is whose home."""
+        return self._given if self._started is None else tuple(self._started.homes)
 
     @property
     def addresses(self) -> list[str]:
@@ -173,15 +204,14 @@ class Cluster:
             AlreadyExistsError: the id is taken by another round.
             NotFoundError: a server has lost its part of a round that exists, with its data.
         """
-        infos = on_all(self._clients, Client.server_info)
+        infos, servers = on_all(self._clients, Client.server_info), self.servers
         for name in _LIMITS:
-            limits = {home.address: getattr(info.limits, name) for home, info in zip(self.servers, infos)}
+            limits = {home.address: getattr(info.limits, name) for home, info in zip(servers, infos)}
             if len(set(limits.values())) > 1:
                 raise FailedPreconditionError(
                     f"servers have different limits {name}, and refuse some clients: {limits}"
                 )
-        homes = [dataclasses.replace(home, instance=info.instance) for home, info in zip(self.servers, infos)]
-        specs = [server_spec(checked_spec(spec), homes, index) for index in range(len(homes))]
+        homes = [dataclasses.replace(home, instance=info.instance) for home, info in zip(servers, infos)]
         there = []
         for server in range(0 if round_id is None else len(homes)):
             with contextlib.suppress(NotFoundError):
@@ -192,6 +222,9 @@ class Cluster:
                     raise NotFoundError(
                         f"server {home.address} has lost round {round_id} with its data: delete the round"
                     )
+            if opened.spec.cluster and len(opened.spec.cluster.servers) == len(homes):
+                homes = list(opened.spec.cluster.servers)  # the same ones, at addresses that may be those of before
+        specs = [server_spec(checked_spec(spec), homes, index) for index in range(len(homes))]
         rounds: list[Round] = []
         try:
             for client, own in zip(self._clients, specs):
@@ -216,7 +249,8 @@ class Cluster:
         cluster = first.spec.cluster or ClusterSpec(self.servers, len(self.servers) - 1)
         servers = list(range(len(self._clients)))
         if len(cluster.servers) != len(servers):  # the round is from before the cluster had other servers
-            servers = [self.addresses.index(each.address) for each in cluster.servers if each.address in self.addresses]
+            known = [info.instance for info in on_all(self._clients, Client.server_info)]
+            servers = [known.index(each.instance) for each in cluster.servers if each.instance in known]
         rounds = [self._opened(server, round_id) for server in servers]
         own = [dataclasses.replace(cluster, index=index) for index in range(len(cluster.servers))]
         if [opened.spec for opened in rounds] != [dataclasses.replace(first.spec, cluster=each) for each in own]:
@@ -239,8 +273,17 @@ class Cluster:
     resume = open_round
 
     def close(self) -> None:
-        """Closes the connections, and stops the servers that were started. Rounds with a ``data_dir`` stay there."""
+        """Closes the connections, and stops the servers that were started, but for those with a ``name``.
+
+        Rounds with a ``data_dir`` stay there.
+        """
         self._owned.close()
+
+    def shutdown(self) -> None:
+        """Stops also servers with a ``name``, and closes."""
+        if self._started is not None:
+            self._started.close()
+        self.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -250,10 +293,12 @@ class Cluster:
 
 
 def _checked_servers(
-    servers: Any, urls: Sequence[str] | None, data_dir: Any, options: Sequence[str]
+    servers: Any, name: str | None, urls: Sequence[str] | None, data_dir: Any, options: Sequence[str]
 ) -> tuple[int, list[HomeServer]]:
-    """Returns how many servers to start, or the servers that run."""
-    if isinstance(servers, str):
+    """Returns how many servers to start, or the servers that run; of a name alone neither."""
+    if servers is None and name is not None and urls is None and data_dir is None and not options:
+        return 0, []
+    if isinstance(servers, str) or servers is None:
         raise InvalidArgumentError(f"servers must be a list of addresses, or a number of servers, got {servers!r}")
     if not isinstance(servers, Sequence):
         if urls is not None:
@@ -261,10 +306,43 @@ def _checked_servers(
         return checked_integer("servers must be a number of servers, 1 or more", servers, 1, _MOST_SERVERS), []
     if not servers or len(set(servers)) < len(servers):
         raise InvalidArgumentError(f"servers must be one address or more, each once, got {list(servers)!r}")
-    if data_dir is not None or options:
+    if data_dir is not None or options or name is not None:
         raise InvalidArgumentError(
-            "data_dir and server_options are for servers that are started: with servers=2, for example"
+            "data_dir, name and server_options are for servers that are started: with servers=2, for example"
         )
     if urls is not None and len(urls) != len(servers):
         raise InvalidArgumentError(f"http_urls has {len(urls)} URLs for {len(servers)} servers")
     return 0, [HomeServer(address, urls[i] if urls is not None else None) for i, address in enumerate(servers)]
+
+
+# The address of a server; those of a cluster, with commas; a client of one server; or a cluster.
+ServerArgument = Union[str, Client, Cluster, ClusterClient]
+
+
+def server_client(server: ServerArgument, **credentials: Any) -> Client | ClusterClient:
+    """Returns a client whose rounds are on the server or the cluster. Its ``close`` closes what is made here.
+
+    Args:
+        server: see ``ServerArgument``. Of addresses with commas, this process merges.
+        credentials: of ``Client``, for addresses.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+    """
+    if isinstance(server, Cluster):
+        return server.client()
+    if isinstance(server, (Client, ClusterClient)):
+        return server
+    addresses = addresses_of(server) if isinstance(server, str) else []
+    if len(addresses) < 2:
+        return Client(server, **credentials)
+    cluster = Cluster(addresses, **credentials)
+    return ClusterClient(cluster, cluster._clients, owns_cluster=True)
+
+
+def check_rule(client: Client | ClusterClient | None, rule: Any) -> None:
+    """Raises ``InvalidArgumentError`` for a rule that chooses among the submissions of a cluster's round."""
+    if rule is not None and isinstance(client, ClusterClient):
+        raise InvalidArgumentError(
+            "a rule that chooses among updates needs all of them in one place: use one server, or none"
+        )

@@ -28,16 +28,16 @@ from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
-from sparseagg.cluster.on_all import on_all
-from sparseagg.cluster.plan import Plan, cuts_of_sample
+from sparseagg.cluster.plan import Plan, cuts_of_sample, on_all
 from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
 from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
-from sparseagg.cluster.round_info import cluster_info
-from sparseagg.cluster.server_spec import cluster_spec
+from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
 from sparseagg.cluster.tables import dataset_of, write_parts
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 __all__ = ["ClusterRound"]
+
+_LOCATE_S = 30.0  # that a handle waits for a server that starts elsewhere
 
 
 class ClusterRound:
@@ -60,6 +60,11 @@ class ClusterRound:
         self.spec = cluster_spec(rounds[0].spec)
         self._merge = RangeMerge(self.name, self.spec, rounds, plan, executor)
         self._certificate: RoundCertificate | None = None
+        listed = self._rounds[0].spec.cluster
+        self._listed = [each.address for each in (listed.servers if listed else [])] or [e.address for e in clients]
+        for address, client in zip(self._listed[1:], clients[1:]):  # for batches, which the first one divides
+            first: Any = clients[0]._connection
+            first.add_home(address, client._connection)
 
     def __enter__(self) -> ClusterRound:
         return self
@@ -69,10 +74,11 @@ class ClusterRound:
 
     @property
     def handle(self) -> str:
-        """What a client needs to submit: the addresses of all servers and the round's name, for ``open_round``."""
-        cluster = self._rounds[0].spec.cluster
-        homes = [each.address for each in cluster.servers] if cluster else [each.address for each in self._clients]
-        return f"sparseagg://{','.join(homes)}/{self.name}"
+        """What a client needs to submit: the addresses of all servers and the round's name, for ``open_round``.
+
+        Has the addresses of now: a server in an actor of Ray may start again on another node.
+        """
+        return f"sparseagg://{','.join(on_all(range(len(self._rounds)), self._address_of))}/{self.name}"
 
     @property
     def times(self) -> dict[str, float]:
@@ -91,7 +97,7 @@ class ClusterRound:
 
     def home(self, client_id: ClientId) -> str:
         """Returns the address of the server that has the client's submission."""
-        return self._clients[self._home_of(client_id)].address
+        return self._address_of(self._home_of(client_id))
 
     def submit(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, **options: Any
@@ -225,7 +231,10 @@ class ClusterRound:
         return write_parts(folder, kind, self._parts(tensor, timeout), self._rounds)
 
     def dataset(self, tensor: str | None = None, timeout: Timeout = None) -> Any:
-        """Returns a tensor's result as a Ray Dataset, a block for each range. Tasks of Ray read it from the servers.
+        """Returns a tensor's result as a Ray Dataset, a block for each range.
+
+        Tasks of Ray read the ranges from the servers when the data set is used, as many at once as there are servers.
+        They need no CPUs of Ray; steps after them, such as ``map``, do.
 
         Raises:
             UnimplementedError: Ray or PyArrow is not installed: ``pip install "ray[data]"``.
@@ -358,6 +367,12 @@ class ClusterRound:
             raise InvalidArgumentError(f"the round has {len(self.spec.tensors)} tensors: name one")
         name = self.spec.tensors[0].name if tensor is None else self.spec.tensor(tensor).name
         return [part for part in published.wait_for_list(self._rounds[0], timeout)[0] if part.tensor == name]
+
+    def _address_of(self, server: int) -> str:
+        endpoint = self._clients[server]._connection.endpoint
+        if endpoint.locate is None:
+            return self._listed[server]
+        return endpoint.locate(_LOCATE_S) or endpoint.address
 
     def _home_of(self, client_id: ClientId) -> int:
         name = checked_client_id(client_id)

@@ -1,20 +1,26 @@
-"""The ranges of keys that are merged apart."""
+"""How a round is merged: the ranges of keys that are merged apart; and calls of all servers at once."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import pathlib
-from typing import Optional
+import time
+from collections.abc import Callable, Sequence
+from typing import Optional, TypeVar
 
 import numpy as np
 
 from sparseagg._internal.updates.arrays import Array
 
-__all__ = ["KeyRange", "Plan", "cuts_of_rows", "cuts_of_sample"]
+__all__ = ["KeyRange", "Plan", "cuts_of_rows", "cuts_of_sample", "on_all", "seconds_left"]
 
 _LEAST_BYTES = 1 << 20  # of a range, unless the caller wants smaller ones: below, a range costs more than it saves
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,3 +78,15 @@ def cuts_of_rows(num_rows: int, num_ranges: int) -> list[KeyRange]:
 def _ranges(cuts: set[int]) -> list[KeyRange]:
     begins = [0, *sorted(cuts - {0})]
     return list(zip(begins, [*begins[1:], None]))
+
+
+def on_all(servers: Sequence[S], call: Callable[[S], T]) -> list[T]:
+    """Calls the rounds or clients of all servers at once; returns the answers, or raises the error of the first one."""
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(servers))) as pool:
+        futures = [pool.submit(call, server) for server in servers]
+    return [future.result() for future in futures]
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """Returns the seconds from now to a deadline on ``time.monotonic``'s clock, at least 0; None without one."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -12,31 +12,28 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import math
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base.arguments import Timeout, checked_seconds, shown
+from sparseagg._internal.base.arguments import Timeout, shown
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.result_reader import ResultReader
+from sparseagg._internal.client.round_errors import raise_if_failed
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
-from sparseagg.cluster.on_all import seconds_left
-from sparseagg.cluster.plan import KeyRange
-from sparseagg.errors import DeadlineExceededError, InternalError, NotFoundError
+from sparseagg.cluster.plan import KeyRange, seconds_left
+from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 __all__ = ["Listed", "Part", "RangeStore", "end_round", "name_of_clients", "read_list", "read_part"]
 
 _BLOCK_BYTES = 3 << 20  # of a page; the largest message of a server is 4 MiB by default
 _HEAD_BYTES = 4096  # of a request besides the columns of its page
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0  # between looks for a result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,21 +162,18 @@ def read_list(opened: Round, deadline: float | None = None) -> Listed | None:
 
 
 def wait_for_list(opened: Round, timeout: Timeout) -> Listed:
-    """Returns the list of a server's round, as soon as it is there.
+    """Returns the list of a server's round, as soon as the round has ended.
 
     Raises:
-        DeadlineExceededError: it is not there after ``timeout``.
-        NotFoundError: the round has been deleted.
+        DeadlineExceededError: it has not ended after ``timeout``.
+        RoundFailedError: it was cancelled.
+        FailedPreconditionError: it has ended without a list.
+        NotFoundError: it has been deleted.
     """
-    seconds = checked_seconds("timeout", timeout)
-    until = math.inf if seconds is None else time.monotonic() + seconds
-    pause = _FIRST_PAUSE_S
-    while (found := read_list(opened)) is None:
-        if time.monotonic() + pause > until:
-            raise DeadlineExceededError(f"{opened.name} is not closed after {seconds:g} s")
-        opened.refresh()  # NotFoundError: it has been deleted
-        time.sleep(pause)
-        pause = min(2 * pause, _MOST_PAUSE_S)
+    raise_if_failed(opened.wait(timeout))
+    found = read_list(opened)
+    if found is None:
+        raise FailedPreconditionError(f"{opened.name} was ended by finish(), which leaves no result: close() does")
     return found
 
 

@@ -15,10 +15,10 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS
+from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.on_all import on_all, seconds_left
-from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, on_all, seconds_left
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
@@ -152,24 +152,42 @@ class RangeMerge:
         self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None, deadline: float | None
     ) -> list[KeyRange]:
         """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted."""
-        row_bytes = 8 + tensor.row_width * DTYPES[tensor.dtype]
         if tensor.layout == "dense":
-            num_rows = tensor.num_rows * sum(info.num_submissions for info in infos)
-            return cuts_of_rows(tensor.num_rows, self._plan.number_of_ranges(num_rows * row_bytes))
-        every = max(1, sum(info.num_tuples for info in infos) // _SAMPLE)
+            return cuts_of_rows(
+                tensor.num_rows,
+                self._number_of_ranges(tensor, tensor.num_rows * sum(info.num_submissions for info in infos)),
+            )
         # A sample of what is merged on arrival merges it, and then nobody can be left out.
         if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self._spec, tensor)):
             return [(0, None)]
-        sampled = on_all(
-            self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every, timeout=seconds_left(deadline))
-        )
-        sample = np.concatenate(sampled)
-        num_keys = len(sample) * every
+
+        def sampled(every: int) -> Array:
+            left = seconds_left(deadline)
+            return np.concatenate(
+                on_all(self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every, timeout=left))
+            )
+
+        every = max(1, sum(info.num_tuples for info in infos) // _SAMPLE)
+        sample = sampled(every)
+        if every > 1 and len(sample) < _SAMPLE // 4:  # other tensors have most of the tuples
+            every = max(1, every * max(1, len(sample)) // _SAMPLE)
+            sample = sampled(every)
+        return cuts_of_sample(sample, self._number_of_ranges(tensor, len(sample) * every))
+
+    def _number_of_ranges(self, tensor: TensorSpec, num_keys: int) -> int:
+        """Returns how many ranges a tensor has, whose submissions have so many keys."""
+        limit, width, how = self._plan.memory_limit, tensor.row_width, self._spec.aggregation_of(tensor)
         if merges_on_arrival(self._spec, tensor):
             # A partial has sums of 8 or 16 bytes, counts and weights. It is held as it came, as rows, and combined.
-            num_bytes, limit = num_keys * (20 + 16 * tensor.row_width), self._plan.memory_limit
-            return cuts_of_sample(sample, self._plan.number_of_ranges(num_bytes, None if limit is None else limit // 6))
-        return cuts_of_sample(sample, self._plan.number_of_ranges(num_keys * row_bytes))
+            num_keys = min(num_keys, (tensor.num_rows or num_keys) * len(self._rounds))
+            return self._plan.number_of_ranges(num_keys * (20 + 16 * width), None if limit is None else limit // 6)
+        found = self._plan.number_of_ranges(num_keys * (8 + width * DTYPES[tensor.dtype]))
+        if limit is None:
+            return found
+        # Half of the limit is for the result of a range and the largest submission. A reducer folds submissions before
+        # it reads others, but for order statistics. Rows have a key, count and weight, sums and moments.
+        held = num_keys if how.op in ORDER_OPS else min(num_keys, tensor.num_rows or num_keys)
+        return max(found, self._plan.number_of_ranges(held * (24 + 16 * width), limit // 4))
 
 
 def result_of_nothing(name: str, spec: RoundSpec) -> Result:

@@ -1,34 +1,77 @@
-"""Servers of a cluster in actors of Ray, spread over its nodes."""
+"""The connection of this process to Ray, which ``pip install "ray[data]"`` brings, and servers in actors of Ray."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import math
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparseagg._internal.spec.cluster_spec import HomeServer
 from sparseagg.cluster.server_keeper import ServerKeeper, directory_of
-from sparseagg.errors import DeadlineExceededError, UnavailableError
+from sparseagg.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError, UnimplementedError
 
-__all__ = ["RayServers"]
+__all__ = ["RayServers", "ray_session"]
 
 _READY_S = 120.0  # of all servers: nodes may have to start first
 _RESOURCE = "sparseagg_server"  # of nodes that mount the servers' volume
 _RETRIES = 10  # of a call, when the actor has been started again
+_NAMESPACE = "sparseagg"  # of actors with a name
+
+# Where Ray looks for the token by which its processes know each other. Without one of them Ray makes a token for all of
+# the user's clusters in ~/.ray/auth_token, which stays.
+_TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextlib.contextmanager
+def ray_session(num_cpus: float) -> Iterator[Any]:
+    """Lends Ray: the one that this process is connected to; or that of RAY_ADDRESS, as in a job of ``ray job submit``,
+    or of ``ray start``; or one on this machine, which ends with the context.
+
+    Args:
+        num_cpus: that the caller's actors take. A Ray that is started here offers as many more as the machine has, for
+            tasks such as those of Ray Data.
+
+    Raises:
+        UnimplementedError: Ray is not installed.
+    """
+    try:
+        ray: Any = importlib.import_module("ray")
+        importlib.import_module("ray.util")
+    except ImportError as error:
+        raise UnimplementedError(f'a cluster with Ray needs it: pip install "ray[data]" ({error})') from error
+    if ray.is_initialized():
+        yield ray
+        return
+    own: dict[str, Any] = {"num_cpus": math.ceil(num_cpus) + (os.cpu_count() or 1), "include_dashboard": False}
+    if os.environ.get("RAY_ADDRESS"):
+        own = {}
+    elif not (os.path.exists(os.path.expanduser("~/.ray/auth_token")) or any(map(os.environ.get, _TOKEN_VARIABLES))):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # for the rest of this process: Ray has read it
+    try:
+        try:
+            ray.init(log_to_driver=False, **own)
+        except ValueError:  # ``ray start`` has begun one here, which has its own number of cores
+            ray.init(log_to_driver=False)
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 class RayServers:
-    """Servers that actors own, one each, in a placement group with SPREAD.
+    """Servers that actors own, one each, spread over the nodes.
 
-    An actor that dies is started again by Ray, and starts its server on the same directory and at the same ports. A
-    server does not start on a node without ``data_dir``, such as one that does not mount the volume. Where nodes have
-    the resource "sparseagg_server", servers are on these nodes alone (``deploy/kuberay``). A server that dies alone is
-    started again by its actor.
+    Ray starts an actor that dies again, perhaps on another node. It starts its server on the same directory, and at the
+    same ports where it can; not on a node without ``data_dir``, such as one that does not mount the volume. Where nodes
+    have the resource "sparseagg_server", servers are on these alone (``deploy/kuberay``).
 
     Args:
         ray: the module.
+        name: of the servers: their actors do not end with this process, and ``attach`` finds them. None: they end.
         number: of servers.
         data_dir: on every node that has servers; None: rounds live in memory.
         options: more flags of the servers.
@@ -36,12 +79,14 @@ class RayServers:
         gpus: of each actor; its server sees them by CUDA_VISIBLE_DEVICES.
 
     Raises:
-        UnavailableError: Ray has no room for the actors.
+        AlreadyExistsError: there are servers of this name.
+        DeadlineExceededError: not all servers listen in time, such as for lack of room in Ray.
     """
 
     def __init__(
         self,
         ray: Any,
+        name: str | None,
         number: int,
         data_dir: str | os.PathLike[str] | None,
         options: Sequence[str],
@@ -49,43 +94,59 @@ class RayServers:
         gpus: float,
     ) -> None:
         self._ray = ray
-        self.actors: list[Any] = []
+        if name is not None and _named(ray, name, 0) is not None:
+            raise AlreadyExistsError(f"Ray has servers named {name!r}: Cluster.attach({name!r}) takes them")
+        # One machine: its loopback, which needs no credentials. Several: the address of each node.
+        nodes = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        local_node = next(iter(nodes)) if len(nodes) == 1 else None
         marks = {_RESOURCE: 1} if _RESOURCE in ray.cluster_resources() else {}
-        bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {}), **marks}
-        # A bundle of nothing is none: without a share of a node, each actor is placed by itself.
-        has_share = bool(cpus or gpus or marks)
-        self._group = ray.util.placement_group([bundle] * number, strategy="SPREAD") if has_share else None
+        made = ray.remote(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            resources=marks,
+            max_restarts=-1,
+            max_task_retries=_RETRIES,
+            max_concurrency=4,
+            scheduling_strategy="SPREAD",
+        )(_ServerActor)
+        self.actors: list[Any] = []
         try:
-            if self._group is not None and not self._group.wait(_READY_S):
-                raise UnavailableError(f"Ray has no room for {number} servers of {bundle} within {_READY_S:g} s")
-            # One machine: its loopback, which needs no credentials. Several: the address of each node.
-            nodes = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-            strategies = ray.util.scheduling_strategies
-            for index in range(number):
-                place: Any = "SPREAD"
-                if self._group is not None:
-                    place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-                made = ray.remote(
-                    num_cpus=cpus,
-                    num_gpus=gpus,
-                    resources=marks,
-                    max_restarts=-1,
-                    max_task_retries=_RETRIES,
-                    max_concurrency=4,
-                    scheduling_strategy=place,
-                )(_ServerActor)
+            for index in reversed(range(number)):  # where the first one is, a driver that died has made all of them
+                kept: dict[str, Any] = {"lifetime": "detached", "get_if_exists": True, "namespace": _NAMESPACE}
+                kept = {} if name is None else {"name": f"{name}/{index}", **kept}
                 directory = directory_of(data_dir, index)
-                self.actors.append(
-                    made.remote(None if directory is None else str(directory), len(nodes) == 1, list(options))
-                )
-            waits = [actor.home.remote() for actor in self.actors]
-            _, late = ray.wait(waits, num_returns=number, timeout=_READY_S)
-            if late:
-                raise DeadlineExceededError(f"{len(late)} of {number} servers do not listen after {_READY_S:g} s")
-            self.homes: list[HomeServer] = ray.get(waits)
+                placed = None if directory is None else str(directory)
+                self.actors.insert(0, made.options(**kept).remote(placed, local_node, list(options), number))
+            share = {"CPU": cpus, "GPU": gpus, **marks}
+            self._wait(f"Ray has no room for servers of {share}, or they do not start")
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def attach(cls, ray: Any, name: str) -> RayServers:
+        """Returns the servers of a name that ``__init__`` has started, in this process or in another one.
+
+        Raises:
+            NotFoundError: there are none.
+        """
+        servers = cls.__new__(cls)
+        servers._ray, servers.actors = ray, [_named(ray, name, 0)]
+        if servers.actors == [None]:
+            raise NotFoundError(f"Ray has no servers named {name!r}")
+        (number,) = servers._wait("the first one does not start", "number")
+        servers.actors += [_named(ray, name, index) for index in range(1, number)]
+        servers._wait("they do not start")
+        return servers
+
+    @property
+    def homes(self) -> list[HomeServer]:
+        """The servers' addresses of now."""
+        return self._wait("they are being started again")
+
+    def locators(self) -> list[functools.partial[str | None]]:
+        """Returns for each server what tells its address of now, also to clients in other processes of this Ray."""
+        return [functools.partial(_address_of, actor) for actor in self.actors]
 
     def close(self) -> None:
         """Stops the servers in order, then ends their actors."""
@@ -94,23 +155,48 @@ class RayServers:
             self._ray.wait(stops, num_returns=max(1, len(stops)), timeout=30.0)
             for actor in self.actors:
                 self._ray.kill(actor)
-            if self._group is not None:
-                self._ray.util.remove_placement_group(self._group)
+
+    def _wait(self, reason: str, method: str = "home") -> list[Any]:
+        """Returns the answers of all actors; ``reason``: why some may be missing."""
+        calls = [getattr(actor, method).remote() for actor in self.actors]
+        _, late = self._ray.wait(calls, num_returns=len(calls), timeout=_READY_S)
+        if late:
+            text = f"{len(late)} of {len(calls)} servers do not listen after {_READY_S:g} s: {reason}"
+            raise DeadlineExceededError(text)
+        return list(self._ray.get(calls))
+
+
+def _named(ray: Any, name: str, index: int) -> Any:
+    with contextlib.suppress(ValueError):  # there is no such actor
+        return ray.get_actor(f"{name}/{index}", _NAMESPACE)
+    return None
+
+
+def _address_of(actor: Any, timeout_s: float) -> str | None:
+    """Returns where the server of an actor is, once the actor runs; None: it does not answer in time."""
+    ray: Any = importlib.import_module("ray")
+    with contextlib.suppress(Exception):  # of Ray, which has no common type for them
+        return str(ray.get(actor.home.remote(), timeout=min(timeout_s, _READY_S)).address)
+    return None
 
 
 class _ServerActor:
     """An actor with a server. Its constructor does not fail: Ray would never start the actor again."""
 
-    def __init__(self, directory: str | None, is_local: bool, options: Sequence[str]) -> None:
-        host = "127.0.0.1"
-        if not is_local:
-            host = importlib.import_module("ray.util").get_node_ip_address()
+    def __init__(self, directory: str | None, local_node: str | None, options: Sequence[str], number: int = 1) -> None:
+        node = importlib.import_module("ray.util").get_node_ip_address()
+        is_local = node == local_node
         if directory is not None and is_local:
             os.makedirs(os.path.dirname(directory), exist_ok=True)
-        self._keeper = ServerKeeper(directory, host, options)
+        self._keeper = ServerKeeper(directory, "127.0.0.1" if is_local else node, options)
+        self._number = number
 
     def home(self) -> HomeServer:
         return self._keeper.home(_READY_S)
+
+    def number(self) -> int:
+        """Returns how many servers there are of this one's name."""
+        return self._number
 
     def pids(self) -> tuple[int, int | None]:
         """Returns the process ids of the actor and of its server."""

@@ -1,26 +1,27 @@
-"""One range of keys of one tensor: read from all servers, and merged in this process."""
+"""One range of keys of one tensor: read from all servers, in order of client ids, and merged in this process."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparseagg._internal.base.extension import release_memory
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.exported import ExportedPage, ExportedUpdate, joined
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.spec.unused import ORDER_OPS
 from sparseagg._internal.wire.partial import num_submissions
-from sparseagg.cluster.ordered import DuplicateClient, OrderedSubmissions
 from sparseagg.cluster.plan import KeyRange
 from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
-__all__ = ["RangeTask", "merges_on_arrival", "range_spec", "reduce_range", "run_task", "two_homes"]
+__all__ = ["OrderedSubmissions", "RangeTask", "merges_on_arrival", "range_spec", "run_task", "two_homes"]
 
 _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
@@ -209,3 +210,100 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
         **{name: value for name, value in options.items() if value is not None},
     )
     return RoundSpec([merged], max_submissions=spec.max_submissions, keep_submissions=spec.keep_submissions)
+
+
+class DuplicateClient(Exception):
+    """A client has submissions on two servers: the id, and the two."""
+
+
+class OrderedSubmissions:
+    """Reads one tensor's submissions in a range of keys. The next page of each server is on its way meanwhile.
+
+    Args:
+        rounds: sealed, of each server.
+        tensor: name of the tensor.
+        keys: the range.
+        page_bytes: of each page.
+
+    Attributes:
+        counts: submissions of each server that were read.
+    """
+
+    def __init__(self, rounds: Sequence[Round], tensor: str, keys: KeyRange, page_bytes: int) -> None:
+        self._cursors = [_Cursor(opened, tensor, keys, page_bytes) for opened in rounds]
+
+    @property
+    def counts(self) -> list[int]:
+        return [cursor.count for cursor in self._cursors]
+
+    def batches(self) -> Iterator[dict[str, ExportedUpdate]]:
+        """Yields the submissions, whose order over all batches is that of client ids.
+
+        Raises:
+            DuplicateClient: two servers have submissions of one client.
+            SparseAggError: of the servers.
+        """
+        with concurrent.futures.ThreadPoolExecutor(len(self._cursors)) as pool:
+            for cursor in self._cursors:
+                cursor.start(pool)
+            while True:
+                for cursor in self._cursors:
+                    cursor.fill(pool)
+                # Ids below all of these have come completely.
+                ends = [cursor.end for cursor in self._cursors if cursor.end is not None]
+                end = min(ends) if ends else None
+                ready: dict[bytes, int] = {}
+                for index, cursor in enumerate(self._cursors):
+                    for name in cursor.below(end):
+                        if name in ready:
+                            raise DuplicateClient(name.decode(), ready[name], index)
+                        ready[name] = index
+                batch = {name.decode(): self._cursors[ready[name]].take(name) for name in sorted(ready)}
+                ready.clear()
+                if batch:
+                    yield batch
+                elif end is None:
+                    return
+                del batch
+                for cursor in self._cursors:
+                    if cursor.end == end:
+                        cursor.wants_more = True
+
+
+class _Cursor:
+    """The pages of one server."""
+
+    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int) -> None:
+        self._opened, self._tensor, self._keys, self._page_bytes = opened, tensor, keys, page_bytes
+        self._next: concurrent.futures.Future[ExportedPage] | None = None
+        self._parts: dict[bytes, list[ExportedUpdate]] = {}  # in ascending order
+        self.end: bytes | None = b""  # the last id, of which more may come; None: all has come
+        self.wants_more = True
+        self.count = 0
+
+    def start(self, pool: concurrent.futures.Executor, page_token: str = "") -> None:
+        """Asks for a page."""
+        self._next = pool.submit(
+            self._opened.export_page, self._tensor, keys=self._keys, page_token=page_token, max_bytes=self._page_bytes
+        )
+
+    def fill(self, pool: concurrent.futures.Executor) -> None:
+        """Takes the page that has been asked for, if one is wanted, and asks for the next one."""
+        if self._next is None or not self.wants_more:
+            return
+        page = self._next.result()
+        self._next = None
+        self.wants_more = False
+        for client_id, update in page.updates.items():
+            self._parts.setdefault(client_id.encode(), []).append(update)
+        self.end = next(reversed(self._parts), b"") if page.next_page_token else None
+        if page.next_page_token:
+            self.start(pool, page.next_page_token)
+
+    def below(self, end: bytes | None) -> list[bytes]:
+        """Returns the ids that have come and are below ``end``; None: all."""
+        return [name for name in self._parts if end is None or name < end]
+
+    def take(self, name: bytes) -> ExportedUpdate:
+        self.count += 1
+        return joined(self._parts.pop(name))

@@ -22,10 +22,7 @@ __all__ = ["arrow_table", "dataset_of", "write_parts"]
 
 
 def write_parts(
-    folder: str | os.PathLike[str],
-    kind: str,
-    parts: Sequence[Part],
-    rounds: Sequence[Round],
+    folder: str | os.PathLike[str], kind: str, parts: Sequence[Part], rounds: Sequence[Round]
 ) -> list[pathlib.Path]:
     """Writes a file for each range, while as many as there are servers are read; returns the files in order of keys.
 
@@ -58,12 +55,29 @@ def write_parts(
 
 
 def dataset_of(parts: Sequence[Part], rounds: Sequence[Round]) -> Any:
-    """Returns a Ray Dataset whose blocks are the ranges, which tasks of Ray read where they run."""
+    """Returns a Ray Dataset whose blocks are the ranges, in order, which tasks of Ray read when it is used."""
     _pyarrow()
-    ray, data = (_module(name, 'a data set needs Ray: pip install "ray[data]"') for name in ("ray", "ray.data"))
-    read = ray.remote(num_cpus=0)(_read_table)  # reading waits for servers; actors may have all CPUs
-    copies = ray.put(list(rounds))
-    return data.from_arrow_refs([read.remote(part, copies) for part in parts])
+    need = 'a data set needs Ray: pip install "ray[data]"'
+    ray, data, block = (_module(name, need) for name in ("ray", "ray.data", "ray.data.block"))
+    lent = ray.put(list(rounds))  # not in the arguments of tasks: it has the clients' tokens
+
+    def task_of(part: Part) -> Any:
+        about = block.BlockMetadata(num_rows=part.num_rows, size_bytes=None, input_files=None, exec_stats=None)
+        return data.ReadTask(lambda: [arrow_table(read_part(part, ray.get(lent)))], about)
+
+    class Ranges(data.Datasource):  # type: ignore[misc, name-defined]
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, *_: Any, **__: Any) -> list[Any]:
+            return [task_of(part) for part in parts]
+
+    # Reading waits for servers, and actors may have all CPUs.
+    found = data.read_datasource(
+        Ranges(), num_cpus=0, concurrency=max(1, len(rounds)), override_num_blocks=max(1, len(parts))
+    )
+    found.context.execution_options.preserve_order = True
+    return found
 
 
 def arrow_table(rows: TensorResult) -> Any:
@@ -78,10 +92,6 @@ def arrow_table(rows: TensorResult) -> Any:
         wide = array.ndim == 2
         columns[name] = pyarrow.FixedSizeListArray.from_arrays(flat, array.shape[1]) if wide else flat
     return pyarrow.table(columns)
-
-
-def _read_table(part: Part, rounds: Sequence[Round]) -> Any:
-    return arrow_table(read_part(part, rounds))
 
 
 def _arrays(rows: TensorResult) -> dict[str, Any]:

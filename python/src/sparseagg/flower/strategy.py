@@ -21,7 +21,7 @@ from sparseagg._internal.client.finish_by_rule import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
-from sparseagg.cluster.connect import ServerArgument, server_client
+from sparseagg.cluster.cluster import ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import Merge, changed_rows

@@ -27,7 +27,8 @@ import sparseagg as sa
 from sparseagg._internal.base import arguments, types
 from sparseagg._internal.client import finish_by_rule
 from sparseagg._internal.updates import contributors as updates
-from sparseagg.cluster import ClusterClient, connect
+from sparseagg.cluster import ClusterClient
+from sparseagg.cluster.cluster import server_client
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.model_form import ModelForm
 from sparseagg.nvflare.round_merge import RoundMerge
@@ -255,7 +256,7 @@ class SparseAggregator(ModelAggregator):
         """Returns the merge of a params_type; opens it with the first result."""
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
-                self._client = connect.server_client(self.server, tls=self.tls, token=self.token)
+                self._client = server_client(self.server, tls=self.tls, token=self.token)
             self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
         return self._merges[params_type]
 

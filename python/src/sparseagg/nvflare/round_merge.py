@@ -10,7 +10,8 @@ import sparseagg as sa
 from sparseagg._internal.client import finish_by_rule
 from sparseagg._internal.spec import unused
 from sparseagg._internal.updates import contributors as updates
-from sparseagg.cluster import ClusterClient, ClusterRound, connect
+from sparseagg.cluster import ClusterClient, ClusterRound
+from sparseagg.cluster.cluster import check_rule
 
 __all__ = ["RoundMerge"]
 
@@ -33,7 +34,7 @@ class RoundMerge:
     def __init__(
         self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: finish_by_rule.Rule | None = None
     ) -> None:
-        connect.check_rule(client, rule)
+        check_rule(client, rule)
         self._rule = rule
         self.choice: sa.robust.ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None

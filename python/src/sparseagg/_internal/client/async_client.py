@@ -276,6 +276,7 @@ def _refuse(address: str, **arguments: Any) -> None:
 def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
     """Returns a client like the one that was pickled; its connections open with its first calls."""
     client = client_class(**endpoint.arguments())
+    client._connection.endpoint = endpoint
     # As the one that was pickled probably had. The blocking client has the same connection.
     client._connection.has_reached = True
     return client

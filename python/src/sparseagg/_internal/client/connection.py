@@ -70,7 +70,15 @@ class Connection(ServerCalls):
         home = home_of(client_id, len(spec.cluster.servers))
         if home == spec.cluster.index and len(self._servers) == 1:
             return self  # at whatever address this client knows the server by
-        return self._at(spec.cluster.servers[home].address) or self
+        address, known = spec.cluster.servers[home].address, addresses_of(self.endpoint.address)
+        if address not in known and len(known) == len(spec.cluster.servers):
+            address = known[home]  # a handle has all servers in order, and where they are now
+        return self._at(address) or self
+
+    def add_home(self, address: str, connection: Connection) -> None:
+        """Sends calls for the server that rounds have at an address over another connection, which follows it."""
+        if self._at_homes is not None:
+            self._at_homes[address] = connection
 
     def _at(self, address: str) -> Connection | None:
         """Returns the connection to another server of a round, with the arguments of this one; None: there is none.
@@ -81,16 +89,16 @@ class Connection(ServerCalls):
         """
         if self._at_homes is None or address == self.endpoint.address:
             return None
+        if address in self._at_homes:
+            return self._at_homes[address]
         if host_and_port(address) is None or (is_local(address) and not self._is_local):
             raise FailedPreconditionError(
                 f"the round of {self.endpoint.address} has a server at {plain(address)}, to which this client does not "
                 'go: an address must be "host:port", and of this machine only if the first server is on it, too'
             )
-        found = self._at_homes.get(address)
-        if found is None:
-            endpoint = dataclasses.replace(self.endpoint, address=address, public_address=None)
-            found = self._at_homes.setdefault(address, Connection(endpoint, self.transport, follows=False))
-            found.has_reached = True  # by the coordinator: the server may restart now
+        endpoint = dataclasses.replace(self.endpoint, address=address, public_address=None, locate=None)
+        found = self._at_homes.setdefault(address, Connection(endpoint, self.transport, follows=False))
+        found.has_reached = True  # by the coordinator: the server may restart now
         return found
 
     async def close(self) -> None:

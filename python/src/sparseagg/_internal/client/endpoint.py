@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any, SupportsIndex
 
 import grpc
@@ -31,6 +32,8 @@ class Endpoint:
     Attributes:
         address: "host:port" or "unix:path", also of the server that a client of ":local:" has started; or ":memory:".
         public_address: the address in handles; None: ``address``.
+        locate: of a server that may start again at another address: returns where it is now, after so many seconds at
+            most, or None if that is not known. Clients ask it when a call does not reach the server.
 
     The other attributes are the arguments of ``sparseagg.Client``.
     """
@@ -46,10 +49,11 @@ class Endpoint:
     options: list[tuple[str, Any]] | None = None
     tenant: str | None = None
     insecure_token: bool = False
+    locate: Callable[[float], str | None] | None = dataclasses.field(default=None, repr=False)
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of the client's class, by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "locate"}
 
     def handle(self, round_name: str) -> str:
         """Returns the handle of a round; ``FailedPreconditionError`` if other processes cannot reach the round."""
@@ -71,7 +75,7 @@ class Endpoint:
                 "a client with credentials of gRPC and its rounds cannot be pickled, for the credentials cannot; those "
                 "of a client with tls=True, tls=PATH or a TLS can"
             )
-        return Endpoint, tuple(self.arguments().values())
+        return Endpoint, (*self.arguments().values(), self.locate)
 
 
 def parsed_handle(handle: Any) -> tuple[str, str]:

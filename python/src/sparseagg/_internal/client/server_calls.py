@@ -84,9 +84,10 @@ class ServerCalls:
         self._has_tls = of_tls is not None
         self._servers = [_Server.of(address, endpoint, transport, of_tls) for address in addresses_of(endpoint.address)]
         self._server = self._servers[0]  # that calls go to; the next one where a server cannot be reached
+        self._left: list[_Server] = []  # where the server was before; calls may still be under way there
 
     async def _close_channels(self) -> None:
-        for server in self._servers:
+        for server in [*self._servers, *self._left]:
             for channel in server.channels.close():
                 await self.transport.close_channel(channel)
 
@@ -126,6 +127,8 @@ class ServerCalls:
                     others -= 1
                     if others >= 0:
                         continue
+                if call_error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await self._follow_server(deadline)
                 wait = retries.wait_after(call_error)
                 failure = _Failure(plain(call_error.details() or call_error.code().name), has_not_connected(call_error))
                 obstacle = None
@@ -168,6 +171,18 @@ class ServerCalls:
 
     async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
         return await self.transport.answer(method(request, timeout=timeout, metadata=self._server.headers()))
+
+    async def _follow_server(self, deadline: float | None) -> None:
+        """Sends further calls to where the server is now, if it can start elsewhere and has done so."""
+        if self.endpoint.locate is None:
+            return
+        address = await self.transport.convert(self.endpoint.locate, seconds_to(deadline))
+        if address is None or address == self.endpoint.address:
+            return
+        self.endpoint = dataclasses.replace(self.endpoint, address=address)
+        server = _Server.of(address, self.endpoint, self.transport, channel_credentials(self.endpoint.tls))
+        self._left += self._servers
+        self._servers, self._server, self._server_wire = [server], server, None
 
     def _use_next_server(self) -> None:
         """Sends further calls to the server behind the present one in the client's address."""

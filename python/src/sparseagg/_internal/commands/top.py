@@ -20,8 +20,7 @@ from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.results.streams import StreamInfo
 from sparseagg.cluster.published import Listed, read_list
-from sparseagg.cluster.round_info import cluster_info
-from sparseagg.cluster.server_spec import cluster_spec
+from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
 from sparseagg.errors import InvalidArgumentError, UnimplementedError
 
 __all__ = ["DESCRIPTION", "Look", "Servers", "add_arguments", "main"]
