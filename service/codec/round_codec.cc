@@ -171,7 +171,9 @@ void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire
 void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire) {
   v1::TensorSlice* const slice = wire->mutable_slice();
   slice->set_tensor(spec.name);
-  slice->set_key_encoding(HasNarrowKeys(spec) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
+  const auto plain = HasNarrowKeys(spec) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64;
+  slice->set_key_encoding(page.has_runs ? v1::KEY_ENCODING_IMPLICIT : plain);
+  if (page.has_runs) slice->set_first_key(page.first_key);
   slice->set_value_encoding(spec.aggregation.op == Op::kUnion
                                 ? v1::VALUE_ENCODING_NONE
                                 : static_cast<v1::ValueEncoding>(EncodeDType(spec.dtype)));

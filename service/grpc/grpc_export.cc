@@ -28,7 +28,11 @@ struct Submissions {
   using Request = v1::ExportSubmissionsRequest;
   static constexpr absl::string_view kMethod = "ExportSubmissions";
 
-  void Open(const Request& request) { query.sample_every = request.sample_every(); }
+  void Open(const Request& request) {
+    query.sample_every = request.sample_every();
+    const auto& taken = request.key_encodings();
+    query.takes_runs = std::find(taken.begin(), taken.end(), v1::KEY_ENCODING_IMPLICIT) != taken.end();
+  }
   uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
     ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));

@@ -59,6 +59,13 @@ absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const 
   return config;
 }
 
+// A result of one server would lack the submissions of the others.
+absl::Status CheckNotOfCluster(const Round& round) {
+  if (round.config().homes.servers.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a round of a cluster is merged over all of its servers: its coordinator seals and finishes it");
+}
+
 // Returns: false if the message is a CloseRoundRequest without clients, which is short work.
 bool MayListClients(const grpc::ByteBuffer& message) {
   if (message.Length() > kMaxNamesBytes) return true;
@@ -194,6 +201,7 @@ void AggregationMethods::CloseRound(const Call& call) {
       call, /*changes=*/true,
       [](const Caller& caller, const v1::CloseRoundRequest& request, Round& round) -> absl::Status {
         RETURN_IF_ERROR(CheckNotOfStream(round, "closed; CutStream cuts it"));
+        RETURN_IF_ERROR(CheckNotOfCluster(round));
         RETURN_IF_ERROR(round.Close());
         RETURN_IF_ERROR(round.journal().AwaitDurable());
         LogCall(LogLevel::kInfo, caller, "CloseRound", request.name());
@@ -216,6 +224,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
     RETURN_IF_ERROR(CheckNotOfStream(*round, "closed; CutStream cuts it"));
+    RETURN_IF_ERROR(CheckNotOfCluster(*round));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
                            v1::CloseRoundRequest request;
                            RETURN_IF_ERROR(Parse(self.request(), &request));

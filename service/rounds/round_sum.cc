@@ -31,6 +31,7 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
                      return Aggregation::Create(engine, config_.tensors, /*memory_limit=*/0, std::move(noise));
                    }));
   if (config_.keep_submissions) aggregation_->DeferMerges();
+  if (!config_.homes.servers.empty()) exported_.resize(config_.tensors.size());
   const uint64_t bytes = aggregation_->BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
   // Without a limit, what no memory can hold is refused here all the same, and not when clients have done their work.
@@ -67,9 +68,13 @@ absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSu
   return reserve();
 }
 
-void RoundSum::UpdateReservation() {
-  reservation_.SetTo(fixed_bytes_ + submissions_bytes_ + aggregation_->BytesWith(nullptr));
+uint64_t RoundSum::SumBytes() const {
+  const bool is_exported =
+      !exported_.empty() && std::all_of(exported_.begin(), exported_.end(), [](bool each) { return each; });
+  return is_exported ? aggregation_->memory_bytes() : aggregation_->BytesWith(nullptr);
 }
+
+void RoundSum::UpdateReservation() { reservation_.SetTo(fixed_bytes_ + submissions_bytes_ + SumBytes()); }
 
 absl::Status RoundSum::Add(const std::string& client_id, PreparedSubmission prepared, uint64_t submission_bytes,
                            Reservation& upload, bool& is_partial) {
@@ -114,12 +119,16 @@ absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl:
     }
     return all;
   });
+  for (const size_t tensor : tensors) {
+    if (read.ok() && !exported_.empty()) exported_[tensor] = true;
+  }
   UpdateReservation();
   return read;
 }
 
 absl::StatusOr<PartialBlock> RoundSum::ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows) {
   auto block = ToStatus([&] { return aggregation_->ExportPartial(tensor, first, last, max_rows); });
+  if (block.ok() && !exported_.empty()) exported_[tensor] = true;
   UpdateReservation();
   return block;
 }

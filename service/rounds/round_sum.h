@@ -66,6 +66,9 @@ class RoundSum {
 
  private:
   absl::Status MergePending();
+  // Returns: the memory of the sum, with what it takes to finish it. A cluster's coordinator finishes it elsewhere, and
+  // needs no more once all tensors are sorted or merged for its exports.
+  uint64_t SumBytes() const;
   // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
   // aggregation has at least doubled since the latest MergePending.
   void MergeIfMemoryIsShort();
@@ -77,6 +80,7 @@ class RoundSum {
   uint64_t fixed_bytes_ = 0;        // of reservation_: the round and its spec
   uint64_t submissions_bytes_ = 0;  // of reservation_: the records of committed submissions
   uint64_t merged_bytes_ = 0;       // size of aggregation_ after the latest MergePending
+  std::vector<bool> exported_;      // the tensors that are sorted or merged for exports; empty: of no cluster
 };
 
 // Returns: true if Add may also merge pending updates of other submissions.

@@ -196,6 +196,12 @@ uint64_t ExportedRowBytes(const TensorSpec& spec) {
   return KeyBytes(spec) + (spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.row_width} * SizeOf(spec.dtype));
 }
 
+bool IsRunFrom(const TensorSpec& spec, const UpdateRows& update, uint64_t begin) {
+  if (update.num_keys == 0) return true;
+  const auto* const run = std::get_if<KeyRun>(&update.keys);
+  return run != nullptr && run->first <= begin && update.values != nullptr && update.dtype == spec.dtype;
+}
+
 RowInterval FindRows(const UpdateRows& update, KeyInterval keys) {
   if (update.num_keys == 0) return {};
   const uint64_t begin = LowerBound(update, keys.begin);
@@ -222,7 +228,7 @@ absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& up
   const uint64_t least = page.num_rows == 0 ? 1 : 0;
   const uint64_t room = std::max(least, max_rows - std::min(max_rows, page.num_rows));
   rows.end = rows.begin + std::min(room, rows.end - rows.begin);
-  AppendKeys(spec, update, rows, page.keys);
+  if (!page.has_runs) AppendKeys(spec, update, rows, page.keys);
   if (update.values != nullptr) {
     const uint64_t row_bytes = uint64_t{spec.row_width} * SizeOf(spec.dtype);
     page.values.append(reinterpret_cast<const char*>(update.values) + rows.begin * row_bytes,

@@ -22,6 +22,10 @@ struct ExportPage {
   std::string keys;        // of KeyBytes(spec) bytes
   std::string values;      // in the dtype of the tensor
   uint64_t num_rows = 0;
+  // `keys` is empty: those of the first submission ascend by 1 from `first_key` on, those of others from the begin of
+  // the exported interval on.
+  bool has_runs = false;
+  uint64_t first_key = 0;
   std::string next_page_token;  // empty on the last page
 };
 
@@ -33,6 +37,9 @@ inline constexpr uint64_t kSampledRows = uint64_t{1} << 16;
 
 // Returns: bytes of one exported row.
 uint64_t ExportedRowBytes(const TensorSpec& spec);
+
+// Returns: whether the rows of an update, from key `begin` on, can be sent without keys.
+bool IsRunFrom(const TensorSpec& spec, const UpdateRows& update, uint64_t begin);
 
 // Returns: the rows of an update whose keys are in `keys`. Requires: the interval does not end before it begins.
 // Cost: two binary searches.

@@ -107,7 +107,6 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   if (query.sample_every != 0 && IsMergedOnArrival(config_, query.tensor)) return SampleMerged(query, page_token);
   ASSIGN_OR_RETURN(ExportPosition at, ResumeExport(page_token));
   const TensorSpec& spec = config_.tensors[query.tensor];
-  const uint64_t row_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) : KeyBytes(spec);
   const uint64_t max_clients = query.sample_every == 0 ? query.max_bytes / kHeadBytes + 1 : 0;
   Reservation working(&round_.budget());
   std::vector<UpdateRows> rows;
@@ -118,10 +117,15 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   };
   if (at.submission > rows.size()) return ForeignPageToken(page_token);
   ExportPage page;
+  const auto is_run = [&](const UpdateRows& update) { return IsRunFrom(spec, update, query.keys.begin); };
+  page.has_runs = query.takes_runs && query.sample_every == 0 && std::all_of(rows.begin(), rows.end(), is_run);
+  const uint64_t key_bytes = page.has_runs ? 0 : KeyBytes(spec);
+  const uint64_t value_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) - KeyBytes(spec) : 0;
+  const uint64_t row_bytes = std::max<uint64_t>(1, key_bytes + value_bytes);
   if (query.sample_every == 0) {
     // So that the columns of a full page are not copied as they grow. What is not used takes no memory.
-    page.keys.reserve(query.max_bytes / row_bytes * KeyBytes(spec));
-    page.values.reserve(query.max_bytes / row_bytes * (row_bytes - KeyBytes(spec)));
+    page.keys.reserve(query.max_bytes / row_bytes * key_bytes);
+    page.values.reserve(query.max_bytes / row_bytes * value_bytes);
   }
   const uint64_t first = at.submission;
   uint64_t head_bytes = 0;
@@ -146,6 +150,7 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
     // The first submission of a page makes progress in any case.
     if (s > first && room < (left.begin < left.end ? row_bytes : 1)) break;
     const uint64_t rows_before = page.num_rows;
+    if (s == first) page.first_key = left.begin < left.end ? KeyAt(rows[s].keys, left.begin) : query.keys.begin;
     ASSIGN_OR_RETURN(const uint64_t next, AppendRows(spec, rows[s], left, rows_before + room / row_bytes, page));
     if (next == left.begin && left.begin < left.end) break;  // a row of several terms does not fit
     if (s > first) page.client_ids += '\n';

@@ -45,6 +45,7 @@ struct ExportQuery {
   KeyInterval keys;
   uint64_t max_bytes = 0;     // of ids, keys and values in a page
   uint64_t sample_every = 0;  // n > 0: only every n-th key, and no ids and values
+  bool takes_runs = false;    // pages may be ExportPage::has_runs
 };
 
 // Which rows to export of a partial.

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
+from sparseagg._internal.client.requests import export_request
+from sparseagg._internal.client.transport import run
 from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -124,3 +126,40 @@ def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
         assert max(sizes) < 1 << 21, max(sizes)
         assert sum(page.slice.num_keys or len(page.slice.keys) // 4 for page in exported) == keys.size
         assert len(partials) > 1
+
+
+def test_dense_submissions_are_exported_without_keys(client):
+    rng = np.random.default_rng(8)
+    spec = sa.RoundSpec(
+        [
+            sa.TensorSpec("d", "float32", num_rows=50, row_width=2, layout="dense"),
+            sa.TensorSpec("s", "int32", num_rows=3),
+        ],
+        op="sum",
+        keep_submissions=True,
+    )
+    opened = client.create_round(spec)
+    sent = {f"c{i}": rng.standard_normal((50, 2)).astype("f4") for i in range(7)}
+    for client_id, rows in sent.items():
+        opened.submit(client_id, {"d": rows})
+    opened.seal()
+    for keys in ((0, None), (13, 40), (49, None), (20, 20)):
+        end = 50 if keys[1] is None else keys[1]
+        for max_bytes in (1, 60, 500, 1 << 20):
+            token, found = None, {}
+            while token != "":
+                page = opened.export_page("d", keys=keys, page_token=token or "", max_bytes=max_bytes)
+                for client_id, update in page.updates.items():
+                    found.setdefault(client_id, []).append(update)
+                token = page.next_page_token
+            assert list(found) == list(sent)
+            for client_id, parts in found.items():
+                assert np.concatenate([each.keys for each in parts]).tolist() == list(range(keys[0], end))
+                rows = np.concatenate([each.values for each in parts])
+                assert rows.tobytes() == sent[client_id][keys[0] : end].tobytes()
+    request = export_request(opened.name, "d", None)
+    (page,) = run(opened._inner._connection.export(request))
+    assert (len(page.keys), len(page.values)) == (0, 7 * 400)
+    request.ClearField("key_encodings")  # of an older reader
+    (page,) = run(opened._inner._connection.export(request))
+    assert len(page.keys) == 7 * 200

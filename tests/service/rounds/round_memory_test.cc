@@ -1,4 +1,5 @@
 // Rounds: --memory-limit.
+#include "service/rounds/sealed_reader.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
@@ -40,6 +41,28 @@ TEST_F(RoundMemoryTest, Submit_DoesNotFit_IsRefusedThereAndTheRoundLives) {
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_EQ(ResultOf(*round).size(), accepted * 10'000);
   EXPECT_LE(context().budget.reserved(), limits_.memory_limit_bytes);
+}
+
+TEST_F(RoundMemoryTest, Export_RoundOfAClusterKeepsNoRoomForAResultThatItNeverMakes) {
+  for (const bool is_merged : {false, true}) {
+    v1::RoundSpec spec = SumSpec(1'000'000);
+    if (is_merged) spec.mutable_tensors(0)->mutable_aggregation()->set_op(v1::OP_MAX);
+    spec.set_stay_open(true);
+    spec.mutable_cluster()->add_servers()->set_address("a:1");
+    const auto round = Open(spec, is_merged ? "merged" : "kept");
+    const uint64_t bytes_of_a_round = context().budget.reserved();
+    for (int c = 0; c < 5; ++c) ASSERT_THAT(Submit(*round, Large(c)), IsOk());
+    ASSERT_THAT(round->Seal(), IsOk());
+    EXPECT_GT(context().budget.reserved() - bytes_of_a_round, 2 * 400'000);
+    if (is_merged) {
+      EXPECT_THAT(SealedReader(*round).ExportPartial({0, {}, 1 << 20}, ""), IsOk());
+    } else {
+      EXPECT_THAT(SealedReader(*round).Export({0, {}, 1 << 20}, ""), IsOk());
+    }
+    EXPECT_LT(context().budget.reserved() - bytes_of_a_round, 1.1 * 400'000) << "merged on arrival: " << is_merged;
+    ASSERT_THAT(round->Cancel("enough"), IsOk());
+    RunPendingTasks();
+  }
 }
 
 TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {

@@ -353,7 +353,8 @@ class ExportRoundResponse(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportSubmissionsRequest(_message.Message):
-    __slots__ = ["max_page_bytes", "max_pages", "name", "page_token", "range", "sample_every", "tensor"]
+    __slots__ = ["key_encodings", "max_page_bytes", "max_pages", "name", "page_token", "range", "sample_every", "tensor"]
+    KEY_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +362,7 @@ class ExportSubmissionsRequest(_message.Message):
     RANGE_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_EVERY_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
     max_page_bytes: int
     max_pages: int
     name: str
@@ -368,7 +370,7 @@ class ExportSubmissionsRequest(_message.Message):
     range: KeyRange
     sample_every: int
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     __slots__ = ["chunk", "client_id", "client_weight", "last", "leaf", "submission_id"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,8 @@ class ExportedPage(NamedTuple):
     next_page_token: str
 
 
-def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns]) -> dict[str, ExportedUpdate]:
-    """Returns the updates of the pages of an export, by client id.
+def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
+    """Returns the updates of the pages of an export, by client id; ``begin``: of the exported range of keys.
 
     Raises:
         InternalError: a page is malformed.
@@ -55,7 +55,7 @@ def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns]) -> dict
     parts: dict[str, list[ExportedUpdate]] = {}
     for page in pages:
         if page.head.weights:
-            _add_page(spec, page, parts)
+            _add_page(spec, page, parts, begin)
     return {client_id: joined(updates) for client_id, updates in parts.items()}
 
 
@@ -65,12 +65,16 @@ def exported_keys(pages: Sequence[ExportedColumns]) -> Array:
     return np.concatenate(keys) if keys else np.empty(0, np.uint64)
 
 
-def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[ExportedUpdate]]) -> None:
+def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[ExportedUpdate]], first_key: int) -> None:
     clients, weights = page.head.client_ids.split("\n"), np.frombuffer(page.head.weights, "<f8")
     ends = np.cumsum(np.frombuffer(page.head.num_keys, "<u4"), dtype=np.int64)
     piece = page.head.slice
     try:
-        keys = decode_keys(piece, page.keys, np.dtype(f"<u{key_bytes(spec.num_rows)}"))
+        dtype = np.dtype(f"<u{key_bytes(spec.num_rows)}")
+        if piece.key_encoding == pb.KEY_ENCODING_IMPLICIT:
+            keys = _runs(piece, np.diff(ends, prepend=0), first_key, dtype)
+        else:
+            keys = decode_keys(piece, page.keys, dtype)
         values = None
         if piece.value_encoding != pb.VALUE_ENCODING_NONE:
             values = decode_rows(piece, page.values, spec.dtype, len(keys) * spec.row_width)
@@ -84,6 +88,15 @@ def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[Exp
         rows = None if values is None else values[begin:end]
         parts.setdefault(client_id, []).append(ExportedUpdate(keys[begin:end], rows, weight))
         begin = end
+
+
+def _runs(piece: pb.TensorSlice, counts: Array, begin: int, dtype: np.dtype[Any]) -> Array:
+    """Returns the keys of a page without keys: of its first submission from first_key on, of others from ``begin``."""
+    firsts = np.full(len(counts), begin, np.uint64)
+    firsts[:1] = piece.first_key
+    within = np.arange(counts.sum(), dtype=np.uint64) - np.repeat(np.cumsum(counts) - counts, counts).astype(np.uint64)
+    keys: Array = (np.repeat(firsts, counts) + within).astype(dtype)
+    return keys
 
 
 def joined(updates: list[ExportedUpdate]) -> ExportedUpdate:

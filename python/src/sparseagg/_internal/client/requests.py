@@ -134,7 +134,11 @@ def export_request(
     """
     tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
     request = pb.ExportSubmissionsRequest(
-        name=name, tensor=tensor, sample_every=sample_every, max_page_bytes=_SERVER_BOUNDS
+        name=name,
+        tensor=tensor,
+        sample_every=sample_every,
+        max_page_bytes=_SERVER_BOUNDS,
+        key_encodings=["KEY_ENCODING_IMPLICIT"],
     )
     _set_range(request.range, keys)
     return request

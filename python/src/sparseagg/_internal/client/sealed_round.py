@@ -101,7 +101,7 @@ class SealedRound(RoundCalls):
         spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
         with raise_if_late(deadline, f"the export of {self.name} has not ended"):
             pages = await self._connection.export(request, deadline)
-        return await self._connection.transport.convert(exported_updates, spec, pages)
+        return await self._connection.transport.convert(exported_updates, spec, pages, request.range.begin)
 
     async def export_page(
         self,
@@ -132,7 +132,7 @@ class SealedRound(RoundCalls):
         spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
         with raise_if_late(deadline, f"the export of {self.name} has not ended"):
             (page,) = await self._connection.export(request, deadline)
-        updates = await self._connection.transport.convert(exported_updates, spec, [page])
+        updates = await self._connection.transport.convert(exported_updates, spec, [page], request.range.begin)
         return ExportedPage(updates, page.next_page_token)
 
     async def put_result_range(
