@@ -314,7 +314,7 @@ class TypedAccumulator : public Accumulator {
             absl::StrCat(Quoted(spec_), ": submission ", index, " has been folded before some that precede it"));
       }
       const CpuUpdate* const update = list_.updates()[index - num_folded_].get();
-      if (update != nullptr) input.updates.push_back(update);
+      if (update != nullptr) input.Add(*update);
     }
     return input;
   }
@@ -329,7 +329,7 @@ class TypedAccumulator : public Accumulator {
     input.base_is_first = input.base != nullptr && !merges_on_arrival_;
     if (!merges_on_arrival_) return input;
     for (const auto& update : list_.updates()) {
-      if (update != nullptr) input.updates.push_back(update.get());
+      if (update != nullptr) input.Add(*update);
     }
     return input;
   }

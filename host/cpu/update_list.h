@@ -37,7 +37,7 @@ class UpdateList {
       updates_.push_back(nullptr);
       return false;
     }
-    pending_.Add(cpu_update->bytes, cpu_update->num_keys);
+    pending_.Add(cpu_update->bytes, cpu_update->total_keys());
     sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
     return true;
@@ -57,7 +57,7 @@ class UpdateList {
   // Requires: none is merged; indices ascend.
   void Remove(absl::Span<const uint32_t> indices) {
     for (const uint32_t index : indices) {
-      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->num_keys);
+      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->total_keys());
     }
     EraseAt(indices, updates_);
     EraseAt(indices, weights_);
@@ -72,7 +72,9 @@ class UpdateList {
   void MultiplyWeights(absl::Span<const double> factors) {
     for (size_t i = 0; i < weights_.size(); ++i) {
       weights_[i] *= factors[i];
-      if (updates_[i] != nullptr) updates_[i]->weight = weights_[i];
+      if (updates_[i] == nullptr) continue;
+      updates_[i]->weight = weights_[i];
+      if (updates_[i]->repeats != nullptr) updates_[i]->repeats->weight = weights_[i];
     }
   }
 
@@ -84,10 +86,8 @@ class UpdateList {
       if (updates_[i] == nullptr) continue;
       CpuUpdate& update = *updates_[i];
       const size_t bytes = update.bytes;
-      const uint64_t num_keys = update.num_keys;
-      Fold(spec_, update);
-      Unpack(update);
-      if (update.coarse_bits > 0) SortCompletely(spec_, update);
+      const uint64_t num_keys = update.total_keys();
+      MakeWhole(spec_, update);
       pending_.Remove(bytes, num_keys);
       pending_.Add(update.bytes, update.num_keys);
       all[i] = {update.keys, update.num_keys, update.values, update.dtype, update.factor, update.owner};
@@ -99,8 +99,7 @@ class UpdateList {
   uint64_t ReadBytes() const {
     uint64_t bytes = 0;
     for (const auto& update : updates_) {
-      // Others are as large once they are sorted as before.
-      if (update != nullptr && update->unfolded != nullptr) bytes = SaturatingAdd(bytes, SortBytes(spec_, *update));
+      if (update != nullptr) bytes = SaturatingAdd(bytes, FoldedUpdateBytes(spec_, *update));
     }
     return bytes;
   }
@@ -125,7 +124,7 @@ class UpdateList {
     if (next == nullptr) return pending_.num_keys();
     return SaturatingAdd(pending_.num_keys(), next->is_partial()
                                                   ? static_cast<const PartialUpdate*>(next)->rows().num_rows
-                                                  : static_cast<const CpuUpdate*>(next)->num_keys);
+                                                  : static_cast<const CpuUpdate*>(next)->total_keys());
   }
   size_t memory_bytes() const {
     return pending_.memory_bytes() + weights_.capacity() * sizeof(double) + updates_.capacity() * sizeof(updates_[0]);

@@ -22,6 +22,12 @@ struct MergeInput {
   std::vector<const CpuUpdate*> updates;                      // in canonical order
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // rows merged earlier; null: none
   bool base_is_first = false;  // the order matters, so the base's rows must be folded before the updates'
+
+  // Adds an update, and its repeats right behind it.
+  void Add(const CpuUpdate& update) {
+    updates.push_back(&update);
+    if (update.repeats != nullptr) updates.push_back(update.repeats.get());
+  }
 };
 
 // Reader of single keys of a source: an array, a run or packed words.

@@ -88,8 +88,8 @@ class OrderAccumulator : public Accumulator {
       const CpuUpdate* const update = list_.updates()[order[place]].get();
       if (params.by_weight) params.weights.push_back(list_.weights()[order[place]]);
       if (update == nullptr) continue;
-      input.updates.push_back(update);
-      if (params.by_weight) params.position.push_back(static_cast<uint32_t>(place));
+      input.Add(*update);
+      if (params.by_weight) params.position.resize(input.updates.size(), static_cast<uint32_t>(place));
     }
     // Of a dense tensor, no key would be left, and a result of fill would be taken for one.
     if (params.by_weight && spec_.layout == Layout::kDense && !params.weights.empty() &&

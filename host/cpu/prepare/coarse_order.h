@@ -23,8 +23,8 @@
 //   leading bits (10)      low bits (`low_bits`)
 //   bucket number          any order within the bucket
 //
-// One thing remains to be checked: that no key is repeated, since repeated keys of one update must be folded before the
-// update's weight is applied. RepeatFinder checks it bucket by bucket.
+// One thing remains: repeated keys of one update must be folded before the update's weight is applied. RepeatFinder
+// finds them bucket by bucket, and their tuples are taken out.
 namespace sparseagg::cpu {
 namespace internal {
 
@@ -32,7 +32,7 @@ namespace internal {
 inline constexpr int kBucketBits = kTiny ? 3 : 10;
 inline constexpr size_t kNumBuckets = size_t{1} << kBucketBits;
 
-// Search for a repeated key within one bucket. A table of bytes marks the keys seen, by their low bits where the table
+// Search for repeated keys within one bucket. A table of bytes marks the keys seen, by their low bits where the table
 // can have a byte for each, else by a hash of them. Not thread-safe; one object serves all buckets of an update.
 template <typename Key>
 class RepeatFinder {
@@ -43,26 +43,34 @@ class RepeatFinder {
   // Cost: O(n); a radix sort if many hashes collide, or for more than kMaxHashed keys whose table would be too large.
   template <typename KeyAt>
   bool HasRepeat(size_t n, KeyAt key_at) {
-    if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(n, key_at);
     // A hash table of at least 16 bytes a key: fewer than one key in 16 collides by chance.
-    const int bits =
-        std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
-    if (const size_t had = seen_.size(), wanted = size_t{1} << bits; had < wanted) {
+    bits_ = std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
+    if (const size_t had = seen_.size(), wanted = size_t{1} << bits_; had < wanted) {
       seen_.resize(wanted);
       std::fill(seen_.begin() + had, seen_.end(), uint8_t{0});
     }
-    // Each call has its own mark, so that the table is cleared only every 255 calls.
-    if (++mark_ == 0) {
+    // Each call has marks of its own, so that the table is cleared only every 63 calls.
+    mark_ = static_cast<uint8_t>(mark_ + 4);
+    if (mark_ == 0) {
       std::fill(seen_.begin(), seen_.end(), uint8_t{0});
-      mark_ = 1;
+      mark_ = 4;
     }
-    return bits == low_bits_ ? HasLowBitsTwice(n, key_at) : HasHashTwice(n, key_at, bits);
+    if (low_bits_ > kMaxTableBits && n > kMaxHashed) return HasEqualNeighbours(n, key_at);
+    return bits_ == low_bits_ ? HasLowBitsTwice(n, key_at) : HasHashTwice(n, key_at);
   }
+
+  // Returns: whether `key` may be repeated. True of all repeated keys, and of few others.
+  // Requires: the last HasRepeat has returned true, and `key` is one of its keys.
+  bool MayRepeat(Key key) const { return seen_[PlaceOf(key)] == mark_ + kTwice; }
 
  private:
   static constexpr int kMinTableBits = 13;  // a quarter of an L1 cache
   static constexpr int kMaxTableBits = 17;
+  static constexpr uint8_t kTwice = 2;        // to be added to a call's mark
   static constexpr size_t kMaxHashed = 8192;  // with more keys, resolving collisions takes longer than sorting
+
+  static size_t HashOf(Key key, int bits) { return (uint64_t{key} * 0x9e3779b97f4a7c15u) >> (64 - bits); }
+  size_t PlaceOf(Key key) const { return bits_ == low_bits_ ? key & ((size_t{1} << bits_) - 1) : HashOf(key, bits_); }
 
   template <typename KeyAt>
   bool HasLowBitsTwice(size_t n, KeyAt key_at) {
@@ -75,17 +83,24 @@ class RepeatFinder {
       repeats |= seen[at] == mark;
       seen[at] = mark;
     }
-    return repeats;
+    if (!repeats) return false;
+    for (size_t i = 0; i < n; ++i) {  // counts each key's places, up to two
+      const size_t at = key_at(i) & mask;
+      seen[at] = static_cast<uint8_t>(seen[at] + (seen[at] < mark + kTwice ? 1 : 0));
+    }
+    return true;
   }
 
   template <typename KeyAt>
-  bool HasHashTwice(size_t n, KeyAt key_at, int bits) {
+  bool HasHashTwice(size_t n, KeyAt key_at) {
+    const int bits = bits_;
     const uint8_t mark = mark_;
     uint8_t* const seen = seen_.data();
     size_t num_marked = 0;
+    bool repeats = false;
     for (size_t i = 0; i < n; ++i) {
-      const size_t at = (uint64_t{key_at(i)} * 0x9e3779b97f4a7c15u) >> (64 - bits);
-      if (seen[at] != mark) {
+      const size_t at = HashOf(key_at(i), bits);
+      if (seen[at] < mark) {
         seen[at] = mark;
         continue;
       }
@@ -94,9 +109,11 @@ class RepeatFinder {
       if (++num_marked > n / 16 + 32) return HasEqualNeighbours(n, key_at);
       size_t same = 0;  // no early exit, so that the loop is vectorised
       for (size_t j = 0; j < i; ++j) same += key_at(j) == key_at(i) ? 1 : 0;
-      if (same > 0) return true;
+      if (same == 0) continue;
+      repeats = true;
+      seen[at] = static_cast<uint8_t>(mark + kTwice);
     }
-    return false;
+    return repeats;
   }
 
   // Sorts the keys and compares neighbours: the slow case that no key pattern makes slower.
@@ -104,16 +121,23 @@ class RepeatFinder {
   bool HasEqualNeighbours(size_t n, KeyAt key_at) {
     sorted_.resize(n);
     const Key low_mask = static_cast<Key>((Key{1} << low_bits_) - 1);
+    const Key leading = static_cast<Key>(key_at(0) & ~low_mask);
     for (size_t i = 0; i < n; ++i) sorted_[i] = static_cast<Key>(key_at(i) & low_mask);
     StableSortByKey(sorted_, scratch_, low_bits_, [](Key key) { return key; });
-    return std::adjacent_find(sorted_.begin(), sorted_.end()) != sorted_.end();
+    const auto first = std::adjacent_find(sorted_.begin(), sorted_.end());
+    for (auto at = first; at != sorted_.end(); at = std::adjacent_find(at + 1, sorted_.end())) {
+      seen_[PlaceOf(static_cast<Key>(leading | *at))] = static_cast<uint8_t>(mark_ + kTwice);
+    }
+    return first != sorted_.end();
   }
 
   const int low_bits_;
+  int bits_ = 0;  // of the table, in the current call
   Column<Key> sorted_;
   Column<Key> scratch_;
   uint8_t mark_ = 0;
-  Column<uint8_t> seen_;  // mark_ where a key of the current call fell
+  // Where a key of the current call fell: from mark_ on, and mark_ + kTwice if it may be repeated. Elsewhere less.
+  Column<uint8_t> seen_;
 };
 
 // Prefetches `bytes` of memory for writing.
@@ -139,17 +163,39 @@ std::array<uint32_t, kNumBuckets> BucketBegins(absl::Span<const Key> keys, int l
   return begins;
 }
 
-// Returns: whether any key is repeated, for keys in bucket order whose buckets end at `ends`.
-template <typename Key, typename KeyAt>
-bool HasRepeatInAnyBucket(const std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt key_at) {
+// Returns: how many of the first `n` tuples of an update may be taken out as repeats. An update with more of them is
+// folded as a whole. Some tuples always stay.
+inline size_t MaxRepeats(size_t n) { return (n + CurrentTuning().min_coarse_tuples) / 8; }
+
+// Takes tuples with repeated keys out of the buckets, which end at `ends`, and closes the gaps. key_at(i): the key of
+// tuple i, or its low bits. Calls take(bucket, i) for each tuple that goes, and move(from, to, n) for tuples that stay,
+// in order.
+// Returns: false if there are too many to be taken out; then the tuples are unspecified.
+template <typename Key, typename KeyAt, typename Take, typename Move>
+bool TakeRepeatsOut(std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt key_at, Take take, Move move) {
   RepeatFinder<Key> finder(low_bits);
-  size_t begin = 0;
-  for (const uint32_t end : ends) {
+  size_t begin = 0;  // of the tuples that were not looked at
+  size_t kept = 0;
+  for (size_t bucket = 0; bucket < kNumBuckets; ++bucket) {
+    const size_t end = ends[bucket];
+    const auto keep_up_to = [&](size_t next) {
+      if (kept != begin) move(begin, kept, next - begin);
+      kept += next - begin;
+      begin = next;
+    };
     // Captures by value: the finder writes bytes, which for the compiler may alias anything captured by reference.
-    if (finder.HasRepeat(end - begin, [key_at, begin](size_t i) { return key_at(begin + i); })) return true;
-    begin = end;
+    if (finder.HasRepeat(end - begin, [key_at, begin](size_t i) { return key_at(begin + i); })) {
+      for (size_t i = begin; i < end; ++i) {
+        if (!finder.MayRepeat(key_at(i))) continue;
+        keep_up_to(i);
+        take(bucket, begin++);
+      }
+    }
+    keep_up_to(end);
+    if (begin - kept > MaxRepeats(begin)) return false;
+    ends[bucket] = static_cast<uint32_t>(kept);
   }
-  return false;
+  return true;
 }
 
 // Moves each tuple to the next free place of its bucket. kRowBytes: size of a row if known at compile time, else 0.
@@ -173,26 +219,49 @@ inline int CoarseBits(uint64_t num_rows) {
   return std::max(0, static_cast<int>(std::bit_width(num_rows - 1)) - internal::kBucketBits);
 }
 
-// Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably. Requires: all
-// keys are below num_rows, and low_bits = CoarseBits(num_rows) > 0, so that key >> low_bits < kNumBuckets.
-// Returns: false if a key is repeated, or if there are too few or too many tuples for a coarse order; the outputs are
-// then unspecified.
-// Cost: O(n), two passes over the keys, one over the rows.
+// Keys and their rows.
+template <typename Key>
+struct TupleColumns {
+  Column<Key> keys;
+  Column<std::byte> values;
+
+  void resize(size_t size, size_t row_bytes) {
+    keys.resize(size);
+    values.resize(size * row_bytes);
+  }
+  void Append(Key key, const std::byte* row, size_t row_bytes) {
+    keys.push_back(key);
+    values.Append(row, row_bytes);
+  }
+  // Copies `n` tuples from other columns, or these, to place `to`.
+  void Put(size_t to, const Key* from_keys, const std::byte* rows, size_t n, size_t row_bytes) {
+    std::memmove(keys.data() + to, from_keys, n * sizeof(Key));
+    if (row_bytes > 0) std::memmove(values.data() + to * row_bytes, rows, n * row_bytes);
+  }
+};
+
+// Copies keys and their rows of `row_bytes` (may be 0) into ascending order of key >> low_bits, stably. Tuples with
+// repeated keys go to `repeats`, all others to `out`. Requires: all keys are below num_rows, `repeats` is empty, and
+// low_bits = CoarseBits(num_rows) > 0, so that key >> low_bits < kNumBuckets.
+// Returns: false if there are too many repeats, or too few or too many tuples for a coarse order; the outputs are then
+// unspecified.
+// Cost: O(n), two passes over the keys, one over the rows; after the first repeat one more over both.
 template <typename Key>
 bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, int low_bits,
-                   Column<Key>& out_keys, Column<std::byte>& out_values) {
+                   TupleColumns<Key>& out, TupleColumns<Key>& repeats) {
   const size_t n = keys.size();
   if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
-  out_keys.resize(n);
-  out_values.resize(n * row_bytes);
+  out.resize(n, row_bytes);
+  Key* const out_keys = out.keys.data();
+  std::byte* const out_values = out.values.data();
   auto next = internal::BucketBegins(keys, low_bits, [&](size_t begin, size_t end) {
-    internal::PrefetchForWriting(out_keys.data() + begin, (end - begin) * sizeof(Key));
+    internal::PrefetchForWriting(out_keys + begin, (end - begin) * sizeof(Key));
     if (row_bytes <= sizeof(uint64_t)) {
-      internal::PrefetchForWriting(out_values.data() + begin * row_bytes, (end - begin) * row_bytes);
+      internal::PrefetchForWriting(out_values + begin * row_bytes, (end - begin) * row_bytes);
     }
   });
   const auto scatter = [&]<size_t kRowBytes>(std::integral_constant<size_t, kRowBytes>) {
-    internal::Scatter<kRowBytes>(keys, values, row_bytes, low_bits, next.data(), out_keys.data(), out_values.data());
+    internal::Scatter<kRowBytes>(keys, values, row_bytes, low_bits, next.data(), out_keys, out_values);
   };
   switch (row_bytes) {
     case 2:
@@ -207,8 +276,36 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
     default:
       scatter(std::integral_constant<size_t, 0>{});
   }
-  const Key* const ordered = out_keys.data();  // `next` now holds the ends of the buckets
-  return !internal::HasRepeatInAnyBucket<Key>(next, low_bits, [ordered](size_t i) { return ordered[i]; });
+  // `next` now holds the ends of the buckets.
+  const bool separated = internal::TakeRepeatsOut<Key>(
+      next, low_bits, [out_keys](size_t i) { return out_keys[i]; },
+      [&](size_t, size_t i) { repeats.Append(out_keys[i], out_values + i * row_bytes, row_bytes); },
+      [&](size_t from, size_t to, size_t count) {
+        out.Put(to, out_keys + from, out_values + from * row_bytes, count, row_bytes);
+      });
+  out.resize(next.back(), row_bytes);
+  return separated;
+}
+
+// The same for keys that ascend, but not strictly: they stay in order.
+template <typename Key>
+bool SeparateSorted(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, TupleColumns<Key>& out,
+                    TupleColumns<Key>& repeats) {
+  const size_t n = keys.size();
+  if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
+  out.resize(n, row_bytes);
+  size_t kept = 0;
+  for (size_t begin = 0; begin < n;) {
+    const auto same = static_cast<size_t>(std::adjacent_find(keys.begin() + begin, keys.end()) - keys.begin());
+    out.Put(kept, keys.data() + begin, values + begin * row_bytes, same - begin, row_bytes);
+    kept += same - begin;
+    for (begin = same; begin < n && keys[begin] == keys[same]; ++begin) {
+      repeats.Append(keys[begin], values + begin * row_bytes, row_bytes);
+    }
+    if (begin - kept > internal::MaxRepeats(begin)) return false;
+  }
+  out.resize(kept, row_bytes);
+  return true;
 }
 
 // Tuples of 64-bit keys and 32-bit values in coarse order, each packed into one word. The word holds the low bits of
@@ -239,10 +336,10 @@ struct CoarseWords {
   }
 };
 
-// The same as OrderCoarsely, into words.
+// The same as OrderCoarsely, into words. `row_bytes` is that of a float32.
 // Returns: false in addition if low_bits > CoarseWords::kMaxLowBits.
 inline bool OrderCoarselyInWords(absl::Span<const uint64_t> keys, const std::byte* values, int low_bits,
-                                 CoarseWords& out) {
+                                 CoarseWords& out, TupleColumns<uint64_t>& repeats) {
   const size_t n = keys.size();
   if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX || low_bits > CoarseWords::kMaxLowBits) return false;
   out.low_bits = low_bits;
@@ -259,7 +356,18 @@ inline bool OrderCoarselyInWords(absl::Span<const uint64_t> keys, const std::byt
     std::memcpy(&value, values + i * sizeof(value), sizeof(value));
     words[next[static_cast<size_t>(keys[i] >> low_bits)]++] = (keys[i] & low_mask) << 32 | value;
   }
-  return !internal::HasRepeatInAnyBucket<uint64_t>(out.ends, low_bits, [words](size_t i) { return words[i] >> 32; });
+  const bool separated = internal::TakeRepeatsOut<uint64_t>(
+      out.ends, low_bits, [words](size_t i) { return words[i] >> 32; },
+      [&](size_t bucket, size_t i) {
+        const auto value = static_cast<uint32_t>(words[i]);
+        repeats.Append(uint64_t{bucket} << low_bits | words[i] >> 32, reinterpret_cast<const std::byte*>(&value),
+                       sizeof(value));
+      },
+      [words](size_t from, size_t to, size_t count) {
+        std::memmove(words + to, words + from, count * sizeof(*words));
+      });
+  out.words.resize(out.ends.back());
+  return separated;
 }
 
 }  // namespace sparseagg::cpu

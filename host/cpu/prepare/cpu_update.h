@@ -19,9 +19,13 @@ struct CoarseWords;
 class CpuUpdate : public PreparedUpdate {
  public:
   size_t memory_bytes() const override { return bytes; }
+  uint64_t total_keys() const { return num_keys + (repeats == nullptr ? 0 : repeats->num_keys); }
 
   KeyColumn keys;  // distinct
   uint64_t num_keys = 0;
+  // If not null, the folded rows of repeated keys, where these are few and the other rows are not folded: more keys of
+  // this update, which `keys` has not. Sorted, without repeats of its own. A merge reads it right behind this.
+  std::unique_ptr<CpuUpdate> repeats;
   // Keys ascend by key >> coarse_bits; 0: they ascend completely. A merge whose blocks begin at multiples of
   // 2^coarse_bits needs no more order.
   int coarse_bits = 0;
@@ -37,7 +41,7 @@ class CpuUpdate : public PreparedUpdate {
   double factor = 1.0;  // of values, before the weight; 1 but for floats
   double weight = 1.0;
   std::shared_ptr<const void> owner;  // of the memory of keys and values
-  size_t bytes = 0;                   // that keys and values take
+  size_t bytes = 0;                   // that keys and values take, those of `repeats` included
 };
 
 // Returns: an upper bound of the memory that PrepareUpdate temporarily needs in addition to `update`, including the
@@ -47,7 +51,8 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 // Sorts an update and folds the rows of repeated keys, as far as needed. A sorted update with unique keys is not
 // copied.
 // Errors: those of Accumulator::Prepare.
-// Cost: O(n) for sorted unique keys (no pass over them) and in coarse order; else a radix sort.
+// Cost: O(n) for sorted unique keys (no pass over them), in coarse order, and for large sorted updates; else a radix
+// sort.
 // `may_stay_unfolded`: a large update of rows of floats that needs a sort is only sorted, and its rows stay where they
 // are. A merge of this update alone then writes them to the result (LoneMerger); every other merge needs Fold first.
 // Thread-safe.
@@ -60,12 +65,19 @@ void Fold(const TensorSpec& spec, CpuUpdate& update);
 // Moves packed keys and values to columns of their own. Does nothing if they are not packed.
 void Unpack(CpuUpdate& update);
 
-// Sorts the tuples of an update in coarse order by all bits of their keys.
+// Sorts the tuples of an update in coarse order by all bits of their keys. Its repeats stay apart.
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update);
 
-// Returns: an upper bound of the memory that SortCompletely or Fold need in addition to the update, including the
-// sorted or folded copy. 0 if the update is sorted completely and folded. Saturates.
+// Makes one column of keys, sorted completely, and one of rows of an update, whatever form it has.
+void MakeWhole(const TensorSpec& spec, CpuUpdate& update);
+
+// Returns: an upper bound of the memory that SortCompletely, Fold or MakeWhole need in addition to the update,
+// including the sorted or folded copy. 0 if the update is sorted completely and folded. Saturates.
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update);
+
+// Returns: an upper bound of the bytes by which MakeWhole enlarges the update: those of its rows in the type of folded
+// ones. 0 if its rows stay in their type. Saturates.
+uint64_t FoldedUpdateBytes(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu
 

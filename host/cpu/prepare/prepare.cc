@@ -25,10 +25,7 @@ namespace {
 
 // Memory of an update that was sorted or folded.
 template <typename Key>
-struct Storage {
-  Column<Key> keys;
-  Column<std::byte> values;
-};
+using Storage = TupleColumns<Key>;
 
 // Bytes of one value of a folded row.
 size_t FoldedBytes(DType dtype) { return dtype == DType::kUInt32 ? sizeof(uint32_t) : sizeof(uint64_t); }
@@ -149,6 +146,11 @@ absl::Status CopyOrFold(const TensorSpec& spec, const SortedTuples<Key>& sorted,
   });
 }
 
+// Returns: the bytes of the update's repeats.
+size_t RepeatBytes(const CpuUpdate& update) {
+  return update.repeats == nullptr ? 0 : sizeof(CpuUpdate) + update.repeats->bytes;
+}
+
 // Makes `storage` the keys and values of `out`.
 template <typename Key>
 void SetColumns(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
@@ -158,22 +160,26 @@ void SetColumns(std::shared_ptr<Storage<Key>> storage, CpuUpdate& out) {
   out.keys = absl::MakeConstSpan(storage->keys);
   out.num_keys = storage->keys.size();
   out.values = storage->values.empty() ? nullptr : storage->values.data();
-  out.bytes = storage->keys.size() * sizeof(Key) + storage->values.size();
+  out.bytes = storage->keys.size() * sizeof(Key) + storage->values.size() + RepeatBytes(out);
   out.owner = std::move(storage);
 }
 
-// Returns: whether CheckTerms accepts the rows as they were sent. Packed rows can be checked no more. A refused update
-// is sorted completely, and checked then, so that the error names the smallest key. `like`: dtype, factor
-// and weight.
-bool TermsAreGood(const TensorSpec& spec, const ValidatedUpdate& update, const CpuUpdate& like) {
-  CpuUpdate rows;
-  rows.keys = update.keys();
-  rows.num_keys = update.num_keys();
-  rows.values = update.values();
-  rows.dtype = like.dtype;
-  rows.weight = like.weight;
-  rows.factor = like.factor;
-  return CheckTerms(spec, rows, /*as_sent=*/true).ok();
+// Returns: an update without keys, with the weight, factor and dtype of `update`.
+std::unique_ptr<CpuUpdate> MakeUpdate(const TensorSpec& spec, const ValidatedUpdate& update) {
+  auto out = std::make_unique<CpuUpdate>();
+  out->factor = update.factor();
+  out->weight = update.weight();
+  out->dtype = spec.dtype;
+  return out;
+}
+
+// CheckTerms of the rows as they were sent: packed rows can be checked no more.
+absl::Status CheckSentTerms(const TensorSpec& spec, const ValidatedUpdate& update) {
+  const auto rows = MakeUpdate(spec, update);
+  rows->keys = update.keys();
+  rows->num_keys = update.num_keys();
+  rows->values = update.values();
+  return CheckTerms(spec, *rows, /*as_sent=*/true);
 }
 
 // Returns: whether unsorted updates of this tensor are packed into words (CoarseWords).
@@ -182,49 +188,80 @@ bool FitsWords(const TensorSpec& spec, int coarse_bits) {
          coarse_bits <= CoarseWords::kMaxLowBits;
 }
 
-// Puts an unsorted update into coarse order, in words.
-// Returns: false if OrderCoarselyInWords does.
-bool PackIntoWords(const ValidatedUpdate& update, int coarse_bits, CpuUpdate& out) {
-  auto words = std::make_shared<CoarseWords>();
-  const auto& keys = std::get<absl::Span<const uint64_t>>(update.keys());
-  if (!OrderCoarselyInWords(keys, update.values(), coarse_bits, *words)) return false;
+// Makes an update of `words`.
+void SetWords(std::shared_ptr<CoarseWords> words, CpuUpdate& out) {
   out.keys = absl::Span<const uint64_t>();
-  out.num_keys = keys.size();
+  out.num_keys = words->words.size();
   out.words = words.get();
-  out.coarse_bits = coarse_bits;
   // Counted as unpacked, since a merge may call Unpack: a round must not hold more than it has reserved.
-  out.bytes = keys.size() * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
+  out.bytes = out.num_keys * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
   out.owner = std::move(words);
+}
+
+// Puts a large update into (at least coarse) order, and tuples with repeated keys, if they are few, into `repeats`.
+// Returns: whether it has; else the outputs are unspecified.
+template <typename Key>
+absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out,
+                                      Storage<Key>& repeats) {
+  const auto& keys = std::get<absl::Span<const Key>>(update.keys());
+  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width;
+  auto storage = std::make_shared<Storage<Key>>();
+  if (update.sorted()) {
+    if (!SeparateSorted(keys, update.values(), row_bytes, *storage, repeats)) return false;
+    SetColumns(std::move(storage), out);
+    return true;
+  }
+  out.coarse_bits = CoarseBits(spec.num_rows);
+  if constexpr (std::is_same_v<Key, uint64_t>) {
+    if (update.values() != nullptr && FitsWords(spec, out.coarse_bits)) {
+      RETURN_IF_ERROR(CheckSentTerms(spec, update));
+      auto words = std::make_shared<CoarseWords>();
+      if (!OrderCoarselyInWords(keys, update.values(), out.coarse_bits, *words, repeats)) return false;
+      SetWords(std::move(words), out);
+      return true;
+    }
+  }
+  if (out.coarse_bits == 0 || !OrderCoarsely(keys, update.values(), row_bytes, out.coarse_bits, *storage, repeats)) {
+    return false;
+  }
+  SetColumns(std::move(storage), out);
   return true;
 }
 
-// Puts an update into coarse order if it is unsorted, large and without repeated keys; else sorts it completely and
-// folds the rows of repeated keys.
+// Sorts an update and folds the rows of repeated keys, only as far as needed unless `completely`.
 template <typename Key>
-absl::Status SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
+absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update,
+                                                       bool completely) {
   const auto& keys = std::get<absl::Span<const Key>>(update.keys());
   if (keys.size() > std::numeric_limits<uint32_t>::max()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Quoted(spec), ": ", keys.size(), " unsorted tuples in one update; 2^32 - 1 is the most"));
   }
-  const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width;
-  auto storage = std::make_shared<Storage<Key>>();
-  const int coarse_bits = CoarseBits(spec.num_rows);
-  const bool in_words = update.values() != nullptr && FitsWords(spec, coarse_bits);
-  if (!update.sorted() && in_words && TermsAreGood(spec, update, out) && PackIntoWords(update, coarse_bits, out)) {
-    return absl::OkStatus();
+  // Folds sorted tuples into `to`.
+  const auto fold = [&](const SortedTuples<Key>& sorted, const std::byte* values, CpuUpdate& to) {
+    auto storage = std::make_shared<Storage<Key>>();
+    RETURN_IF_ERROR(CopyOrFold(spec, sorted, values, *storage, to.dtype));
+    SetColumns(std::move(storage), to);
+    return CheckTerms(spec, to, /*as_sent=*/false);
+  };
+  auto out = MakeUpdate(spec, update);
+  Storage<Key> repeats;
+  bool separated = false;
+  if (!completely) {
+    ASSIGN_OR_RETURN(separated, OrderAndSeparate(spec, update, *out, repeats));
   }
-  if (!update.sorted() && coarse_bits > 0 && !in_words &&
-      OrderCoarsely(keys, update.values(), row_bytes, coarse_bits, storage->keys, storage->values)) {
-    out.coarse_bits = coarse_bits;
-    SetColumns(std::move(storage), out);
-    return absl::OkStatus();
+  if (!separated) {
+    out = MakeUpdate(spec, update);
+    RETURN_IF_ERROR(fold(SortedTuples<Key>(keys, update.sorted()), update.values(), *out));
+    return out;
   }
-  const SortedTuples<Key> sorted(keys, update.sorted());
-  storage->values.clear();
-  RETURN_IF_ERROR(CopyOrFold(spec, sorted, update.values(), *storage, out.dtype));
-  SetColumns(std::move(storage), out);
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckTerms(spec, *out, /*as_sent=*/false));
+  if (repeats.keys.empty()) return out;
+  out->repeats = MakeUpdate(spec, update);
+  const std::byte* const values = update.values() == nullptr ? nullptr : repeats.values.data();
+  RETURN_IF_ERROR(fold(SortedTuples<Key>(repeats.keys, update.sorted()), values, *out->repeats));
+  out->bytes += RepeatBytes(*out);
+  return out;
 }
 
 // The tuples of an update that is not folded yet, and the owner of its rows.
@@ -286,14 +323,42 @@ void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
   update.coarse_bits = 0;
 }
 
+// The tuples of an update, as FoldRows takes them.
+template <typename Key>
+struct InPlace {
+  absl::Span<const Key> keys;
+  size_t size() const { return keys.size(); }
+  Key key(size_t i) const { return keys[i]; }
+  size_t position(size_t i) const { return i; }
+};
+
+// Puts the repeats behind the other rows, which take their type, and sorts them all.
+template <typename Key>
+void JoinRepeats(const TensorSpec& spec, CpuUpdate& update) {
+  const auto keys = std::get<absl::Span<const Key>>(update.keys);
+  auto storage = std::make_shared<Storage<Key>>();
+  if (update.values == nullptr) {
+    storage->keys = Column<Key>(keys.begin(), keys.end());
+  } else {
+    // No key repeats here, so no sum leaves its type.
+    FoldRows(spec, InPlace<Key>{keys}, update.values, *storage, update.dtype).IgnoreError();
+  }
+  const CpuUpdate& repeats = *update.repeats;
+  const auto repeated = std::get<absl::Span<const Key>>(repeats.keys);
+  storage->keys.Append(repeated.data(), repeated.size());
+  if (repeats.values != nullptr) {
+    storage->values.Append(repeats.values, repeats.num_keys * spec.row_width * FoldedBytes(spec.dtype));
+  }
+  update.repeats = nullptr;
+  SetColumns(std::move(storage), update);
+  SortCompletelyAs<Key>(spec, update);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update,
                                                          bool may_stay_unfolded) {
-  auto out = std::make_unique<CpuUpdate>();
-  out->factor = update.factor();
-  out->weight = update.weight();
-  out->dtype = spec.dtype;
+  auto out = MakeUpdate(spec, update);
   if (update.unique()) {
     const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
     out->keys = update.keys();
@@ -301,22 +366,17 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     out->values = update.values();
     out->owner = update.owner();
     out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
-  } else if (may_stay_unfolded && CanStayUnfolded(spec, update)) {
+    RETURN_IF_ERROR(CheckTerms(spec, *out, /*as_sent=*/true));
+    return out;
+  }
+  if (may_stay_unfolded && CanStayUnfolded(spec, update)) {
     HasNarrowKeys(spec) ? SortOnly<uint32_t>(spec, update, *out) : SortOnly<uint64_t>(spec, update, *out);
     return out;
-  } else if (HasNarrowKeys(spec)) {
-    RETURN_IF_ERROR(SortAndFold<uint32_t>(spec, update, *out));
-  } else {
-    RETURN_IF_ERROR(SortAndFold<uint64_t>(spec, update, *out));
   }
-  absl::Status status = CheckTerms(spec, *out, /*as_sent=*/update.unique());
-  if (!status.ok() && out->coarse_bits > 0) {
-    SortCompletely(spec, *out);
-    status = CheckTerms(
-        spec, *out, update.unique());  // again, so that the error names the smallest key, whatever the order of arrival
-  }
-  if (!status.ok()) return status;
-  return out;
+  const auto sort_and_fold = HasNarrowKeys(spec) ? SortAndFold<uint32_t> : SortAndFold<uint64_t>;
+  auto prepared = sort_and_fold(spec, update, /*completely=*/false);
+  // Again, so that the error names the smallest key, whatever the order of arrival.
+  return prepared.ok() ? std::move(prepared) : sort_and_fold(spec, update, /*completely=*/true);
 }
 
 void Fold(const TensorSpec& spec, CpuUpdate& update) {
@@ -347,16 +407,30 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {
                        SortedTuplesBytes(spec, update.num_keys()));
 }
 
+uint64_t FoldedUpdateBytes(const TensorSpec& spec, const CpuUpdate& update) {
+  if (update.unfolded == nullptr && update.repeats == nullptr) return 0;
+  return SaturatingMultiply(update.total_keys(), KeyBytes(spec) + uint64_t{spec.row_width} * sizeof(double));
+}
+
 uint64_t SortBytes(const TensorSpec& spec, const CpuUpdate& update) {
-  if (update.unfolded != nullptr) {
-    return SaturatingMultiply(update.num_keys, KeyBytes(spec) + uint64_t{spec.row_width} * sizeof(double));
-  }
-  if (update.coarse_bits == 0) return 0;
-  return SaturatingAdd(update.bytes, SortedTuplesBytes(spec, update.num_keys));
+  const uint64_t folded = FoldedUpdateBytes(spec, update);
+  if (update.unfolded != nullptr) return folded;
+  const uint64_t sorted = update.repeats != nullptr ? 2 * folded : update.coarse_bits > 0 ? update.bytes : 0;
+  return sorted == 0 ? 0 : SaturatingAdd(sorted, SortedTuplesBytes(spec, update.total_keys()));
 }
 
 void SortCompletely(const TensorSpec& spec, CpuUpdate& update) {
   HasNarrowKeys(spec) ? SortCompletelyAs<uint32_t>(spec, update) : SortCompletelyAs<uint64_t>(spec, update);
+}
+
+void MakeWhole(const TensorSpec& spec, CpuUpdate& update) {
+  Fold(spec, update);
+  Unpack(update);
+  if (update.repeats != nullptr) {
+    HasNarrowKeys(spec) ? JoinRepeats<uint32_t>(spec, update) : JoinRepeats<uint64_t>(spec, update);
+  } else if (update.coarse_bits > 0) {
+    SortCompletely(spec, update);
+  }
 }
 
 }  // namespace sparseagg::cpu

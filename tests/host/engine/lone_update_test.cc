@@ -1,5 +1,5 @@
-// One large update with repeated keys and rows of several values, alone in its round and beside others: the reference's
-// bits, whatever the operator, the type and the layout.
+// Large updates with repeated keys, alone in their round and beside others: the reference's bits, whatever the
+// operator, the type, the order of the keys and the layout.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/tuning.h"
 #include "tests/host/engine/contract.h"
+#include "tests/support/random.h"
 
 namespace sparseagg::testing {
 namespace {
@@ -131,6 +132,60 @@ TEST_P(EngineLoneUpdate, BesideOthers_HaveTheReferencesBits) {
   Run({spec}, three, {.num_aggregations = 2});
   Run({spec}, three, {.fold_seed = kSeed});
   Run({spec}, {first}, {.fold_seed = kSeed});
+}
+
+// Distinct keys, of which `num_repeats` at random places are then made equal to others.
+std::vector<uint64_t> KeysWithRepeats(Rng& rng, uint64_t num_rows, size_t num_repeats, KeyOrder order) {
+  std::vector<uint64_t> keys =
+      RandomKeys(rng, num_rows, cpu::CurrentTuning().min_coarse_tuples + 100, KeyStyle::kUniform, order);
+  for (size_t i = 0; i < num_repeats; ++i) keys[rng.Below(keys.size())] = keys[rng.Below(keys.size())];
+  if (order == KeyOrder::kSortedUnique) std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+// Few repeats are folded beside the other rows of their update, many with them.
+TEST_P(EngineLoneUpdate, OneRepeat_FewAndMany_HaveTheReferencesBits) {
+  const uint64_t seed = TestSeed(kSeed);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  std::vector<TensorSpec> specs = EveryCombination();
+  for (const Op op : {Op::kMedian, Op::kTrimmedMean, Op::kQuantile}) {
+    for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
+      specs.push_back(MakeSpec(DType::kFloat32, op, 1000));
+      specs.back().aggregation.weighting = weighting;
+      if (op == Op::kTrimmedMean) specs.back().aggregation.order.trim_fraction = 0.25;
+      if (op == Op::kQuantile) specs.back().aggregation.order.quantile = 0.75;
+    }
+  }
+  constexpr size_t kRepeats[] = {1, 60, 6000};
+  for (TensorSpec& spec : specs) {
+    const bool is_dense = spec.aggregation.result_layout == ResultLayout::kDense;
+    spec.num_rows = is_dense ? 50'000 : uint64_t{1} << (20 + 20 * rng.Below(2));
+    if (!is_dense && rng.Below(4) == 0) spec.num_rows = 0;
+    if (rng.Below(3) == 0) spec.row_width = 3;
+    std::vector<RawSubmission> submissions;
+    std::string text = Describe(spec);
+    for (const char* const id : {"c", "a", "b", "d"}) {
+      const KeyOrder order = rng.Coin() ? KeyOrder::kSortedUnique : KeyOrder::kShuffledUnique;
+      const size_t num_repeats = kRepeats[rng.Below(3)];
+      RawTensor raw;
+      raw.keys = KeysWithRepeats(rng, spec.num_rows, num_repeats, order);
+      // Keys that all have, so that the order of the sums counts.
+      if (!submissions.empty()) std::copy_n(submissions[0].tensors[0].keys.begin(), 2000, raw.keys.begin());
+      if (order == KeyOrder::kSortedUnique) std::sort(raw.keys.begin(), raw.keys.end());
+      raw.has_values = spec.aggregation.op != Op::kUnion;
+      const auto style = rng.Coin() ? ValueStyle::kUnit : ValueStyle::kZeros;
+      if (raw.has_values) raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, style);
+      const bool is_weighted = spec.aggregation.weighting == Weighting::kByWeight;
+      const double weight = is_weighted ? static_cast<double>(1 + rng.Below(8)) : 1.0;
+      absl::StrAppend(&text, "; ", num_repeats, order == KeyOrder::kSortedUnique ? " sorted" : " unsorted");
+      submissions.push_back({id, weight, {std::move(raw)}});
+    }
+    SCOPED_TRACE(text);
+    Run({spec}, submissions, {.shuffle_seed = seed});
+    Run({spec}, {submissions[0]});
+    if (HasFailure()) return;
+  }
 }
 
 }  // namespace

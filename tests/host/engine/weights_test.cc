@@ -107,41 +107,81 @@ TEST_P(WeightsContract, ReadPending_GivesFoldedRowsInOrder) {
   EXPECT_EQ(KeyAt(rows.keys, 1), 7u) << "the rows outlive the aggregation";
 }
 
-// Large enough for coarse order, in words and in columns.
-TEST_P(WeightsContract, ReadPending_OfLargeUnsortedUpdates_Sorts) {
-  for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 20}) {
+// Large enough for coarse order, in words and in columns, and for repeats that are folded beside the other rows.
+TEST_P(WeightsContract, ReadPending_OfLargeUpdates_SortsAndFolds) {
+  const uint64_t seed = TestSeed(7102);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 40}) {
     for (const uint32_t width : {1u, 3u}) {
-      const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, num_rows, width);
-      Rng rng(TestSeed(7102));
-      const auto engine = GetParam().create();
-      const auto aggregation = CreateAggregation(*engine, {spec});
-      std::map<uint64_t, float> first_values;
-      std::vector<uint64_t> keys = RandomKeys(rng, num_rows, 40'000, KeyStyle::kUniform, KeyOrder::kShuffledUnique);
-      std::vector<double> values;
-      for (const uint64_t key : keys) {
-        for (uint32_t c = 0; c < width; ++c) values.push_back(static_cast<float>(rng.Below(1 << 20)));
-        first_values[key] = static_cast<float>(values[values.size() - width]);
-      }
-      ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", keys, values)).ok());
-      ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", keys, values)).ok());
-      const uint64_t before = aggregation->BytesWith(nullptr);
-      const uint64_t more = aggregation->ReadBytes(std::vector<size_t>{0});
-      const auto read = aggregation->ReadPending(0);
-      ASSERT_TRUE(read.ok()) << read.status();
-      EXPECT_LE(aggregation->BytesWith(nullptr), before + more);
-      for (const UpdateRows& rows : *read) {
-        ASSERT_EQ(rows.num_keys, first_values.size());
-        uint64_t i = 0;
-        for (const auto& [key, value] : first_values) {
-          ASSERT_EQ(KeyAt(rows.keys, i), key);
-          float found;
-          ASSERT_EQ(rows.dtype, DType::kFloat32);
-          std::memcpy(&found, rows.values + i * width * sizeof(float), sizeof(found));
-          ASSERT_EQ(found, value);
-          ++i;
+      for (const size_t num_repeats : {0u, 1u, 300u}) {
+        SCOPED_TRACE(absl::StrCat(num_rows, " rows of ", width, ", ", num_repeats, " repeats"));
+        const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, num_rows, width);
+        const auto engine = GetParam().create();
+        const auto aggregation = CreateAggregation(*engine, {spec});
+        std::map<uint64_t, double> first_sums;
+        std::vector<uint64_t> keys = RandomKeys(rng, num_rows, 40'000, KeyStyle::kUniform, KeyOrder::kShuffledUnique);
+        for (size_t i = 0; i < num_repeats; ++i) keys[i] = keys[20'000 + i / 2];
+        std::vector<double> values;
+        for (const uint64_t key : keys) {
+          for (uint32_t c = 0; c < width; ++c) values.push_back(static_cast<float>(rng.Below(1 << 20)));
+          first_sums[key] += static_cast<float>(values[values.size() - width]);
+        }
+        ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", keys, values)).ok());
+        ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", keys, values)).ok());
+        const uint64_t before = aggregation->BytesWith(nullptr);
+        const uint64_t more = aggregation->ReadBytes(std::vector<size_t>{0});
+        const auto read = aggregation->ReadPending(0);
+        ASSERT_TRUE(read.ok()) << read.status();
+        EXPECT_LE(aggregation->BytesWith(nullptr), before + more);
+        for (const UpdateRows& rows : *read) {
+          ASSERT_EQ(rows.num_keys, first_sums.size());
+          ASSERT_EQ(rows.dtype, num_repeats == 0 ? DType::kFloat32 : DType::kFloat64);
+          uint64_t i = 0;
+          for (const auto& [key, sum] : first_sums) {
+            ASSERT_EQ(KeyAt(rows.keys, i), key);
+            const std::byte* const at = rows.values + i * width * SizeOf(rows.dtype);
+            float narrow;
+            double wide;
+            std::memcpy(&narrow, at, sizeof(narrow));
+            std::memcpy(&wide, at, sizeof(wide));
+            ASSERT_EQ(num_repeats == 0 ? narrow : wide, sum);
+            ++i;
+          }
         }
       }
     }
+  }
+}
+
+// Factors reach the rows of repeated keys, which a large update has beside the others.
+TEST_P(WeightsContract, LargeUpdatesWithARepeat_HaveTheBitsOfClientsThatSentTheseWeights) {
+  const uint64_t seed = TestSeed(7103);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, uint64_t{1} << 40);
+  const auto engine = GetParam().create();
+  for (const bool reads : {false, true}) {
+    const auto aggregation = CreateAggregation(*engine, {spec});
+    std::vector<RawSubmission> sent;
+    for (const char* const id : {"b", "a"}) {
+      RawTensor raw;
+      raw.keys = RandomKeys(rng, spec.num_rows, 20'000, KeyStyle::kUniform, KeyOrder::kShuffledUnique);
+      for (size_t i = 0; i < 20; ++i) raw.keys[i] = 7 + i / 4;
+      raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+      sent.push_back({id, 1.0, {std::move(raw)}});
+      ASSERT_TRUE(Submit(*aggregation, sent.back()).ok());
+    }
+    if (reads) {
+      ASSERT_TRUE(aggregation->ReadPending(0).ok());
+    }
+    aggregation->MultiplyWeights(std::vector<double>{0.3, 0.7});
+    sent[0].weight = 0.3;
+    sent[1].weight = 0.7;
+    Driven driven;
+    driven.submissions.resize(sent.size());
+    driven.results = std::move(*aggregation).Finish();
+    ASSERT_EQ(Disagreement(ByWeight({spec}), driven, Judge(ByWeight({spec}), sent)), "");
   }
 }
 
