@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base.fields import enum_name
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.round_spec import RoundSpec, enum_name, key_bytes
+from sparseagg._internal.spec.round_spec import RoundSpec, key_bytes
 from sparseagg._internal.updates.arrays import Array
 from sparseagg._internal.wire.decode import decode_keys, decode_rows
 from sparseagg._internal.wire.page import Page
@@ -105,7 +106,7 @@ class _Parts:
 
     def __init__(self, summary: pb.TensorSummary, keys: pb.KeyRange) -> None:
         self._summary = summary
-        self._dtype = enum_name(pb.DType, "DTYPE_", summary.dtype)
+        self._dtype = enum_name(pb.DType.DESCRIPTOR, summary.dtype)
         self._row_width = summary.row_width or 1
         self._is_dense = summary.layout == pb.TENSOR_LAYOUT_DENSE
         most = summary.num_keys if keys.end == 0 else min(summary.num_keys, max(0, keys.end - keys.begin))

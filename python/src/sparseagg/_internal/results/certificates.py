@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from sparseagg._internal.base.fields import read
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -70,15 +71,7 @@ class SubmissionReceipt:
     @classmethod
     def from_proto(cls, proto: pb.SubmissionReceipt) -> SubmissionReceipt:
         """Returns the values of a message."""
-        return cls(
-            round=proto.round,
-            client_id=proto.client_id,
-            leaf=proto.leaf,
-            promise=proto.promise,
-            leaf_index=proto.leaf_index if proto.HasField("leaf_index") else None,
-            tree_size=proto.tree_size,
-            path=tuple(proto.path),
-        )
+        return read(cls, proto)
 
     def to_json(self) -> str:
         """Returns the receipt in JSON, as the HTTP gateway gives it."""

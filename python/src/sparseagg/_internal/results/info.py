@@ -7,10 +7,11 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg._internal.base.durations import as_of, now, seconds_of, time_of
+from sparseagg._internal.base.durations import as_of, now
+from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.sizes import decimal
-from sparseagg._internal.spec.round_spec import RoundSpec, enum_name
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import SparseaggError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -67,7 +68,7 @@ class StreamPlace:
     @classmethod
     def from_proto(cls, proto: pb.StreamCommit) -> StreamPlace:
         """Returns the values of a message."""
-        return cls(proto.version, proto.position, proto.base_version, proto.staleness, proto.staleness_weight)
+        return read(cls, proto, weight=proto.staleness_weight)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,26 +104,12 @@ class Submission:
     @classmethod
     def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
         """Returns the values of a message; ``round_name`` is the round of a message that does not name it."""
-        listed = pb.CommitSubmissionResponse(round=round_name)
-        commit = proto if isinstance(proto, pb.CommitSubmissionResponse) else listed
-        return cls(
-            round=commit.round,
-            client_id=proto.client_id,
-            submission_id=proto.submission_id,
-            duplicate=commit.duplicate,
-            num_tuples=proto.num_tuples,
-            num_bytes=proto.num_bytes,
-            stream=StreamPlace.from_proto(proto.stream_commit) if proto.HasField("stream_commit") else None,
-            **_listed(proto),
-        )
-
-
-def _listed(proto: pb.CommitSubmissionResponse | pb.Submission) -> dict[str, Any]:
-    """Returns the attributes that only a list has."""
-    if not isinstance(proto, pb.Submission):
-        return {}
-    optional = {field: getattr(proto, field) for field in ("weight", "client_weight") if proto.HasField(field)}
-    return {"content_hash": proto.content_hash.hex(), **optional}
+        given: dict[str, Any] = {}
+        if isinstance(proto, pb.Submission):
+            given = {"round": round_name, "duplicate": False, "content_hash": proto.content_hash.hex()}
+        if proto.HasField("stream_commit"):
+            given["stream"] = StreamPlace.from_proto(proto.stream_commit)
+        return read(cls, proto, **given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,15 +165,7 @@ class Timeline:
     @classmethod
     def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
         """Returns the values of a message."""
-        return cls(
-            finish=seconds_of(proto.finish),
-            open=seconds_of(proto.open),
-            stages=tuple(
-                StageTime(stage.stage, seconds_of(stage.busy), seconds_of(stage.wait), stage.bytes)
-                for stage in proto.stages
-            ),
-            longest=proto.longest,
-        )
+        return read(cls, proto, stages=tuple(read(StageTime, stage) for stage in proto.stages))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +208,7 @@ class ClipSummary:
     @classmethod
     def from_proto(cls, proto: pb.ClipSummary) -> ClipSummary:
         """Returns the values of a message."""
-        return cls(proto.num_clipped, proto.num_l2, proto.num_linf, proto.num_max_keys, tuple(proto.factors))
+        return read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,39 +272,13 @@ class RoundInfo:
     @classmethod
     def from_proto(cls, proto: pb.Round) -> RoundInfo:
         """Returns the values of a message."""
-        return cls(
-            name=proto.name,
+        return read(
+            cls,
+            proto,
             spec=RoundSpec.from_proto(proto.spec),
-            state=enum_name(pb.RoundState, "ROUND_STATE_", proto.state),
-            state_reason=proto.state_reason,
-            num_submissions=proto.num_submissions,
-            num_tuples=proto.num_tuples,
-            num_bytes=proto.num_bytes,
-            num_refused=proto.num_refused,
-            num_uploads=proto.num_uploads,
-            create_time=time_of(proto, "create_time"),
-            close_time=time_of(proto, "close_time"),
-            end_time=time_of(proto, "end_time"),
-            expire_time=time_of(proto, "expire_time"),
             timeline=Timeline.from_proto(proto.timeline),
-            engine=proto.engine,
-            results=tuple(
-                TensorSummary(
-                    name=summary.name,
-                    num_keys=summary.num_keys,
-                    layout="dense" if summary.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
-                    dtype=enum_name(pb.DType, "DTYPE_", summary.dtype),
-                    row_width=summary.row_width,
-                    num_rows=summary.num_rows,
-                    plan=summary.plan,
-                    num_cut_keys=summary.num_cut_keys,
-                )
-                for summary in proto.results
-            ),
-            recent_refusals=tuple(
-                Refusal(each.client_id, each.code, each.reason, time_of(each, "time")) for each in proto.recent_refusals
-            ),
+            results=tuple(read(TensorSummary, summary) for summary in proto.results),
+            recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
             clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
             as_of=now(),
-            release_id=proto.release_id,
         )

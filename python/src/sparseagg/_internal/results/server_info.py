@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from sparseagg._internal.base.durations import seconds_of, time_of
+from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.plain_text import plain
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -81,19 +81,7 @@ class ServerActivity:
     @classmethod
     def from_proto(cls, proto: pb.ServerActivity) -> ServerActivity:
         """Returns the values of a message."""
-        return cls(
-            start_time=time_of(proto, "start_time"),
-            num_rounds=proto.num_rounds,
-            num_ended_rounds=proto.num_ended_rounds,
-            num_submissions=proto.num_submissions,
-            num_refused=proto.num_refused,
-            received_bytes=proto.received_bytes,
-            resident_bytes=proto.resident_bytes,
-            history_interval=seconds_of(proto.history_interval),
-            num_submissions_history=tuple(proto.num_submissions_history),
-            received_bytes_history=tuple(proto.received_bytes_history),
-            resident_bytes_history=tuple(proto.resident_bytes_history),
-        )
+        return read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,20 +116,11 @@ class ServerInfo:
     @classmethod
     def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
         """Returns the values of a message."""
-        fields = {field.name for field in dataclasses.fields(ServerLimits)}
-        times = {"max_result_ttl", "max_wait", "upload_timeout", "max_lease"}
-        limits = {name: getattr(proto.limits, name) for name in fields - times}
-        limits.update({name: seconds_of(getattr(proto.limits, name)) for name in times})
-        return cls(
-            version=proto.version,
-            api_versions=tuple(proto.api_versions),
-            engine=proto.engine,
-            engine_description=proto.engine_description,
-            features=tuple(proto.features),
-            limits=ServerLimits(**limits),
+        return read(
+            cls,
+            proto,
+            limits=read(ServerLimits, proto.limits),
             key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
-            warnings=tuple(proto.warnings),
-            instance=proto.instance,
             activity=ServerActivity.from_proto(proto.activity) if proto.HasField("activity") else None,
         )

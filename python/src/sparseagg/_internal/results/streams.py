@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from sparseagg._internal.base.durations import as_of, now, seconds_of, time_of
-from sparseagg._internal.results.info import Refusal, RoundInfo, StreamPlace
-from sparseagg._internal.spec.options import enum_name
+from sparseagg._internal.base.durations import as_of, now, seconds_of
+from sparseagg._internal.base.fields import read
+from sparseagg._internal.results.info import Refusal, StreamPlace
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -39,15 +39,7 @@ class StreamVersion:
     @classmethod
     def from_proto(cls, proto: pb.StreamVersion) -> StreamVersion:
         """Returns the values of a message."""
-        return cls(
-            version=proto.version,
-            round=proto.round,
-            state=enum_name(pb.RoundState, "ROUND_STATE_", proto.state),
-            state_reason=proto.state_reason,
-            num_submissions=proto.num_submissions,
-            cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.cause),
-            cut_time=time_of(proto, "cut_time"),
-        )
+        return read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,24 +97,14 @@ class StreamInfo:
     def from_proto(cls, proto: pb.Stream) -> StreamInfo:
         """Returns the values of a message."""
         spec = proto.spec
-        refusals = RoundInfo.from_proto(pb.Round(spec=spec.round, recent_refusals=proto.recent_refusals))
-        return cls(
-            name=proto.name,
+        return read(
+            cls,
+            proto,
             spec=RoundSpec.from_proto(spec.round),
             buffer=spec.buffer,
             staleness_weights=tuple(spec.staleness_weights) or (1.0,),
             max_interval=seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
             one_per_client=spec.one_per_client,
-            version=proto.version,
-            num_buffered=proto.num_buffered,
-            num_commits=proto.num_commits,
-            num_refused=proto.num_refused,
-            num_uploads=proto.num_uploads,
-            oldest_version=proto.oldest_version,
-            staleness_counts=tuple(proto.staleness_counts),
-            create_time=time_of(proto, "create_time"),
-            recent_refusals=tuple(refusals.recent_refusals),
-            last_cut_cause=enum_name(pb.CutCause, "CUT_CAUSE_", proto.last_cut_cause),
-            last_cut_time=time_of(proto, "last_cut_time"),
+            recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
             as_of=now(),
         )

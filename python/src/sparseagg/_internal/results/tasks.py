@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
-from sparseagg._internal.base.durations import Seconds, as_of, duration, now, seconds_of, time_of
+from sparseagg._internal.base.durations import Seconds, as_of, duration, now, seconds_of
+from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.plain_text import plain
 from sparseagg._internal.base.types import Update
-from sparseagg._internal.spec.round_spec import enum_name
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import tasks_pb2 as pb
 
@@ -126,26 +126,18 @@ class Task:
     @classmethod
     def from_proto(cls, proto: pb.Task) -> Task:
         """Returns the values of a message."""
-        return cls(
-            name=proto.name,
-            state=enum_name(pb.TaskState, "TASK_STATE_", proto.state),
-            state_reason=proto.state_reason,
-            payload=proto.spec.payload,
-            labels=tuple(proto.spec.labels),
-            priority=proto.spec.priority,
-            round=proto.spec.round,
-            owner=proto.owner,
-            attempts=proto.attempts,
-            max_attempts=proto.spec.max_attempts,
-            client_id=proto.lease.client_id,
-            lease_id=proto.lease.lease_id,
-            lease_remaining=seconds_of(proto.lease.remaining),
-            submission_id=proto.submission_id,
-            result=proto.result,
-            create_time=time_of(proto, "create_time"),
-            end_time=time_of(proto, "end_time"),
-            expire_time=time_of(proto, "expire_time"),
-            base_version=proto.base_version if proto.HasField("base_version") else None,
+        spec, lease = proto.spec, proto.lease
+        return read(
+            cls,
+            proto,
+            payload=spec.payload,
+            labels=tuple(spec.labels),
+            priority=spec.priority,
+            round=spec.round,
+            max_attempts=spec.max_attempts,
+            client_id=lease.client_id,
+            lease_id=lease.lease_id,
+            lease_remaining=seconds_of(lease.remaining),
             as_of=now(),
         )
 

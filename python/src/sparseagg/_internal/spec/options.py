@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sparseagg._internal.base.arguments import did_you_mean, shown
+from sparseagg._internal.base.fields import enum_name
 from sparseagg._internal.base.types import (
     Absent,
     DTypeLike,
@@ -34,7 +35,6 @@ __all__ = [
     "OptionArguments",
     "Options",
     "dtype_name",
-    "enum_name",
     "key_bytes",
     "options_from_proto",
     "outside_key_space",
@@ -112,15 +112,8 @@ def _enum_value(field: str, value: str | None) -> int:
     return number
 
 
-def enum_name(enum: Any, prefix: str, number: int) -> str:
-    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
-    name = str(enum.Name(number))[len(prefix) :] if number in enum.values() else f"{prefix}{number}"
-    return name.lower()
-
-
 def _enum_name(field: str, number: int) -> str | None:
-    enum, prefix = _ENUMS[field]
-    return None if number == 0 else enum_name(enum, prefix, number)
+    return None if number == 0 else enum_name(_ENUMS[field][0].DESCRIPTOR, number)
 
 
 def set_fields(proto: Any, spec: Any, fields: Iterable[str], where: str = "") -> None:

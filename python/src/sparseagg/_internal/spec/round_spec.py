@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
+from sparseagg._internal.base.fields import enum_name
 from sparseagg._internal.base.plain_text import html_table
 from sparseagg._internal.base.types import DTypeLike, Layout
 from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
@@ -20,7 +21,6 @@ from sparseagg._internal.spec.options import (
     OptionArguments,
     Options,
     dtype_name,
-    enum_name,
     key_bytes,
     options_from_proto,
     set_fields,
@@ -41,7 +41,6 @@ __all__ = [
     "TensorSpec",
     "checked_spec",
     "dtype_name",
-    "enum_name",
     "key_bytes",
     "words_of",
 ]
@@ -157,7 +156,7 @@ class TensorSpec(Options):
             sizes["shape"] = tuple(proto.shape.sizes)
         return cls(
             name=proto.name,
-            dtype=enum_name(pb.DType, "DTYPE_", proto.dtype),
+            dtype=enum_name(pb.DType.DESCRIPTOR, proto.dtype),
             **sizes,
             layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
             modular=proto.modular,
