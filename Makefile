@@ -288,7 +288,8 @@ PYTHON_EXTENSION = -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/p
   -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
 
 # So that the environment of `make run` has client, engine and server. Beyond what the server's build has anyway, the
-# engine takes two more files, 25 s of one core, and the packages python3-dev and pybind11.
+# engine takes two more files, 25 s of one core, and the packages python3-dev and pybind11; and, once, a protobuf that can
+# be linked into it, two minutes of one core.
 build/dev/.with-python: build/dev/build.ninja python/engine/CMakeLists.txt | deps-extension $(VENV)/.demo
 	cmake --preset dev $(CUDA_HERE) $(PYTHON_EXTENSION)
 	@touch $@

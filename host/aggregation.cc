@@ -15,6 +15,7 @@
 #include "host/merge_errors.h"
 #include "host/privacy/terms.h"
 #include "host/private_sums.h"
+#include "host/spec/validate.h"
 
 namespace sparseagg {
 namespace {

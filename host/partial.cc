@@ -9,6 +9,7 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/spec/fixed_point.h"
+#include "host/spec/validate.h"
 
 namespace sparseagg {
 namespace {
@@ -253,15 +254,6 @@ absl::Status CheckHead(const BlockPlace& place, const TensorSpec& spec, const He
 }
 
 }  // namespace
-
-absl::Status CheckHasPartials(const TensorSpec& spec) {
-  if (!OrderMatters(spec)) return absl::OkStatus();
-  const absl::string_view reason = IsOrderStatistic(spec.aggregation.op) ? "needs all values of a key at once"
-                                                                         : "sums floats in the order of the clients";
-  return absl::FailedPreconditionError(
-      absl::StrCat(Quoted(spec), " ", reason, ", so that no partial keeps the bits: export its submissions",
-                   IsOrderStatistic(spec.aggregation.op) ? "" : ", or sum in fixed point"));
-}
 
 uint64_t UnfinishedRowBytes(const TensorSpec& spec) {
   const Widths widths = WidthsOf(spec);

@@ -65,11 +65,6 @@ struct PartialBlock {
   UnfinishedRows rows;
 };
 
-// Returns: OK if a tensor has partials.
-// Errors: FAILED_PRECONDITION: the order of its submissions matters, so that only all of them together keep the bits of
-// the result.
-absl::Status CheckHasPartials(const TensorSpec& spec);
-
 // Returns: bytes of a block with `num_rows` rows. Saturates.
 uint64_t PartialBlockBytes(const TensorSpec& spec, uint64_t num_rows);
 // Returns: bytes of one row in memory and in a block.

@@ -22,7 +22,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The engine's sources in a source distribution.
 COPY = HERE / "repository"
 REPOSITORY = COPY if COPY.is_dir() else HERE.parent
-ENGINE_SOURCES = ("CMakeLists.txt", "LICENSE", "cmake", "host", "cuda", "service", "python/engine")
+ENGINE_SOURCES = (
+    "CMakeLists.txt",
+    "LICENSE",
+    "cmake",
+    "host",
+    "cuda",
+    "proto",
+    "service",
+    "python/engine",
+    "scripts/static_libs.sh",
+)
 # What the package reads to say why it has no engine.
 REASON = pathlib.PurePath("sparseagg", "_no_engine.txt")
 MODE = os.environ.get("SPARSEAGG_EXTENSION", "auto")

@@ -16,7 +16,7 @@ packages() {
       echo librocksdb-dev libboost-dev
       ;;
     python) echo python3 python3-venv ;;
-    extension) echo python3-dev ;;
+    extension) echo python3-dev dpkg-dev xz-utils ;;
     test) echo libgtest-dev libgmock-dev faketime ;;
     browser) echo chromium chromium-driver nodejs curl ;;
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
@@ -50,7 +50,7 @@ for group in "$@"; do
   case $group in
     build) have_compiler || names+=(g++) ;;
     python) if ! $list_only && have_python; then names=(); fi ;;
-    extension) if ! $list_only && have_headers; then names=(); fi ;;
+    extension) if ! $list_only && have_headers; then names=(dpkg-dev xz-utils); fi ;;
   esac
   wanted+=("${names[@]}")
 done

@@ -25,6 +25,7 @@ _HELPERS = {
     "Malformed": "INVALID_ARGUMENT",
     "Refused": "UNAUTHENTICATED",
     "RetryLater": "RESOURCE_EXHAUSTED",
+    "Unused": "INVALID_ARGUMENT",
     "invalid": "INVALID_ARGUMENT",
     "refuse": "INVALID_ARGUMENT",
 }

@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# Builds the libraries of which Debian has no archives that serve here, from Debian's own sources: oneTBB and Highway, and
-# Abseil, whose archives cannot be linked into a Python extension (they are not position-independent).
+# Builds the libraries of which Debian has no archives that serve here, from Debian's own sources: oneTBB and Highway; and
+# Abseil and protobuf, whose archives cannot be linked into a Python extension (they are not position-independent).
 #
-#   scripts/static_libs.sh FOLDER      installs them below FOLDER; does nothing where it has done so already
+#   scripts/static_libs.sh FOLDER            installs all of them below FOLDER, for bundles and wheels
+#   scripts/static_libs.sh FOLDER protobuf   installs protobuf alone, which every Python extension links (2 CPU minutes)
 #
-# All else that bundle and wheels need Debian packs as archives, in the packages of `scripts/deps.sh build test`.
+# Does nothing where it has done so already. All else that bundle and wheels need Debian packs as archives, in the packages
+# of `scripts/deps.sh build test`.
 set -euo pipefail
 
-if [[ $# -ne 1 ]]; then
-  echo "usage: scripts/static_libs.sh FOLDER" >&2
+if [[ $# -ne 1 && "$*" != "$1 protobuf" ]]; then
+  echo "usage: scripts/static_libs.sh FOLDER [protobuf]" >&2
   exit 2
 fi
 mkdir -p "$1"
 prefix=$(cd "$1" && pwd)
-done_file=$prefix/.done-4 # count up when what is built here changes
-if [[ -e $done_file ]]; then exit 0; fi
+# Count up when what is built here changes.
+protobuf_done=$prefix/.done-protobuf-1
+done_file=$prefix/.done-4
+sources=()
+if [[ ! -e $protobuf_done ]]; then sources+=(protobuf); fi
+if [[ $# -eq 1 && ! -e $done_file ]]; then sources+=(abseil onetbb highway); fi
+if [[ ${#sources[@]} -eq 0 ]]; then exit 0; fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -31,10 +38,21 @@ done
 apt=(apt-get -q -o "Dir::Etc::SourceList=/dev/null" -o "Dir::Etc::SourceParts=$work/apt/parts"
   -o "Dir::State::Lists=$work/apt/lists" -o "APT::Sandbox::User=$(id -un)")
 "${apt[@]}" update
-(cd "$work/src" && "${apt[@]}" source abseil onetbb highway)
+(cd "$work/src" && "${apt[@]}" source "${sources[@]}")
 
 common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON
   "-DCMAKE_INSTALL_PREFIX=$prefix" -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_CXX_FLAGS=-ffile-prefix-map=$work/src/=")
+
+# Its headers and protoc are those of libprotobuf-dev and protobuf-compiler, of the same version. Hidden: another protobuf
+# in the process (TensorFlow brings one) must not meet this one.
+if [[ " ${sources[*]} " == *" protobuf "* ]]; then
+  cmake -S "$work"/src/protobuf-*/cmake -B "$work/protobuf" "${common[@]}" -DCMAKE_CXX_VISIBILITY_PRESET=hidden \
+    -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_BUILD_PROTOC_BINARIES=OFF -Dprotobuf_WITH_ZLIB=OFF
+  cmake --build "$work/protobuf" --target libprotobuf
+  install -D -m 644 "$work"/protobuf/libprotobuf.a "$prefix/lib/libprotobuf_pic.a"
+  touch "$protobuf_done"
+fi
+if [[ " ${sources[*]} " != *" abseil "* ]]; then exit 0; fi
 
 # Without hwloc and tbbmalloc, which would be loaded as shared libraries.
 cmake -S "$work"/src/onetbb-*/ -B "$work/tbb" "${common[@]}" -DTBB_TEST=OFF -DTBB_STRICT=OFF -DTBBMALLOC_BUILD=OFF \

@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "absl/status/status.h"
-
 namespace sparseagg {
-
-struct TensorSpec;
 
 // Whether a submission that does not list a key votes in the key's order statistic.
 enum class AbsentPolicy : uint8_t {
@@ -30,10 +26,6 @@ uint64_t TrimOf(const OrderOptions& options, uint64_t n);
 
 // Returns: the index, in ascending order, of the unweighted q-quantile of n ≥ 1 values: NumPy's "inverted_cdf".
 uint64_t QuantileIndex(double q, uint64_t n);
-
-// Checks the options of a tensor whose op is an order statistic.
-// Errors: INVALID_ARGUMENT names tensor and field, and says why.
-absl::Status ValidateOrder(const TensorSpec& spec);
 
 }  // namespace sparseagg
 

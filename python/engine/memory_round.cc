@@ -14,8 +14,9 @@
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 #include "python/engine/inputs.h"
+#include "python/engine/messages.h"
 #include "python/engine/outputs.h"
-#include "python/engine/specs.h"
+#include "service/codec/round_codec.h"
 #include "service/rounds/round_name.h"
 #include "service/rounds/sealed_reader.h"
 #include "service/rounds/submission_batch.h"
@@ -53,16 +54,24 @@ service::BatchSlice ToSlice(const MemoryRound::Part& part, Borrowed& borrowed) {
   if (encoding == "int8_scaled") {
     view.value_packing = wire::ValuePacking::kInt8Scaled;
   } else {
-    out.slice.dtype = ParseDType(encoding);
+    for (int i = 0; i <= static_cast<int>(DType::kUInt64); ++i) {
+      if (Name(static_cast<DType>(i)) == encoding) out.slice.dtype = static_cast<DType>(i);
+    }
   }
   return out;
 }
 
 }  // namespace
 
-py::dict MemoryRound::Submit(const std::string& client_id, const std::string& submission_id,
-                             std::optional<double> weight, const std::vector<Part>& parts,
-                             std::optional<uint64_t> base_version, const std::vector<DevicePart>& device_parts) {
+py::bytes MemoryRound::Describe() const {
+  v1::Round message;
+  service::EncodeRound(round_->config(), round_->Snapshot(), host_->engine_name(), &message);
+  return ToBytes(message);
+}
+
+py::bytes MemoryRound::Submit(const std::string& client_id, const std::string& submission_id,
+                              std::optional<double> weight, const std::vector<Part>& parts,
+                              std::optional<uint64_t> base_version, const std::vector<DevicePart>& device_parts) {
   service::Chunk chunk;
   chunk.last = true;
   chunk.weight = weight;
@@ -93,9 +102,11 @@ py::dict MemoryRound::Submit(const std::string& client_id, const std::string& su
     return service::SubmitWhole(*round_, client_id, submission_id, chunk);
   });
   Released::OfProcess().Drop();
-  py::dict answer = Fields(receipt);
-  answer["duplicate"] = receipt.duplicate;
-  return answer;
+  v1::CommitSubmissionResponse message;
+  const service::RoundConfig& config = round_->config();
+  service::EncodeCommit(config.IsIntake() ? service::StreamName(config.id) : service::RoundName(config), receipt,
+                        &message);
+  return ToBytes(message);
 }
 
 py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::string& submission_id,
@@ -134,11 +145,13 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
                   "num_tuples"_a = outcome.num_tuples, "num_bytes"_a = outcome.num_bytes, "refusals"_a = refusals);
 }
 
-py::list MemoryRound::ListSubmissions() const {
-  py::list out;
+py::bytes MemoryRound::ListSubmissions() const {
+  v1::ListSubmissionsResponse message;
   const auto page = ValueOrThrow(round_->ListSubmissions(kAllSubmissions, ""));
-  for (const service::ListedSubmission& submission : page.submissions) out.append(Fields(submission));
-  return out;
+  for (const service::ListedSubmission& submission : page.submissions) {
+    service::EncodeSubmission(submission, /*with_leaf=*/false, message.add_submissions());
+  }
+  return ToBytes(message);
 }
 
 bool MemoryRound::Withdraw(const std::string& client_id, const std::string& submission_id) {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "python/engine/local_round.h"
-#include "python/engine/round_fields.h"
 #include "python/engine/round_host.h"
 #include "service/rounds/round.h"
 
@@ -43,17 +42,17 @@ class MemoryRound {
     }
   }
 
-  pybind11::dict Describe() const { return Fields(*round_, host_->engine_name()); }
-  // Adds one client's update. `device_parts`: the round borrows their values until it has merged them. GIL: released
-  // while the round copies, sorts and merges it.
-  pybind11::dict Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
-                        const std::vector<Part>& parts, std::optional<uint64_t> base_version,
-                        const std::vector<DevicePart>& device_parts);
+  pybind11::bytes Describe() const;  // a v1::Round
+  // Adds one client's update. Returns: a v1::CommitSubmissionResponse. `device_parts`: the round borrows their values
+  // until it has merged them. GIL: released while the round copies, sorts and merges it.
+  pybind11::bytes Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
+                         const std::vector<Part>& parts, std::optional<uint64_t> base_version,
+                         const std::vector<DevicePart>& device_parts);
   // Adds the updates of many clients. GIL: as Submit.
   pybind11::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id,
                              const pybind11::bytes& weights, const pybind11::bytes& num_keys,
                              const std::vector<Part>& parts, std::optional<uint64_t> base_version);
-  pybind11::list ListSubmissions() const;
+  pybind11::bytes ListSubmissions() const;  // a v1::ListSubmissionsResponse
   // Withdraw, Seal and Close release the GIL while commits add their submissions.
   bool Withdraw(const std::string& client_id, const std::string& submission_id);
   void Seal();

@@ -20,9 +20,9 @@
 #include "python/engine/inputs.h"
 #include "python/engine/local_runtime.h"
 #include "python/engine/memory_round.h"
-#include "python/engine/round_fields.h"
+#include "python/engine/messages.h"
 #include "python/engine/round_host.h"
-#include "python/engine/specs.h"
+#include "service/codec/stream_codec.h"
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::python {
@@ -43,13 +43,9 @@ class MemoryRounds {
                 if (!host->IsOfParent()) delete host;
               }) {}
 
-  // Opens a round. `round_id`: None for one that cannot be found. `spec`: of the proto; one round has one.
-  std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec,
-                                      const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
-                                      uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
-                                      std::optional<double> result_ttl, bool keep_submissions) {
-    RoundConfig config = ToConfig(spec, tensors, min_submissions, max_submissions, max_tuples, max_bytes, deadline,
-                                  result_ttl, keep_submissions);
+  // Opens a round. `round_id`: None for one that cannot be found. `spec`: a serialised v1::RoundSpec.
+  std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec) {
+    RoundConfig config = ParseRoundSpec(spec);
     config.id = round_id.value_or("");
     return Wrap(CallWithoutGil([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
       if (!round_id.has_value()) return host_->registry().CreatePrivate(std::move(config));
@@ -78,22 +74,10 @@ class MemoryRounds {
 
   // ---- streams ----
 
-  // Opens a stream. Returns: its name. `stream_spec`: of the proto. All others: as of Create, or fields of it.
-  std::string CreateStream(const std::string& stream_id, const py::bytes& spec, const py::bytes& stream_spec,
-                           const py::list& tensors, uint64_t min_submissions, uint64_t max_submissions,
-                           uint64_t max_tuples, uint64_t max_bytes, std::optional<double> deadline,
-                           std::optional<double> result_ttl, bool keep_submissions, uint64_t buffer,
-                           const std::vector<double>& staleness_weights, std::optional<double> max_interval,
-                           bool one_per_client) {
-    service::StreamConfig config;
-    config.round = ToConfig(spec, tensors, min_submissions, max_submissions, max_tuples, max_bytes, deadline,
-                            result_ttl, keep_submissions);
+  // Opens a stream. Returns: its name. `spec`: a serialised v1::StreamSpec.
+  std::string CreateStream(const std::string& stream_id, const py::bytes& spec) {
+    auto config = ValueOrThrow(service::DecodeStreamSpec(ParseMessage<v1::StreamSpec>(spec), NoLimits()));
     config.round.id = stream_id;
-    config.buffer = buffer;
-    config.staleness_weights = staleness_weights;
-    config.max_interval = ToDuration(max_interval, "max_interval");
-    config.one_per_client = one_per_client;
-    config.wire_spec = stream_spec;
     return CallWithoutGil([&]() -> absl::StatusOr<std::string> {
       if (!stream_id.empty()) RETURN_IF_ERROR(CheckName(stream_id, "stream_id"));
       ASSIGN_OR_RETURN(const auto stream, host_->streams().Create(std::move(config)));
@@ -105,11 +89,14 @@ class MemoryRounds {
     for (const auto& stream : host_->streams().All()) names.push_back(service::StreamName(stream->config().round.id));
     return names;
   }
-  py::dict DescribeStream(const std::string& name) const {
+  py::bytes DescribeStream(const std::string& name) const {
     const auto stream = FindStream(name);
-    const service::StreamSnapshot snapshot =
-        CallWithoutGil([&]() -> absl::StatusOr<service::StreamSnapshot> { return stream->Snapshot(); });
-    return Fields(*stream, snapshot);
+    v1::Stream message;
+    WithoutGil([&] {
+      service::EncodeStream(*stream, &message);
+      return 0;
+    });
+    return ToBytes(message);
   }
   void CutStream(const std::string& name, uint64_t version) {
     const auto stream = FindStream(name);
@@ -126,13 +113,13 @@ class MemoryRounds {
     const auto stream = FindStream(name);
     return Wrap(CallWithoutGil([&] { return stream->FirstAfter(after); }));
   }
-  py::list EndedAfter(const std::string& name, uint64_t after) const {
+  py::bytes EndedAfter(const std::string& name, uint64_t after) const {
     constexpr size_t kMost = 100;
-    py::list ended;
+    v1::WatchVersionsResponse message;
     for (const service::StreamVersion& version : FindStream(name)->EndedAfter(after, kMost)) {
-      ended.append(Fields(version));
+      service::EncodeVersion(version, message.add_versions());
     }
-    return ended;
+    return ToBytes(message);
   }
 
   std::vector<std::unique_ptr<MemoryRound>> All() const {
@@ -177,28 +164,6 @@ class MemoryRounds {
   uint64_t memory_bytes() const { return host_->memory_bytes(); }
 
  private:
-  static absl::Duration ToDuration(std::optional<double> seconds, const char* name) {
-    if (!seconds.has_value()) return absl::InfiniteDuration();
-    if (*seconds <= 0) ThrowIfError(absl::InvalidArgumentError(absl::StrCat(name, " is not positive")));
-    return absl::Seconds(*seconds);
-  }
-  static RoundConfig ToConfig(const py::bytes& spec, const py::list& tensors, uint64_t min_submissions,
-                              uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                              std::optional<double> deadline, std::optional<double> result_ttl, bool keep_submissions) {
-    RoundConfig config;
-    config.tensors = ToTensorSpecs(tensors);
-    for (const TensorSpec& tensor : config.tensors)
-      config.tensor_index.emplace(tensor.name, config.tensor_index.size());
-    config.min_submissions = min_submissions;
-    config.max_submissions = max_submissions;
-    config.max_tuples_per_submission = max_tuples;
-    config.max_bytes_per_submission = max_bytes;
-    config.deadline = ToDuration(deadline, "deadline");
-    config.result_ttl = ToDuration(result_ttl, "result_ttl");
-    config.keep_submissions = keep_submissions;
-    config.wire_spec = spec;
-    return config;
-  }
   std::shared_ptr<service::Stream> FindStream(const std::string& name) const {
     return ValueOrThrow(host_->streams().Find(kDefaultTenant, ValueOrThrow(service::ParseStreamName(name))));
   }
@@ -221,16 +186,10 @@ void DefineMemoryRounds(py::module_& module) {
       .def("borrow", &MemoryRounds::Borrow, py::arg("array"))
       .def_property_readonly("engine", [](const MemoryRounds& rounds) { return rounds.runtime().Describe(); })
       .def_property_readonly("device_stream", [](const MemoryRounds& rounds) { return StreamOf(rounds.runtime()); })
-      .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"), py::arg("tensors"),
-           py::arg("min_submissions"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("deadline"), py::arg("result_ttl"), py::arg("keep_submissions"))
+      .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"))
       .def("find", &MemoryRounds::Find, py::arg("name"))
       .def("find_target", &MemoryRounds::FindTarget, py::arg("name"))
-      .def("create_stream", &MemoryRounds::CreateStream, py::arg("stream_id"), py::arg("spec"), py::arg("stream_spec"),
-           py::arg("tensors"), py::arg("min_submissions"), py::arg("max_submissions"),
-           py::arg("max_tuples_per_submission"), py::arg("max_bytes_per_submission"), py::arg("deadline"),
-           py::arg("result_ttl"), py::arg("keep_submissions"), py::arg("buffer"), py::arg("staleness_weights"),
-           py::arg("max_interval"), py::arg("one_per_client"))
+      .def("create_stream", &MemoryRounds::CreateStream, py::arg("stream_id"), py::arg("spec"))
       .def("streams", &MemoryRounds::Streams)
       .def("describe_stream", &MemoryRounds::DescribeStream, py::arg("name"))
       .def("cut_stream", &MemoryRounds::CutStream, py::arg("name"), py::arg("version"))

@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,8 +28,8 @@
 #include "python/engine/local_round.h"
 #include "python/engine/local_runtime.h"
 #include "python/engine/memory_rounds.h"
+#include "python/engine/messages.h"
 #include "python/engine/outputs.h"
-#include "python/engine/specs.h"
 #include "python/engine/wire_keys.h"
 
 namespace sparseagg::python {
@@ -40,8 +41,9 @@ namespace py = pybind11;
 // GIL and by LocalRound. All members, the destructor too, are called with the GIL held.
 class Aggregator {
  public:
-  Aggregator(const py::list& tensors, const RoundLimits& limits, const LocalRoundOptions& options)
-      : round_(Create(tensors, limits, options)), reader_(round_->tensors()) {}
+  // `spec`: a serialised v1::RoundSpec. `is_stored`: a server has taken the round before.
+  Aggregator(const py::bytes& spec, bool is_stored, const LocalRoundOptions& options)
+      : round_(Create(spec, is_stored, options)), reader_(round_->tensors()) {}
   Aggregator(const Aggregator&) = delete;
   Aggregator& operator=(const Aggregator&) = delete;
   ~Aggregator() {
@@ -164,9 +166,12 @@ class Aggregator {
   const LocalRound& round() const { return *round_; }
 
  private:
-  static std::unique_ptr<LocalRound> Create(const py::list& tensors, const RoundLimits& limits,
-                                            const LocalRoundOptions& options) {
-    return ValueOrThrow(LocalRound::Create(ToTensorSpecs(tensors), limits, options));
+  static std::unique_ptr<LocalRound> Create(const py::bytes& spec, bool is_stored, const LocalRoundOptions& options) {
+    service::RoundConfig config =
+        ParseRoundSpec(spec, is_stored ? service::SpecSource::kStore : service::SpecSource::kClient);
+    const RoundLimits limits{config.max_submissions, config.max_tuples_per_submission, config.max_bytes_per_submission,
+                             config.min_submissions};
+    return ValueOrThrow(LocalRound::Create(std::move(config.tensors), limits, options));
   }
 
   void Add(std::vector<Submission> submissions) {
@@ -185,6 +190,14 @@ auto Waiting(Value (LocalRound::*get)() const) {
   return [get](const Aggregator& aggregator) { return WithoutGil([&] { return (aggregator.round().*get)(); }); };
 }
 
+// Throws: StatusException: no round can have the serialised v1::RoundSpec.
+void CheckSpec(const py::bytes& spec) {
+  auto message = ParseMessage<v1::RoundSpec>(spec);
+  // The spec may be of a stream, whose buffer is the limit.
+  if (message.max_submissions() == 0) message.set_max_submissions(std::max<uint64_t>(message.min_submissions(), 1));
+  ThrowIfError(service::DecodeRoundSpec(message, NoLimits()).status());
+}
+
 void Define(py::module_& module) {
   static py::object& error = *new py::object(py::exception<StatusException>(module, "EngineError"));
   py::register_exception_translator([](std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-value-param)
@@ -197,7 +210,7 @@ void Define(py::module_& module) {
   });
   // Loads NumPy's functions now: pybind11 releases the GIL for that, in the way of which gil.h warns.
   py::dtype::of<float>();
-  // force_simd, describe, encode_keys and decode_keys hold the GIL throughout.
+  // force_simd, describe, check_spec, encode_keys and decode_keys hold the GIL throughout.
   // force_simd must not run while another thread merges; the package calls it once, when it loads this module.
   module.def(
       "force_simd", [](const std::string& target) { ThrowIfError(cpu::ForceSimdTarget(target)); }, py::arg("target"));
@@ -205,6 +218,7 @@ void Define(py::module_& module) {
     const auto engine = CreateCpuEngine();
     return absl::StrCat(engine->name(), " (", engine->description(), ")");
   });
+  module.def("check_spec", &CheckSpec, py::arg("spec"));
   // Loading takes seconds where there is a GPU.
   module.def(
       "load_cuda", [](const std::string& path) { return ValueOrThrow(WithoutGil([&] { return LoadCuda(path); })); },
@@ -219,16 +233,13 @@ void Define(py::module_& module) {
   DefineDeviceArray(module);
   DefineDeviceColumn(module);
   py::class_<Aggregator>(module, "Aggregator")
-      .def(py::init([](const py::list& tensors, uint64_t max_submissions, uint64_t max_tuples, uint64_t max_bytes,
-                       uint64_t min_submissions, int threads, uint64_t memory_limit, bool device,
+      .def(py::init([](const py::bytes& spec, bool is_stored, int threads, uint64_t memory_limit, bool device,
                        const py::bytes& noise_key, const py::bytes& release_id) {
              return std::make_unique<Aggregator>(
-                 tensors, RoundLimits{max_submissions, max_tuples, max_bytes, min_submissions},
-                 LocalRoundOptions{threads, memory_limit, device, noise_key, release_id});
+                 spec, is_stored, LocalRoundOptions{threads, memory_limit, device, noise_key, release_id});
            }),
-           py::arg("tensors"), py::arg("max_submissions"), py::arg("max_tuples_per_submission"),
-           py::arg("max_bytes_per_submission"), py::arg("min_submissions"), py::arg("threads"), py::arg("memory_limit"),
-           py::arg("device"), py::arg("noise_key"), py::arg("release_id"))
+           py::arg("spec"), py::arg("is_stored"), py::arg("threads"), py::arg("memory_limit"), py::arg("device"),
+           py::arg("noise_key"), py::arg("release_id"))
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))

@@ -92,7 +92,7 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
   if (IsClosed(snapshot.state)) EncodeTime(snapshot.close_time, wire->mutable_close_time());
   if (HasEnded(snapshot.state)) {
     EncodeTime(snapshot.end_time, wire->mutable_end_time());
-    EncodeTime(snapshot.expire_time, wire->mutable_expire_time());
+    if (snapshot.expire_time != absl::InfiniteFuture()) EncodeTime(snapshot.expire_time, wire->mutable_expire_time());
   }
   EncodeTimeline(snapshot.timeline, wire->mutable_timeline());
   wire->set_engine(std::string(engine));

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import sparseagg as sa
+from golden_cases.case import unchecked
 from reference import Update, merge, numbers, round_to_dtype
 
 
@@ -274,23 +275,23 @@ def test_check_update_bad_one_is_refused(update, spec, error, text):
 
 
 @pytest.mark.parametrize(
-    ("spec", "text"),
+    ("make", "text"),
     [
-        (one("uint32"), "modular"),
-        (one("float32", modular=True), "modular"),
-        (one(numerics="fixed_point", max_submissions=2), "value_bound"),
-        (one(numerics="fixed_point", value_bound=1.0), "max_submissions"),
-        (one(num_rows=0, result_layout="dense"), "num_rows"),
-        (one(result_dtype="float16"), "result_dtype"),
-        (one(fill=math.inf), "fill"),
-        (one("int32", fill=0.5), "fill"),
-        (one(dense_threshold=0.0), "dense_threshold"),
-        (sa.RoundSpec([]), "tensor"),
+        (lambda: one("uint32"), "modular"),
+        (lambda: one("float32", modular=True), "modular"),
+        (lambda: one(numerics="fixed_point", max_submissions=2), "value_bound"),
+        (lambda: one(numerics="fixed_point", value_bound=1.0), "max_submissions"),
+        (lambda: one(num_rows=0, result_layout="dense"), "num_rows"),
+        (lambda: one(result_dtype="float16"), "result_dtype"),
+        (lambda: one(fill=math.inf), "fill"),
+        (lambda: one("int32", fill=0.5), "fill"),
+        (lambda: one(dense_threshold=0.0), "dense_threshold"),
+        (lambda: sa.RoundSpec([]), "tensor"),
     ],
 )
-def test_check_spec_bad_one_is_refused(spec, text):
+def test_check_spec_bad_one_is_refused(make, text):
     with pytest.raises(sa.InvalidArgumentError, match=text):
-        reference.check_spec(spec)
+        reference.check_spec(unchecked(make))
 
 
 def test_differences_finds_every_kind():

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from golden_cases.case import unchecked
+from real_server import ServerProcess
+from sparseagg._internal.spec.round_spec import ORDER_OPS, words_of
+from sparseagg.v1 import aggregation_pb2 as pb
 
 UPDATE = (np.array([1], np.uint32), np.ones(1, np.float32))
 ONE = sa.TensorSpec("v", "float32", num_rows=4)
@@ -56,11 +62,16 @@ UNUSED = {
         {"op": "min", "weighting": "by_weight"},
         "is for sums, means and order statistics, and for return_weights",
     ),
-    "fill": ({"fill": 1.0}, 'is for the result layouts "dense" and "auto"'),
-    "dense_threshold": ({"result_layout": "dense", "dense_threshold": 0.5}, 'is for the result_layout "auto"'),
+    "fill": ({"fill": 1.0}, "is for the result layouts dense and auto"),
+    "dense_threshold": ({"result_layout": "dense", "dense_threshold": 0.5}, "is for the result_layout auto"),
     "prune_zeros": ({"op": "union", "prune_zeros": True}, "is for ops with values"),
     "result_dtype": ({"op": "union", "result_dtype": "float64"}, "is for ops with values"),
-    "on_empty fail": ({"on_empty": "fail"}, 'is for tensors of layout "dense"'),
+    "on_empty fail": ({"on_empty": "fail"}, "is for tensors of layout dense"),
+    "mean_divisor": ({"mean_divisor": "submissions"}, "is for the op mean"),
+    "fixed_divisor": ({"op": "mean", "fixed_divisor": 2.0}, "is for the op mean and the mean_divisor fixed"),
+    "trim_fraction": ({"trim_fraction": 0.1}, "is for the op trimmed_mean"),
+    "quantile": ({"op": "median", "quantile": 0.5}, "is for the op quantile"),
+    "absent": ({"absent": "skip"}, "is for the ops median, trimmed_mean and quantile"),
 }
 FIXED = {"numerics": "fixed_point", "value_bound": 1.0, "max_submissions": 9}
 
@@ -69,36 +80,120 @@ FIXED = {"numerics": "fixed_point", "value_bound": 1.0, "max_submissions": 9}
 def test_option_that_no_tensor_uses_is_refused(option: str) -> None:
     options, text = UNUSED[option]
     words = f"{option} {text}"
-    specs = [(spec_of(**options), f"^{words}")]
+    with pytest.raises(sa.InvalidArgumentError, match=f"^{words}"):
+        spec_of(**options)
     of_tensor = sa.TensorSpec("w", "float32", num_rows=4, **options)
-    specs.append((spec_of(ONE, of_tensor), f"^tensor 'w': {words}"))
-    for spec, pattern in specs:
-        with sa.Client(":memory:") as client:
-            for call in (client.create_round, sa.Aggregator, lambda spec: client.aggregate([], spec)):
-                with pytest.raises(sa.InvalidArgumentError, match=pattern):
-                    call(spec)
+    with pytest.raises(sa.InvalidArgumentError, match=f"^tensor 'w': {words}"):
+        spec_of(ONE, of_tensor)
+
+
+# Values of the options, of which not one is the default. The options of a mode are those that it needs.
+VALUES: dict[str, list[Any]] = {
+    "weighting": ["by_weight"],
+    "result_layout": ["dense", "auto"],
+    "return_counts": [True],
+    "return_weights": [True],
+    "return_moments": [True],
+    "min_contributors": [2],
+    "prune_zeros": [True],
+    "fill": [1.0],
+    "dense_threshold": [0.5],
+    "result_dtype": ["float64"],
+    "on_nonfinite": ["propagate"],
+    "on_bound": ["clip"],
+    "on_empty": ["fail", "keep"],
+    "mean_divisor": ["weights", "submissions", "fixed"],
+    "fixed_divisor": [2.0],
+    "value_bound": [1.0],
+    "weight_bound": [1.0],
+    "trim_fraction": [0.25],
+    "quantile": [0.5],
+    "absent": ["skip", "zero"],
+    "result_top_k": [3],
+    "result_min_norm": [1.0],
+}
+TENSORS = {"sparse": {}, "dense": {"layout": "dense"}, "integers": {"dtype": "int32"}}
+NEEDS = {
+    "trimmed_mean": {"trim_fraction": 0.25},
+    "quantile": {"quantile": 0.5},
+    "fixed_point": {"numerics": "fixed_point", "max_submissions": 9},
+}
+MODES = [
+    (op, numerics, kind)
+    for op in words_of("op")
+    for numerics in ("canonical", "fixed_point")
+    for kind in TENSORS
+    if not (op in ORDER_OPS and numerics == "fixed_point")
+]
+
+
+def specs_of_mode(op: str, numerics: str, kind: str) -> Iterator[sa.RoundSpec]:
+    """A spec for each value of each option, set by the round and by its tensor; not checked."""
+    fields = {"dtype": "float32", "num_rows": 4, **TENSORS[kind]}
+    needs = {"op": op, **NEEDS.get(op, {}), **NEEDS.get(numerics, {})}
+    if numerics == "fixed_point" and op in ("sum", "mean", "coordinate_mean") and kind != "integers":
+        needs["value_bound"] = 1.0
+    for option, values in VALUES.items():
+        for value in values:
+            options = {**needs, option: value}
+            of_round = {name: options.pop(name) for name in ("max_submissions",) if name in options}
+            yield unchecked(spec_of, sa.TensorSpec("v", **fields), **options, **of_round)
+            yield unchecked(spec_of, ONE, sa.TensorSpec("w", **fields, **options), **of_round)
+
+
+def answer_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except sa.InvalidArgumentError as error:
+        return str(error)
+    return "taken"
+
+
+def test_every_option_is_among_the_values() -> None:
+    assert {*VALUES, "op", "numerics"} == {field.name for field in pb.AggregationSpec.DESCRIPTOR.fields}
+
+
+@pytest.mark.parametrize("mode", MODES, ids="-".join)
+def test_every_option_gets_the_same_answer_everywhere(mode: tuple[str, str, str], server: ServerProcess) -> None:
+    refused = set()
+    with sa.Client(server.address) as remote, sa.Client(":memory:") as memory:
+        for spec in specs_of_mode(*mode):
+            words = answer_of(lambda spec=spec: dataclasses.replace(spec))
+            clients = (memory, remote)
+            calls = [lambda spec=spec: sa.Aggregator(spec)]
+            calls += [lambda spec=spec, at=at: at.create_round(spec).delete() for at in clients]
+            of_stream = spec.with_options(max_submissions=None)
+            calls += [
+                lambda spec=of_stream, at=at: at.stream(spec, buffer=9, one_per_client=True).delete() for at in clients
+            ]
+            if words not in refused:
+                calls += [lambda spec=spec, at=at: at.aggregate([], spec) for at in clients if words != "taken"]
+                refused.add(words)
+            assert [answer_of(call) for call in calls] == [words] * len(calls), spec
+    assert {"taken"} < refused
 
 
 def test_bounds_are_for_floats_and_weights_that_are_there() -> None:
     integers = sa.TensorSpec("n", "int32", num_rows=4)
     with pytest.raises(sa.InvalidArgumentError, match=r"^value_bound is for sums and means of floats"):
-        sa.Aggregator(spec_of(integers, **FIXED))
+        spec_of(integers, **FIXED)
     with pytest.raises(sa.InvalidArgumentError, match=r"^weight_bound is for the weighting by_weight"):
-        sa.Aggregator(spec_of(**FIXED, weight_bound=2.0))
-    sa.Aggregator(spec_of(integers, ONE, **FIXED, on_bound="clip"))
-    sa.Aggregator(spec_of(**FIXED, weighting="by_weight", weight_bound=2.0))
+        spec_of(**FIXED, weight_bound=2.0)
+    spec_of(integers, ONE, **FIXED, on_bound="clip")
+    spec_of(**FIXED, weighting="by_weight", weight_bound=2.0)
+    spec_of(**{**FIXED, "max_submissions": None})  # a stream's, whose buffer is the limit
 
 
 def test_option_of_the_round_that_some_tensor_uses_is_taken() -> None:
     dense = sa.TensorSpec("d", "float32", num_rows=4, layout="dense")
-    sa.Aggregator(spec_of(ONE, dense, fill=2.0, on_empty="fail", prune_zeros=True, result_dtype="float64"))
-    sa.Aggregator(spec_of(sa.TensorSpec("m", "float32", num_rows=4, op="min"), ONE, weighting="by_weight"))
-    sa.Aggregator(spec_of(op="max", weighting="by_weight", return_weights=True))
-    sa.Aggregator(spec_of(on_empty="keep", fill=0.0, prune_zeros=False))  # nothing is promised that does not hold
+    spec_of(ONE, dense, fill=2.0, on_empty="fail", prune_zeros=True, result_dtype="float64")
+    spec_of(sa.TensorSpec("m", "float32", num_rows=4, op="min"), ONE, weighting="by_weight")
+    spec_of(op="max", weighting="by_weight", return_weights=True)
+    spec_of(on_empty="keep", fill=0.0, prune_zeros=False)  # nothing is promised that does not hold
 
 
 def test_spec_of_another_client_is_read_whatever_it_has() -> None:
-    spec = spec_of(fill=1.0, dense_threshold=0.5, op="union", prune_zeros=True)
+    spec = unchecked(spec_of, fill=1.0, dense_threshold=0.5, op="union", prune_zeros=True)
     assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
     assert pickle.loads(pickle.dumps(spec)) == spec
 

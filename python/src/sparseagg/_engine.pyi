@@ -63,6 +63,9 @@ Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | N
 Convert = Callable[[str, Any], tuple[list[Piece], float | list[float] | None]]
 
 def describe() -> str: ...
+def check_spec(spec: bytes) -> None:
+    """Raises EngineError for a serialised RoundSpec that no round can have."""
+
 def force_simd(target: str) -> None: ...
 def load_cuda(path: str) -> str:
     """Loads the CUDA engine from its plug-in, once per process. Returns its name and description."""
@@ -72,11 +75,8 @@ def release_memory() -> None: ...
 class Aggregator:
     def __init__(
         self,
-        tensors: list[dict[str, Any]],
-        max_submissions: int,
-        max_tuples_per_submission: int,
-        max_bytes_per_submission: int,
-        min_submissions: int,
+        spec: bytes,  # a RoundSpec
+        is_stored: bool,
         threads: int,
         memory_limit: int,
         device: bool,
@@ -137,9 +137,7 @@ def decode_keys(encoding: str, data: bytes | memoryview, first_key: int, num_key
 class MemoryRound:
     """A round of MemoryRounds. Thread-safe. Errors are those of a server; messages are the fields of the proto's."""
 
-    def describe(self) -> dict[str, Any]:
-        """Returns the fields of a Round; the spec's are the bytes that ``create`` was given."""
-
+    def describe(self) -> bytes: ...  # a Round
     def submit(
         self,
         client_id: str,
@@ -148,8 +146,8 @@ class MemoryRound:
         parts: list[Part],
         base_version: int | None = None,
         device_parts: list[DevicePart] = ...,
-    ) -> dict[str, Any]:
-        """Adds an update, of which nobody may change the keys meanwhile. Returns the fields of its receipt.
+    ) -> bytes:
+        """Adds an update, of which nobody may change the keys meanwhile. Returns a CommitSubmissionResponse.
 
         Values of ``device_parts`` are borrowed until they are merged; nobody may change them before.
         """
@@ -165,7 +163,7 @@ class MemoryRound:
     ) -> dict[str, Any]:
         """Adds the updates of many clients, as SubmitBatchRequest has them. Returns the fields of the answer."""
 
-    def submissions(self) -> list[dict[str, Any]]: ...
+    def submissions(self) -> bytes: ...  # a ListSubmissionsResponse
     def withdraw(self, client_id: str, submission_id: str) -> bool: ...
     def seal(self) -> None:
         """Freezes the submissions."""
@@ -205,53 +203,24 @@ class MemoryRounds:
     @property
     def device_stream(self) -> tuple[int, int] | None:
         """As of Aggregator."""
-    def create(
-        self,
-        round_id: str | None,
-        spec: bytes,
-        tensors: list[dict[str, Any]],
-        min_submissions: int,
-        max_submissions: int,
-        max_tuples_per_submission: int,
-        max_bytes_per_submission: int,
-        deadline: float | None,
-        result_ttl: float | None,
-        keep_submissions: bool,
-    ) -> MemoryRound:
+    def create(self, round_id: str | None, spec: bytes) -> MemoryRound:
         """Opens a round; returns the one that has the id, if its ``spec`` is the same. None: it cannot be found."""
 
     def find(self, name: str) -> MemoryRound: ...
     def find_target(self, name: str) -> MemoryRound:
         """Returns where submissions to a name go: a round, or the intake of a stream."""
 
-    def create_stream(
-        self,
-        stream_id: str,
-        spec: bytes,
-        stream_spec: bytes,
-        tensors: list[dict[str, Any]],
-        min_submissions: int,
-        max_submissions: int,
-        max_tuples_per_submission: int,
-        max_bytes_per_submission: int,
-        deadline: float | None,
-        result_ttl: float | None,
-        keep_submissions: bool,
-        buffer: int,
-        staleness_weights: list[float],
-        max_interval: float | None,
-        one_per_client: bool,
-    ) -> str:
-        """Opens a stream, or finds the one that has the id and the same ``stream_spec``; returns its name."""
+    def create_stream(self, stream_id: str, spec: bytes) -> str:
+        """Opens a stream, or finds the one that has the id and the same ``spec``, a StreamSpec; returns its name."""
 
     def streams(self) -> list[str]: ...
-    def describe_stream(self, name: str) -> dict[str, Any]: ...
+    def describe_stream(self, name: str) -> bytes: ...  # a Stream
     def cut_stream(self, name: str, version: int) -> None: ...
     def delete_stream(self, name: str) -> None: ...
     def first_after(self, name: str, after: int) -> MemoryRound:
         """Returns the version whose end ends a wait for versions after ``after``."""
 
-    def ended_after(self, name: str, after: int) -> list[dict[str, Any]]: ...
+    def ended_after(self, name: str, after: int) -> bytes: ...  # a WatchVersionsResponse
     def all(self) -> list[MemoryRound]: ...
     def delete(self, name: str) -> None: ...
     def close(self) -> None:

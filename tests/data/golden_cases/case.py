@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import sparseagg as sa
@@ -48,6 +49,12 @@ def one(dtype: str = "float32", num_rows: int = 10, row_width: int = 1, **option
     """A round of one tensor; options of the tensor and of the round are told apart by name."""
     of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
     return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
+
+
+def unchecked(make: Callable[..., sa.RoundSpec], *arguments: Any, **options: Any) -> sa.RoundSpec:
+    """A spec that the constructor would refuse, as a client without its checks sends it."""
+    with mock.patch.object(sa.RoundSpec, "_check"):
+        return make(*arguments, **options)
 
 
 def v(client_id: str, keys: Any, rows: Any, weight: float | None = None, spoil: Any = None) -> Client:

@@ -18,6 +18,7 @@ from golden_cases.case import (
     Chunks,
     Client,
     one,
+    unchecked,
     v,
 )
 
@@ -162,7 +163,7 @@ def refusals() -> list[Case]:
         Case(
             "unsigned_must_be_modular",
             "Nobody gets a wrapped sum by accident.",
-            one("uint32"),
+            unchecked(one, "uint32"),
             [],
             "",
             INVALID_ARGUMENT,
@@ -171,7 +172,7 @@ def refusals() -> list[Case]:
         Case(
             "fixed_point_needs_a_bound",
             "The field is named.",
-            one(numerics="fixed_point", max_submissions=3),
+            unchecked(one, numerics="fixed_point", max_submissions=3),
             [],
             "",
             INVALID_ARGUMENT,
@@ -180,7 +181,7 @@ def refusals() -> list[Case]:
         Case(
             "dense_needs_num_rows",
             "Hashed keys have no dense result.",
-            one(num_rows=0, result_layout="dense"),
+            unchecked(one, num_rows=0, result_layout="dense"),
             [],
             "",
             INVALID_ARGUMENT,
@@ -189,7 +190,7 @@ def refusals() -> list[Case]:
         Case(
             "two_tensors_of_one_name",
             "Names are unique.",
-            sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3), sa.TensorSpec("v", "float64", num_rows=3)]),
+            unchecked(sa.RoundSpec, [sa.TensorSpec("v", dtype, num_rows=3) for dtype in ("float32", "float64")]),
             [],
             "",
             INVALID_ARGUMENT,

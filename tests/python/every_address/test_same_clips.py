@@ -9,6 +9,7 @@ import pytest
 import reference
 import sparseagg as sa
 from every_client import SEED, one, refusal
+from golden_cases.case import unchecked
 from random_clips import with_random_clips
 from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
 
@@ -79,26 +80,30 @@ def test_withdrawn_submission_is_not_counted(any_client):
 
 
 @pytest.mark.parametrize(
-    ("spec", "text"),
+    ("make", "text"),
     [
-        (clipped(l2=0.0), "clip.l2 0 is not in [2^-500, 2^500]"),
-        (clipped(max_keys=0), "clip.max_keys 0: nothing would be left"),
-        (clipped(on_clip="reject"), "clip has on_clip and no bound: l2, linf or max_keys"),
-        (one("int32", clip=sa.ClipSpec(linf=1.0)), "clip.linf has no effect: no tensor of floats takes it"),
-        (one("float16", clip=sa.ClipSpec(linf=1e-9)), "tensor 'v': clip.linf is below all values of float16 but 0"),
+        (lambda: clipped(l2=0.0), "clip.l2 0 is not in [2^-500, 2^500]"),
+        (lambda: clipped(max_keys=0), "clip.max_keys 0: nothing would be left"),
+        (lambda: clipped(on_clip="reject"), "clip has on_clip and no bound: l2, linf or max_keys"),
+        (lambda: one("int32", clip=sa.ClipSpec(linf=1.0)), "clip.linf has no effect: no tensor of floats takes it"),
         (
-            one(clip=sa.ClipSpec(l2=1.0), on_nonfinite="propagate"),
+            lambda: one("float16", clip=sa.ClipSpec(linf=1e-9)),
+            "tensor 'v': clip.linf is below all values of float16 but 0",
+        ),
+        (
+            lambda: one(clip=sa.ClipSpec(l2=1.0), on_nonfinite="propagate"),
             "tensor 'v': clip needs on_nonfinite reject: NaN and Inf have no norm",
         ),
-        (one(op="mean", mean_divisor="fixed"), "tensor 'v': mean_divisor fixed needs fixed_divisor"),
+        (lambda: one(op="mean", mean_divisor="fixed"), "tensor 'v': mean_divisor fixed needs fixed_divisor"),
         (
-            one(op="mean", mean_divisor="fixed", fixed_divisor=-1.0),
+            lambda: one(op="mean", mean_divisor="fixed", fixed_divisor=-1.0),
             "tensor 'v': fixed_divisor -1 is not in [2^-900, 2^900]",
         ),
     ],
 )
-def test_specs_without_meaning_are_refused(any_client, spec, text):
-    assert refusal(lambda: any_client.create_round(spec)) == ("InvalidArgumentError", text)
+def test_specs_without_meaning_are_refused(any_client, make, text):
+    assert refusal(make) == ("InvalidArgumentError", text)
+    assert refusal(lambda: any_client.create_round(unchecked(make))) == ("InvalidArgumentError", text)
 
 
 @pytest.mark.parametrize(("divisor", "expected"), [("weights", 1.75), ("submissions", 3.5), ("fixed", 0.7)])

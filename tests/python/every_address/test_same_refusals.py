@@ -11,59 +11,73 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import ONE, UPDATE, one, refusal
+from golden_cases.case import unchecked
 
 INVALID, RANGE, EXHAUSTED = "InvalidArgumentError", "OutOfRangeError", "ResourceExhaustedError"
 BAD_SPECS = {
-    "no tensors": (sa.RoundSpec([]), "the spec has no tensors"),
-    "two of one name": (sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=1)] * 2), "tensor 'v' is given twice"),
-    "modular": (one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
-    "fixed point": (one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
-    "bound": (one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
+    "no tensors": (lambda: sa.RoundSpec([]), "the spec has no tensors"),
+    "two of one name": (
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=1)] * 2),
+        "tensor 'v' is given twice",
+    ),
+    "modular": (lambda: one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
+    "fixed point": (lambda: one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
+    "bound": (lambda: one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
     "cut of a dense result": (
-        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="dense", result_top_k=3)]),
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="dense", result_top_k=3)]),
         "tensor 'v': result_top_k is for the result_layout sparse: a dense result has a row for every key",
     ),
     "cut of an auto result": (
-        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="auto", result_min_norm=3.0)]),
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="auto", result_min_norm=3.0)]),
         "tensor 'v': result_min_norm is for the result_layout sparse: "
         "auto chooses the layout by the keys before the cut",
     ),
     "cut of a union": (
-        sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, op="union", result_top_k=3)]),
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, op="union", result_top_k=3)]),
         "tensor 'v': result_top_k is for rows with values, and union has none",
     ),
     "cut of a modular sum": (
-        sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=9, modular=True, result_top_k=3)]),
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=9, modular=True, result_top_k=3)]),
         "tensor 'v': result_top_k is for values with a norm, and modular sums wrap",
     ),
     "cut without effect": (
-        one(layout="dense", result_top_k=3),
+        lambda: one(layout="dense", result_top_k=3),
         "result_top_k has no effect: no tensor has the result_layout sparse and values that are not modular",
     ),
-    "least norm": (one(result_min_norm=-1.0), "tensor 'v': result_min_norm -1 is not in [2^-500, 2^500]"),
+    "least norm": (lambda: one(result_min_norm=-1.0), "tensor 'v': result_min_norm -1 is not in [2^-500, 2^500]"),
     "moments of a median": (
-        one(op="median", return_moments=True),
+        lambda: one(op="median", return_moments=True),
         "tensor 'v': return_moments is for the ops sum, mean and coordinate_mean, not median",
     ),
     "moments in fixed point": (
-        one(numerics="fixed_point", value_bound=1.0, max_submissions=2, return_moments=True),
+        lambda: one(numerics="fixed_point", value_bound=1.0, max_submissions=2, return_moments=True),
         "tensor 'v': return_moments needs canonical numerics: the squares are float64 sums in order of client id",
     ),
     "moments of a modular sum": (
-        one("uint64", modular=True, return_moments=True),
+        lambda: one("uint64", modular=True, return_moments=True),
         "tensor 'v': return_moments is for values with squares, and modular sums wrap",
     ),
-    "minimum": (one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
-    "deadline": (one(deadline=0), "deadline is not positive"),
-    "result_ttl": (one(result_ttl=0), "result_ttl is not positive"),
+    "minimum": (lambda: one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
+}
+BAD_TIMES = {
+    "deadline": (lambda: one(deadline=0), "deadline is not positive"),
+    "result_ttl": (lambda: one(result_ttl=0), "result_ttl is not positive"),
 }
 
 
-@pytest.mark.parametrize("name", BAD_SPECS)
+@pytest.mark.parametrize("name", [*BAD_SPECS, *BAD_TIMES])
 def test_bad_spec_is_refused_in_the_same_words(any_client, name):
-    spec, text = BAD_SPECS[name]
+    make, text = {**BAD_SPECS, **BAD_TIMES}[name]
+    spec = unchecked(make)
     assert refusal(lambda: any_client.create_round(spec)) == (INVALID, text)
     assert refusal(lambda: any_client.aggregate([], spec)) == (INVALID, text)
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_bad_spec_is_refused_by_its_constructor_and_by_the_engine(name):
+    make, text = BAD_SPECS[name]
+    assert refusal(make) == (INVALID, text)
+    assert refusal(lambda: sa.aggregate([], unchecked(make))) == (INVALID, text)
 
 
 WEIGHTED = one(weighting="by_weight")
@@ -152,7 +166,7 @@ def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(
         ("x" * 257, "the name of a tensor has 257 bytes; 1 to 256 are allowed"),
         ("", "the name of a tensor has 0 bytes; 1 to 256 are allowed"),
     ]:
-        spec = sa.RoundSpec([sa.TensorSpec(name, "float32", num_rows=10)])
+        spec = unchecked(sa.RoundSpec, [sa.TensorSpec(name, "float32", num_rows=10)])
         assert refusal(lambda spec=spec: any_client.create_round(spec)) == (INVALID, text)
     any_client.create_round(sa.RoundSpec([sa.TensorSpec("model/dense/kernel:0 ä", "float32", num_rows=10)]))
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
+from sparseagg._internal.base import extension
 from test_engine import floats, one, same
 
 KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
@@ -235,7 +236,7 @@ def test_engine_refuses_bad_arguments():
         sa.Aggregator(one(op="avg"))
     with pytest.raises(sa.InvalidArgumentError, match="value_bound"):
         sa.Aggregator(one(numerics="fixed_point", max_submissions=3))
-    with pytest.raises(sa.InvalidArgumentError, match="at least one tensor"):
+    with pytest.raises(sa.InvalidArgumentError, match="the spec has no tensors"):
         sa.Aggregator(sa.RoundSpec([]))
     aggregator = sa.Aggregator(one())
     aggregator.add("a", update)
@@ -288,3 +289,17 @@ def test_results_are_updates_of_further_merges(client):
     assert sa.aggregate([part["b"]], alone)["b"].keys.tolist() == [1, 2]
     with pytest.raises(sa.InvalidArgumentError, match="num_rows 4"):
         sa.aggregate([expected["b"]], sa.RoundSpec([sa.TensorSpec("b", "float64", num_rows=4)]))
+
+
+def test_bytes_that_are_no_spec_are_refused_as_a_server_does():
+    engine = extension.load()
+    for malformed in (b"\xff", b"\x0a\x05v", b"\x0a\x03\x0a\x01\xff"):
+        for call in (engine.check_spec, lambda spec: engine.MemoryRounds(0).create("r", spec)):
+            with pytest.raises(engine.EngineError, match="not a valid RoundSpec: malformed, or with a string"):
+                call(malformed)
+    with pytest.raises(engine.EngineError, match=r"RoundSpec of 100000000 bytes; up to 67108864 are allowed"):
+        engine.check_spec(bytes(100_000_000))
+    message = one().to_proto()
+    message.tensors[0].dtype = 99
+    with pytest.raises(engine.EngineError, match="tensor 'v': dtype 99 is unknown here"):
+        engine.check_spec(message.SerializeToString())

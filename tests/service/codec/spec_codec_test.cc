@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSpec{"UnusedWeightBound", [](auto& s) { s.mutable_aggregation()->set_weight_bound(1); },
                 Code::kInvalidArgument, "weight_bound is for fixed_point"},
         BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::BOUND_POLICY_CLIP); },
-                Code::kInvalidArgument, "on_bound CLIP is for fixed_point"},
+                Code::kInvalidArgument, "on_bound clip is for fixed_point"},
         BadSpec{"UnusedBoundOfATensor",
                 [](auto& s) {
                   *s.add_tensors() = s.tensors(0);

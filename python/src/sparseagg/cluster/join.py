@@ -12,8 +12,7 @@ from sparseagg._internal.base import bfloat16
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import DTYPES, key_bytes
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.spec.unused import has_norms
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, has_norms
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.plan import KeyRange
 

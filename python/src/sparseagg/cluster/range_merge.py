@@ -13,8 +13,7 @@ from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.spec.unused import ORDER_OPS
+from sparseagg._internal.spec.round_spec import ORDER_OPS, RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut

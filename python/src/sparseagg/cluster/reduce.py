@@ -14,8 +14,7 @@ from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.exported import ExportedPage, ExportedUpdate, joined
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.spec.unused import ORDER_OPS
+from sparseagg._internal.spec.round_spec import ORDER_OPS, RoundSpec, TensorSpec
 from sparseagg._internal.wire.partial import num_submissions
 from sparseagg.cluster.plan import KeyRange
 from sparseagg.cluster.published import Part, RangeStore

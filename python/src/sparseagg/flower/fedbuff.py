@@ -20,7 +20,7 @@ from sparseagg._internal.base.arguments import checked_integer, checked_number
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
-from sparseagg._internal.spec.unused import is_weighted
+from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.layout import sparse_layout

@@ -14,8 +14,8 @@ import sparseagg as sa
 from sparseagg._internal.base.float_environment import default_float_environment
 from sparseagg._internal.base.types import OnNonfinite, Op
 from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
+from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.spec.shapes import is_like
-from sparseagg._internal.spec.unused import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.cluster import ClusterClient, ClusterRound

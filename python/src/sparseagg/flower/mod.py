@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import sparseagg as sa
 from sparseagg._internal.base.credentials import TLSArgument
-from sparseagg._internal.spec.unused import is_weighted
+from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
 from sparseagg.flower.copies import Copies
 from sparseagg.flower.merge import changed_rows, check_shape

@@ -12,7 +12,7 @@ from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
 from sparseagg._internal.base import types
-from sparseagg._internal.spec import shapes, unused
+from sparseagg._internal.spec import round_spec, shapes
 from sparseagg._internal.updates import nonfinite
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
@@ -49,7 +49,7 @@ class ModelForm:
         """Returns the spec of a round. Raises ``InvalidArgumentError`` if the options make no sense."""
         on_nonfinite, options = self._options()
         tracked = self._tracked()
-        is_order = self._op in unused.ORDER_OPS
+        is_order = self._op in round_spec.ORDER_OPS
         absent = options.pop("absent", "zero") if is_order else None
         tensors = []
         for name, form in self._aggregated():

@@ -8,7 +8,7 @@ from typing import Any
 
 import sparseagg as sa
 from sparseagg._internal.client import finish_by_rule
-from sparseagg._internal.spec import unused
+from sparseagg._internal.spec import round_spec
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.cluster import ClusterClient, ClusterRound
 from sparseagg.cluster.cluster import check_rule
@@ -41,7 +41,7 @@ class RoundMerge:
         client = client or self._own_client
         self._aggregator = sa.Aggregator(spec) if client is None else None
         self._round = None if client is None else client.create_round(spec)
-        self._is_weighted = unused.is_weighted(spec)
+        self._is_weighted = round_spec.is_weighted(spec)
         self.accepted: dict[str, tuple[float, Any]] = {}
 
     def add(self, client: str, update: Mapping[str, Any], weight: float, metrics: Any) -> None:

@@ -21,8 +21,9 @@ _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.Statu
 # What setup.py leaves behind where it could not build the extension.
 _REASON_FILE = "_no_engine.txt"
 _HOW = (
-    "Install a C++20 compiler, CMake, Ninja or Make, and the headers of Abseil, Highway, libsodium, oneTBB and xxHash "
-    "(Debian 12: g++ cmake ninja-build pkg-config libabsl-dev libhwy-dev libsodium-dev libtbb-dev libxxhash-dev), then "
+    "Install a C++20 compiler, CMake, Ninja or Make, and what the engine is built from (Debian 12: g++ cmake "
+    "ninja-build pkg-config libabsl-dev libhwy-dev libsodium-dev libtbb-dev libxxhash-dev libprotobuf-dev "
+    "protobuf-compiler dpkg-dev xz-utils), then "
     "`pip install ./python` again from the repository, where `make run` and `make build` also build it for .venv; or "
     "merge on a server, with "
     "sparseagg.Client."

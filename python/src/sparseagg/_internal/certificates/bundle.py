@@ -24,7 +24,6 @@ from sparseagg._internal.certificates import cbor
 from sparseagg._internal.certificates.content import content_digest, wire_values
 from sparseagg._internal.certificates.envelope import VerificationError, payload_of
 from sparseagg._internal.local.aggregator import Aggregator
-from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
@@ -230,6 +229,8 @@ class _CountedRound(Aggregator):
     make a round that the server has merged impossible to audit.
     """
 
+    _IS_STORED = True
+
     def __init__(self, spec: RoundSpec, submissions: Iterable[StoredSubmission], device: str | None) -> None:
         factors = [(each.base_version is not None, each.client_weight) for each in submissions]
         self._is_stale = any(is_commit and factor is not None for is_commit, factor in factors)
@@ -244,13 +245,14 @@ class _CountedRound(Aggregator):
         factor = submission.client_weight if self._multiplies and submission.client_weight is not None else 1.0
         return [(sent if weighting == "by_weight" else 1.0) * factor for weighting in self._weightings]
 
-    def _fields(self, spec: RoundSpec) -> dict[str, Any]:
-        fields = engine_fields(spec, is_counted=True)
-        for tensor in fields["tensors"] if self._multiplies else ():
-            if self._is_stale and tensor["weighting"] == "uniform" and tensor["numerics"] == "fixed_point":
-                tensor["weight_bound"] = 1.0  # the largest weight of a stream's table
-            tensor["weighting"] = "by_weight"
-        return fields
+    def _message(self, spec: RoundSpec) -> pb.RoundSpec:
+        message = spec.to_proto()
+        for proto, tensor in zip(message.tensors, spec.tensors) if self._multiplies else ():
+            how = spec.aggregation_of(tensor)
+            if self._is_stale and how.weighting == "uniform" and how.numerics == "fixed_point":
+                proto.aggregation.weight_bound = 1.0  # the largest weight of a stream's table
+            proto.aggregation.weighting = pb.WEIGHTING_BY_WEIGHT
+        return message
 
     def _convert_pair(self, client_id: str, update: Any) -> tuple[list[Piece], float | list[float] | None]:
         update, weights = update

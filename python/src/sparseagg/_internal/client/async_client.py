@@ -32,7 +32,6 @@ from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
-from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import checked_updates, named_updates
 from sparseagg._internal.wire.formats import ValueEncoding, WireFormat
 from sparseagg.errors import InvalidArgumentError
@@ -243,7 +242,6 @@ class Client(TaskCalls, StreamCalls):
             FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         """
         spec, updates = checked_spec(spec), checked_updates(updates)
-        refuse_unused(spec)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)

@@ -22,7 +22,6 @@ from sparseagg._internal.results.info import BatchReceipt, Submission
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.streams import StreamInfo, StreamVersion
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
-from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.batch import Batch, batches, submission_columns
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
 from sparseagg._internal.wire.formats import ValueEncoding
@@ -91,7 +90,6 @@ class StreamCalls:
             max_interval=duration("max_interval", max_interval),
             one_per_client=bool(one_per_client),
         )
-        refuse_unused(spec)
         request = pb.CreateStreamRequest(stream_id=stream_id, spec=message)
         answer = await self._connection.call("CreateStream", request)
         return Stream(self._connection, StreamInfo.from_proto(answer))

@@ -24,7 +24,6 @@ from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.engine_results import tensor_result
-from sparseagg._internal.local.engine_spec import engine_fields
 from sparseagg._internal.local.memory_columns import part_of
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
@@ -173,7 +172,7 @@ class MemoryConnection:
                 withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
                 return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
             if method == "ListSubmissions":
-                return pb.ListSubmissionsResponse(submissions=self._rounds.find(request.parent).submissions())
+                return pb.ListSubmissionsResponse.FromString(self._rounds.find(request.parent).submissions())
             found = self._rounds.find(request.name)
             if method == "InspectRound":
                 clients, gram, squared_distances, overlap = await self.transport.convert(
@@ -307,41 +306,14 @@ class MemoryConnection:
     def _create(self, round_id: str | None, spec: pb.RoundSpec) -> MemoryRound:
         """Opens a round; returns the round that exists if its id and spec are the same. None: one without a name."""
         _check_round_spec(spec)
-        times: dict[str, Any] = {
-            field: seconds_of(getattr(spec, field)) if spec.HasField(field) else None
-            for field in ("deadline", "result_ttl")
-        }
-        fields = engine_fields(RoundSpec.from_proto(spec))
-        bytes_of_spec = spec.SerializeToString(deterministic=True)
-        return self._rounds.create(round_id, bytes_of_spec, **fields, **times, keep_submissions=spec.keep_submissions)
+        return self._rounds.create(round_id, spec.SerializeToString())
 
     async def _call_stream(self, method: str, request: Any) -> Any:
         """Answers a method about streams."""
         rounds = self._rounds
         if method == "CreateStream":
-            spec = request.spec
-            _check_round_spec(spec.round)
-            if spec.round.max_submissions:
-                raise InvalidArgumentError("round.max_submissions: is not of streams, whose field is buffer")
-            round_spec = pb.RoundSpec()
-            round_spec.CopyFrom(spec.round)
-            round_spec.max_submissions = spec.buffer  # of which fixed_point makes its scale
-            times: dict[str, Any] = {
-                "max_interval": seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
-                "deadline": seconds_of(spec.round.deadline) if spec.round.HasField("deadline") else None,
-                "result_ttl": seconds_of(spec.round.result_ttl) if spec.round.HasField("result_ttl") else None,
-            }
-            name = rounds.create_stream(
-                request.stream_id,
-                round_spec.SerializeToString(deterministic=True),
-                spec.SerializeToString(deterministic=True),
-                **engine_fields(RoundSpec.from_proto(round_spec)),
-                **times,
-                keep_submissions=spec.round.keep_submissions,
-                buffer=spec.buffer,
-                staleness_weights=list(spec.staleness_weights),
-                one_per_client=spec.one_per_client,
-            )
+            _check_round_spec(request.spec.round)
+            name = rounds.create_stream(request.stream_id, request.spec.SerializeToString())
             return _described_stream(rounds, name)
         if method == "ListStreams":
             return pb.ListStreamsResponse(streams=[_described_stream(rounds, name) for name in rounds.streams()])
@@ -351,8 +323,7 @@ class MemoryConnection:
             await self.transport.convert(rounds.cut_stream, request.name, request.version)
         elif method == "WatchVersions":
             await self._wait(rounds.first_after(request.name, request.after_version), seconds_of(request.timeout))
-            ended = rounds.ended_after(request.name, request.after_version)
-            return pb.WatchVersionsResponse(versions=[pb.StreamVersion(**fields) for fields in ended])
+            return pb.WatchVersionsResponse.FromString(rounds.ended_after(request.name, request.after_version))
         return _described_stream(rounds, request.name)
 
     async def _wait(self, found: MemoryRound, seconds: float | None) -> None:
@@ -397,8 +368,6 @@ def _server_info(described: str) -> pb.ServerInfo:
 
 
 def _check_round_spec(spec: pb.RoundSpec) -> None:
-    if not spec.tensors:
-        raise InvalidArgumentError("the spec has no tensors")
     if spec.HasField("certificate"):
         raise FailedPreconditionError(
             'rounds of ":memory:" have no certificate: it is a server\'s statement, signed with --certificate-key'
@@ -412,13 +381,11 @@ def _check_round_spec(spec: pb.RoundSpec) -> None:
 
 
 def _described_stream(rounds: MemoryRounds, name: str) -> pb.Stream:
-    fields = rounds.describe_stream(name)
-    return pb.Stream(spec=pb.StreamSpec.FromString(fields.pop("spec")), **fields)
+    return pb.Stream.FromString(rounds.describe_stream(name))
 
 
 def _described(found: MemoryRound) -> pb.Round:
-    fields = found.describe()
-    return pb.Round(spec=pb.RoundSpec.FromString(fields.pop("spec")), **fields)
+    return pb.Round.FromString(found.describe())
 
 
 def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
@@ -428,7 +395,7 @@ def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
         answer = found.submit(
             upload.client_id, upload.submission_id, upload.weight, parts, upload.base_version, on_device
         )
-    return pb.CommitSubmissionResponse(round=upload.round_name, **answer)
+    return pb.CommitSubmissionResponse.FromString(answer)
 
 
 def _submit_batch(

@@ -11,7 +11,6 @@ from google.protobuf import duration_pb2
 from sparseagg._internal.base.arguments import END_OF_KEYS, checked_key_range, checked_number, checked_text, shown
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
-from sparseagg._internal.spec.unused import refuse_unused
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg._internal.wire.formats import check_key_encoding, check_value_encoding
 from sparseagg.errors import InvalidArgumentError
@@ -47,14 +46,12 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     """Returns the request that creates a round; ``round_id`` of None is replaced by a random id.
 
     Raises:
-        InvalidArgumentError: an argument is of the wrong type, the id is empty, or an option of the spec has no effect.
+        InvalidArgumentError: an argument is of the wrong type, or the id is empty.
     """
     if round_id == "":  # the server would choose an id
         raise InvalidArgumentError("a round's id is not empty; None is for a random one")
     round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
-    proto = checked_spec(spec).to_proto()
-    refuse_unused(spec)
-    return pb.CreateRoundRequest(round_id=round_id, spec=proto)
+    return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
 
 
 def close_request(

@@ -18,7 +18,6 @@ from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.upload_tag import upload_tag
 from sparseagg._internal.local.device_tensors import DeviceData, DeviceReader, device_update_data
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg._internal.spec.unused import refuse_unused_weight
 from sparseagg._internal.updates.arrays import TensorData, is_module, update_data
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -139,7 +138,6 @@ def make_upload(
     submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
     with naming_client(client_id):
         weight = checked_weight(weight)
-        refuse_unused_weight(spec, weight)
         on_device: list[DeviceData] = []
         if device is None:
             tensors = update_data(spec, update)

@@ -16,10 +16,10 @@ from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_results import device_result, round_info, tensor_result
-from sparseagg._internal.local.engine_spec import dense_bytes, engine_fields, what_matters
+from sparseagg._internal.local.engine_spec import dense_bytes, what_matters
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -31,6 +31,7 @@ from sparseagg._internal.updates.contributors import (
 )
 from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
@@ -108,6 +109,8 @@ class Aggregator:
             the message names the field.
     """
 
+    _IS_STORED = False  # whether a server has taken the round: an earlier release may have taken unused options
+
     def __init__(
         self,
         spec: RoundSpec,
@@ -124,7 +127,7 @@ class Aggregator:
         if memory_limit is not None:
             what = "memory_limit must be a number of bytes, or None for no limit"
             memory_limit = checked_integer(what, memory_limit, 1, (1 << 63) - 1)
-        fields = self._fields(spec)
+        message = self._message(checked_spec(spec))
         self.spec = spec.with_options()  # with table_columns of its own
         self._index = {tensor.name: index for index, tensor in enumerate(spec.tensors)}
         self._lock = threading.Lock()
@@ -133,7 +136,8 @@ class Aggregator:
         on_gpu = cuda_plugin.uses_gpu(device)
         with extension.errors():
             self._engine = extension.load().Aggregator(
-                **fields,
+                message.SerializeToString(),
+                is_stored=self._IS_STORED,
                 threads=threads or 0,
                 memory_limit=memory_limit or 0,
                 device=on_gpu,
@@ -145,8 +149,8 @@ class Aggregator:
         names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
         return f"Aggregator({names})"
 
-    def _fields(self, spec: RoundSpec) -> dict[str, Any]:
-        return engine_fields(spec)
+    def _message(self, spec: RoundSpec) -> pb.RoundSpec:
+        return spec.to_proto()
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
-from sparseagg._internal.spec.unused import has_norms, refuse_unused
-from sparseagg.errors import InvalidArgumentError
+from sparseagg._internal.spec.round_spec import DTYPES, Aggregation, RoundSpec, TensorSpec, checked_spec, has_norms
 
-__all__ = ["dense_bytes", "engine_fields", "left_to_sums", "tensor_fields", "what_matters"]
+__all__ = ["dense_bytes", "left_to_sums", "what_matters"]
 
 
 def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
@@ -33,7 +31,7 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
     tensors = list(spec.tensors)
     for index in telling:
         tensors[index] = tensors[index].with_options(on_nonfinite="propagate")
-    return telling, dataclasses.replace(spec, tensors=tuple(tensors))
+    return telling, spec.with_options(tensors=tuple(tensors))
 
 
 def dense_bytes(spec: RoundSpec) -> str:
@@ -54,55 +52,21 @@ def dense_bytes(spec: RoundSpec) -> str:
     return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
 
 
-def engine_fields(spec: RoundSpec, *, is_counted: bool = False) -> dict[str, Any]:
-    """Returns a round as the extension takes it; ``InvalidArgumentError`` names the field that makes no sense.
-
-    ``is_counted``: the spec is of a round that a server has merged. It may have options without an effect.
-    """
-    checked_spec(spec).to_proto()  # refuses what no field can hold, as a client does
-    if spec.max_submissions and (spec.min_submissions or 0) > spec.max_submissions:
-        raise InvalidArgumentError(
-            f"min_submissions {spec.min_submissions} is beyond max_submissions {spec.max_submissions}"
-        )
-    if spec.privacy is not None and spec.min_submissions:
-        raise InvalidArgumentError(
-            "privacy refuses min_submissions: the state of the round would tell how many submissions there are"
-        )
-    if not is_counted:
-        refuse_unused(spec)
-    limits = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
-    return {
-        "tensors": tensor_fields(spec),
-        **{name: getattr(spec, name) or 0 for name in limits},
-    }
-
-
 def what_matters(spec: RoundSpec) -> dict[str, Any]:
     """What is computed of each tensor, whether the round or the tensor says so."""
-    return {fields["name"]: fields for fields in tensor_fields(spec)}
-
-
-def tensor_fields(spec: RoundSpec) -> list[dict[str, Any]]:
-    """Returns what the extension takes for each tensor. Each has the options of the round, too."""
-    of_round = {
-        "max_submissions": spec.max_submissions,
-        "round_clip": None if spec.clip is None else spec.clip.bounds(),
-        "privacy": None if spec.privacy is None else spec.privacy.options(),
-    }
-    return [{**_fields_of(spec, tensor), **of_round} for tensor in spec.tensors]
-
-
-def _fields_of(spec: RoundSpec, tensor: TensorSpec) -> dict[str, Any]:
-    names = ("name", "dtype", "num_rows", "row_width", "layout", "modular")
-    how = spec.aggregation_of(tensor)
-    options = vars(how).copy()
-    if options["mean_divisor"] != "fixed" and tensor.fixed_divisor is None:
-        options["fixed_divisor"] = None  # of the round, for other tensors
-    if (how.result_top_k or how.result_min_norm) and not has_norms(tensor, how):  # of the round, likewise
-        options.update(result_top_k=tensor.result_top_k, result_min_norm=tensor.result_min_norm)
-    options["result"] = options.pop("result_layout")  # as the extension calls it
+    names = ("dtype", "num_rows", "row_width", "layout", "modular", "clip")
+    of_round = [spec.max_submissions, spec.clip, spec.privacy]
     return {
-        **{name: getattr(tensor, name) for name in names},
-        **options,
-        "clip": None if tensor.clip is None else tensor.clip.bounds(),
+        tensor.name: [*(getattr(tensor, name) for name in names), _used_options(spec, tensor), *of_round]
+        for tensor in spec.tensors
     }
+
+
+def _used_options(spec: RoundSpec, tensor: TensorSpec) -> Aggregation:
+    how = spec.aggregation_of(tensor)
+    unused: dict[str, Any] = {}  # of the round, for other tensors
+    if how.mean_divisor != "fixed":
+        unused = {"fixed_divisor": None}
+    if not has_norms(tensor, how):
+        unused.update(result_top_k=0, result_min_norm=0.0)
+    return dataclasses.replace(how, **unused)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "ORDER_OPS",
     "Aggregation",
     "OptionArguments",
     "Options",
@@ -53,6 +54,8 @@ DTYPES: dict[str, int] = {
     "uint32": 4,
     "uint64": 8,
 }
+
+ORDER_OPS = ("median", "trimmed_mean", "quantile")  # order statistics
 
 _FIELDS = pb.AggregationSpec.DESCRIPTOR.fields
 # The options that are words, with their enums and the prefixes of the values; and the others.

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
 from sparseagg._internal.base.durations import Seconds, duration, seconds_of
 from sparseagg._internal.base.fields import enum_name
@@ -17,6 +18,7 @@ from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
+    ORDER_OPS,
     Aggregation,
     OptionArguments,
     Options,
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "ORDER_OPS",
     "Aggregation",
     "RoundSpec",
     "TensorSpec",
     "checked_spec",
     "dtype_name",
+    "has_norms",
+    "is_weighted",
     "key_bytes",
     "words_of",
 ]
@@ -173,7 +178,7 @@ class RoundSpec(Options):
     the set of submissions that list key i. The result has the keys for which C(i) is not empty.
 
     An option of None has its default, which ``aggregation_of`` tells. An option that no tensor uses, such as a ``fill``
-    where all results are sparse, is refused when the round is created.
+    where all results are sparse, is refused.
 
     Args:
         tensors: the tensors, with distinct names.
@@ -239,6 +244,10 @@ class RoundSpec(Options):
             ``clip``, ``privacy``, ``certificate`` and ``keep_submissions``.
         stay_open: the round does not close itself at ``max_submissions``; further submissions are refused. For rounds
             that are parts of a larger one, as in ``sparseagg.cluster``.
+
+    Raises:
+        InvalidArgumentError: an option is unknown, out of range or without effect, or excludes another one; the message
+            names tensor and option.
     """
 
     tensors: tuple[TensorSpec, ...] = ()
@@ -304,6 +313,15 @@ class RoundSpec(Options):
             accept_partials=bool(accept_partials),
             stay_open=bool(stay_open),
         )
+        self._check()
+
+    def _check(self) -> None:
+        """Raises ``InvalidArgumentError`` for what no round can be. Without the engine, the server refuses it later."""
+        engine = extension.find()
+        if engine is None:
+            return
+        with extension.errors():
+            engine.check_spec(self.to_proto().SerializeToString())
 
     def __repr__(self) -> str:
         default = Aggregation()
@@ -429,8 +447,9 @@ class RoundSpec(Options):
     @classmethod
     def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
         """Returns the spec of a message; ``InvalidArgumentError`` if a tensor's dtype is missing or unknown."""
-        return cls(
-            tensors=[TensorSpec.from_proto(tensor) for tensor in proto.tensors],
+        made = object.__new__(cls)  # not checked: another release may have made the message
+        made._set(
+            tensors=tuple(TensorSpec.from_proto(tensor) for tensor in proto.tensors),
             min_submissions=proto.min_submissions,
             max_submissions=proto.max_submissions or None,
             deadline=seconds_of(proto.deadline) if proto.HasField("deadline") else None,
@@ -447,6 +466,17 @@ class RoundSpec(Options):
             stay_open=proto.stay_open,
             **options_from_proto(proto.aggregation),
         )
+        return made
+
+
+def has_norms(tensor: TensorSpec, how: Aggregation) -> bool:
+    """Whether ``result_top_k`` and ``result_min_norm`` are for the tensor: its result is sparse, with norms of rows."""
+    return how.result_layout == "sparse" and how.op != "union" and not tensor.modular
+
+
+def is_weighted(spec: RoundSpec) -> bool:
+    """Whether a tensor is weighted "by_weight", so that submissions may have weights."""
+    return any((tensor.weighting or spec.weighting) == "by_weight" for tensor in spec.tensors)
 
 
 def checked_spec(spec: Any) -> RoundSpec:

@@ -1,0 +1,64 @@
+// Messages of the proto as Python's bytes.
+#ifndef SPARSEAGG_PYTHON_ENGINE_MESSAGES_H_
+#define SPARSEAGG_PYTHON_ENGINE_MESSAGES_H_
+
+#include <google/protobuf/message.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "python/engine/errors.h"
+#include "service/base/limits.h"
+#include "service/codec/spec_codec.h"
+#include "sparseagg/v1/aggregation.pb.h"
+
+namespace sparseagg::python {
+
+// The most bytes of a spec. A round of a million tensors has less.
+inline constexpr size_t kMaxSpecBytes = size_t{64} << 20;
+
+// Returns: the message. Throws: StatusException: INVALID_ARGUMENT: the bytes are no such message, or too many.
+template <typename Message>
+Message ParseMessage(const pybind11::bytes& bytes) {
+  Message message;
+  const auto view = static_cast<std::string_view>(bytes);
+  if (view.size() > kMaxSpecBytes) {
+    ThrowIfError(absl::InvalidArgumentError(absl::StrCat(Message::descriptor()->name(), " of ", view.size(),
+                                                         " bytes; up to ", kMaxSpecBytes, " are allowed")));
+  }
+  if (!message.ParseFromArray(view.data(), static_cast<int>(view.size()))) {
+    ThrowIfError(absl::InvalidArgumentError(absl::StrCat(
+        "not a valid ", Message::descriptor()->name(), ": malformed, or with a string that is not UTF-8")));
+  }
+  return message;
+}
+
+inline pybind11::bytes ToBytes(const google::protobuf::Message& message) {
+  return pybind11::bytes(message.SerializeAsString());
+}
+
+// Limits on what a caller asks of its own process: none.
+inline service::Limits NoLimits() {
+  service::Limits limits;
+  limits.max_tensors = 0;
+  limits.max_row_width = 0;
+  limits.max_submissions = 0;
+  limits.max_tuples_per_submission = 0;
+  limits.max_bytes_per_submission = 0;
+  limits.max_result_ttl = absl::InfiniteDuration();
+  return limits;
+}
+
+// Returns: the round of a serialised v1::RoundSpec. Throws: StatusException: as of ParseMessage and DecodeRoundSpec.
+inline service::RoundConfig ParseRoundSpec(const pybind11::bytes& spec,
+                                           service::SpecSource source = service::SpecSource::kClient) {
+  return ValueOrThrow(service::DecodeRoundSpec(ParseMessage<v1::RoundSpec>(spec), NoLimits(), source));
+}
+
+}  // namespace sparseagg::python
+
+#endif  // SPARSEAGG_PYTHON_ENGINE_MESSAGES_H_
