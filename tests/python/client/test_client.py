@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import sparseagg as sa
-from golden_cases.case import unchecked
 from sparseagg._internal.wire import encode
 
 EMBEDDING = sa.RoundSpec([sa.TensorSpec("e", "float32", num_rows=100, row_width=4)], return_counts=True)
