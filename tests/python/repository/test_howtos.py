@@ -240,15 +240,21 @@ def test_size_is_what_a_server_holds(
     assert resident / MIB <= planned["memory of the container or unit"]
 
 
-@pytest.mark.parametrize("limit", [256, 1000, 20_000])
+@pytest.mark.parametrize("limit", [256, 300, 1000, 2500, 20_000])
+@pytest.mark.parametrize("data_dir", [False, True])
 def test_size_divides_memory_as_the_server_does(
-    limit: int, size: Callable[..., dict[str, int]], start_server: Callable[..., ServerProcess]
+    limit: int,
+    data_dir: bool,
+    size: Callable[..., dict[str, int]],
+    start_server: Callable[..., ServerProcess],
+    tmp_path: Path,
 ) -> None:
     """Of rounds that fill the server's share of them exactly, the page says the server's own limit."""
-    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", f"{limit}MiB")
-    share = metric(server, "sparseagg_memory_limit_bytes")
+    flags = ("--data-dir", str(tmp_path / "data")) if data_dir else ()
+    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", f"{limit}MiB", *flags)
+    share = metric(server, "sparseagg_memory_limit_bytes") - metric(server, "sparseagg_kept_bytes")  # the store's
     rows = share // 8 - 1  # canonical, one client, a row of 4 and 4 bytes: the submission and the result
-    planned = size(1, rows // 2, 1, 2**32, uploads=0)
+    planned = size(1, rows // 2, 1, 2**32, uploads=0, data_dir=data_dir)
     assert planned["an open round holds"] == pytest.approx(share / MIB, abs=1)
     assert planned["--memory-limit"] == pytest.approx(limit, abs=2)
 
