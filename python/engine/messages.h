@@ -31,8 +31,8 @@ Message ParseMessage(const pybind11::bytes& bytes) {
                                                          " bytes; up to ", kMaxSpecBytes, " are allowed")));
   }
   if (!message.ParseFromArray(view.data(), static_cast<int>(view.size()))) {
-    ThrowIfError(absl::InvalidArgumentError(absl::StrCat(
-        "not a valid ", Message::descriptor()->name(), ": malformed, or with a string that is not UTF-8")));
+    ThrowIfError(absl::InvalidArgumentError(absl::StrCat("not a valid ", Message::descriptor()->name(),
+                                                         ": malformed, or with a string that is not UTF-8")));
   }
   return message;
 }

@@ -56,7 +56,7 @@ def test_merge_uniform_as_hand_computed(op, expected):
     ],
 )
 def test_merge_by_weight_as_hand_computed(op, expected):
-    assert merged(one(op=op, weighting="by_weight"), **TWO) == expected
+    assert merged(unchecked(one, op=op, weighting="by_weight"), **TWO) == expected
 
 
 def test_merge_counts_and_weights_as_hand_computed():

@@ -195,6 +195,7 @@ TEST(SpecCodecTest, Decode_OnEmpty_IsThatOfTheTensorOrOfTheRound) {
   v1::RoundSpec spec = SumSpec();
   *spec.add_tensors() = spec.tensors(0);
   spec.mutable_tensors(1)->set_name("w");
+  spec.mutable_tensors(1)->set_layout(v1::TENSOR_LAYOUT_DENSE);
   EXPECT_EQ(Decode(spec).tensors[0].aggregation.on_empty, EmptyPolicy::kFail);
   spec.mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
   spec.mutable_tensors(1)->mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_FAIL);
