@@ -33,14 +33,13 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   EXPECT_THAT(info.key_encodings(), ElementsAre(v1::KEY_ENCODING_U32, v1::KEY_ENCODING_U64, v1::KEY_ENCODING_IMPLICIT,
                                                 v1::KEY_ENCODING_DELTA_BITPACKED, v1::KEY_ENCODING_BITMAP));
   EXPECT_EQ(info.value_encodings_size(), 11);
-  EXPECT_THAT(info.features(),
-              ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-                          "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",
-                          "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
-                          "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound", "InspectRound",
-                          "CloseRoundRequest.client_weights", "RoundSpec.privacy", "RoundSpec.certificate",
-                          "ExportSubmissions", "RoundSpec.cluster", "Streams", "ExportPartial", "PutResultRange",
-                          "CreateBackup"));
+  EXPECT_THAT(info.features(), ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
+                                           "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",
+                                           "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
+                                           "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound",
+                                           "InspectRound", "CloseRoundRequest.client_weights", "RoundSpec.privacy",
+                                           "RoundSpec.certificate", "ExportSubmissions", "RoundSpec.cluster", "Streams",
+                                           "ExportPartial", "PutResultRange", "CreateBackup"));
   EXPECT_FALSE(info.has_activity());
   EXPECT_EQ(info.limits().max_tensors(), 2);
   EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
