@@ -43,12 +43,9 @@ def certify(
     key_file: pathlib.Path,
     close_time: str | None = None,
 ) -> RoundCertificate:
-    """Signs what the servers of a cluster have computed together.
+    """Signs what the servers of a cluster have computed together: a result of all submissions of sealed rounds.
 
     Args:
-        name, spec: of the cluster's round.
-        result: of all submissions.
-        rounds: the sealed round of each server.
         key_file: an Ed25519 private key in PEM.
         close_time: from ``time_now``; None: now.
 

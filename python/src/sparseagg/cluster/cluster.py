@@ -56,10 +56,10 @@ class Cluster:
 
     Args:
         servers: the addresses of servers that run already, in an order that stays the same; or how many servers to
-            start, which this object then owns, and starts again when they end: as processes on this machine, or with
-            ``executor="ray"`` in actors that are spread over the nodes. None: those of ``name``, as ``attach``.
-        name: of servers that are started in actors of Ray, and do not end with this object and its process:
-            ``attach`` finds them, ``shutdown`` stops them. None: they end with this object.
+            start, and to start again when they end: as processes on this machine, or with ``executor="ray"`` in actors
+            that are spread over the nodes. None: those of ``name``, as ``attach``.
+        name: of servers in actors of Ray that do not end with this object and its process: ``attach`` finds them,
+            ``shutdown`` stops them. None: they end with this object.
         executor: "local" merges in threads of this process. "ray" merges in actors of Ray, which
             ``pip install "ray[data]"`` brings: of the cluster of Ray that this process is connected to, or of one
             on this machine, which ``close`` ends. The servers must be reached from all nodes of Ray.
@@ -151,14 +151,11 @@ class Cluster:
             self._given = tuple(given)
             self._clients = [self._owned.enter_context(Client(each.address, **client)) for each in self.servers]
             if isinstance(self._started, RayServers):
-                for connected, locate in zip(self._clients, self._started.locators()):
-                    endpoint = dataclasses.replace(connected._connection.endpoint, locate=locate)
-                    connected._connection.endpoint = endpoint
-            self._executor: Executor = (
-                LocalExecutor(self._clients, count)
-                if ray is None
-                else RayExecutor(ray, self._clients, count, share["reducer_cpus"], share["gpus"])
-            )
+                for connection, locate in zip((each._connection for each in self._clients), self._started.locators()):
+                    connection.endpoint = dataclasses.replace(connection.endpoint, locate=locate)
+            self._executor: Executor = LocalExecutor(self._clients, count)
+            if ray is not None:
+                self._executor = RayExecutor(ray, self._clients, count, share["reducer_cpus"], share["gpus"])
             self._owned.callback(self._executor.close)
         except BaseException:
             self._owned.close()
@@ -168,12 +165,7 @@ class Cluster:
     def attach(cls, name: str, **options: Any) -> Cluster:
         """Returns a cluster of the servers that ``Cluster(…, executor="ray", name=name)`` has started in this Ray.
 
-        Args:
-            name: of the servers.
-            options: arguments of ``Cluster``, but those of servers that are started.
-
-        Raises:
-            NotFoundError: Ray has no such servers.
+        ``options``: of ``Cluster``, but those of the start. Raises ``NotFoundError`` where there are no such servers.
         """
         return cls(None, executor="ray", name=name, **options)
 
@@ -184,7 +176,7 @@ class Cluster:
 
     @property
     def addresses(self) -> list[str]:
-        """The servers' addresses, in the order that decides who is whose home."""
+        """Of ``servers``."""
         return [each.address for each in self.servers]
 
     def client(self) -> ClusterClient:
@@ -217,13 +209,13 @@ class Cluster:
             with contextlib.suppress(NotFoundError):
                 there.append(self._opened(server, str(round_id)))
         for opened in there:
-            for home, created in zip(homes, opened.spec.cluster.servers if opened.spec.cluster else ()):
-                if created.instance not in ("", home.instance):
+            created = opened.spec.cluster.servers if opened.spec.cluster else ()
+            for home, before in zip(homes, created):
+                if before.instance not in ("", home.instance):
                     raise NotFoundError(
                         f"server {home.address} has lost round {round_id} with its data: delete the round"
                     )
-            if opened.spec.cluster and len(opened.spec.cluster.servers) == len(homes):
-                homes = list(opened.spec.cluster.servers)  # the same ones, at addresses that may be those of before
+            homes = list(created) if len(created) == len(homes) else homes  # perhaps at addresses of before
         specs = [server_spec(checked_spec(spec), homes, index) for index in range(len(homes))]
         rounds: list[Round] = []
         try:
@@ -273,10 +265,7 @@ class Cluster:
     resume = open_round
 
     def close(self) -> None:
-        """Closes the connections, and stops the servers that were started, but for those with a ``name``.
-
-        Rounds with a ``data_dir`` stay there.
-        """
+        """Closes the connections, and stops servers that were started without a ``name``; a ``data_dir`` stays."""
         self._owned.close()
 
     def shutdown(self) -> None:

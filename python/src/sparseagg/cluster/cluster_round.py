@@ -143,11 +143,7 @@ class ClusterRound:
         result. The result stays for ``result_ttl``, also over a restart of servers with a data directory. Safe to
         repeat, by other processes too (``Cluster.resume``); a result that is there stays.
 
-        Args:
-            timeout: of all calls of servers, in seconds or as a timedelta; None: each is repeated as the clients do it.
-            only: the clients whose submissions count; None: all.
-
-        Raises: as ``finish``. FailedPreconditionError: also if the round is closed and counts other clients.
+        Arguments and errors as of ``finish``. FailedPreconditionError: also if it is closed and counts other clients.
         """
         counted, deadline = _checked_only(only), checked_deadline(timeout)
         found = read_list(self._rounds[0], deadline) or self._publish(counted, deadline)
@@ -158,11 +154,7 @@ class ClusterRound:
         return cluster_info(self.spec, self.times, on_all(self._rounds, Round.refresh), found)
 
     def wait(self, timeout: Timeout = None) -> RoundInfo:
-        """Waits until the result is on the servers, as ``close`` leaves it.
-
-        Raises:
-            TimeoutError: (``DeadlineExceededError``) it is not there after ``timeout``.
-        """
+        """Waits until the result is on the servers, as ``close`` leaves it. Errors as of ``result``."""
         published.wait_for_list(self._rounds[0], timeout)
         return self.refresh()
 
@@ -184,6 +176,7 @@ class ClusterRound:
         Raises:
             InvalidArgumentError: ``keys`` is no range, or ``tensors`` names an unknown tensor.
             NotFoundError: a server has lost its part, or the result_ttl is over.
+            RoundFailedError, FailedPreconditionError: it was cancelled; or it was ended by ``finish``.
             TimeoutError: (``DeadlineExceededError``) the round is not closed after ``timeout``.
         """
         chosen = [self.spec.tensor(name) for name in tensors] if tensors is not None else list(self.spec.tensors)

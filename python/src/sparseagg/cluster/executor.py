@@ -7,13 +7,13 @@ import contextlib
 import importlib
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Union
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.result import TensorResult
 from sparseagg.cluster.plan import seconds_left
 from sparseagg.cluster.published import Part
-from sparseagg.cluster.reduce import RangeTask, run_task
+from sparseagg.cluster.reduce import KnownRounds, RangeTask, run_task
 from sparseagg.errors import DeadlineExceededError
 
 __all__ = ["Executor", "LocalExecutor", "RayExecutor"]
@@ -21,19 +21,11 @@ __all__ = ["Executor", "LocalExecutor", "RayExecutor"]
 _RETRIES = 10  # of a range, when its actor has died: such a range may need more memory than a node has
 
 
-class Executor(Protocol):
-    """Merges ranges. ``run`` returns the results in the order of the tasks, or raises the error of the first one.
-
-    At ``deadline`` it raises ``DeadlineExceededError``; ranges that are being merged then end by themselves.
-    """
-
-    def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]: ...
-
-    def close(self) -> None: ...
-
-
 class LocalExecutor:
     """Merges ranges in threads of this process.
+
+    ``run`` returns the results in the order of the tasks, or raises the error of the first one. At ``deadline`` it
+    raises ``DeadlineExceededError``; ranges that are being merged then end by themselves.
 
     Args:
         clients: of each server; borrowed.
@@ -42,10 +34,11 @@ class LocalExecutor:
 
     def __init__(self, clients: Sequence[Client], reducers: int) -> None:
         self._clients = clients
+        self._known: KnownRounds = {}
         self._pool = concurrent.futures.ThreadPoolExecutor(reducers, thread_name_prefix="sparseagg-reducer")
 
     def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]:
-        futures = [self._pool.submit(run_task, task, self._clients) for task in tasks]
+        futures = [self._pool.submit(run_task, task, self._clients, self._known) for task in tasks]
         late = concurrent.futures.wait(futures, seconds_left(deadline)).not_done
         for future in late:
             future.cancel()
@@ -65,11 +58,9 @@ class RayExecutor:
     stay in Ray's GCS and its database.
 
     Args:
-        ray: the module, connected.
         clients: of each server; each actor gets copies, which connect by themselves.
         reducers: number of actors. They are spread over the nodes, as far as there are some.
-        cpus: of each actor, as Ray counts them.
-        gpus: of each actor, also a part of one.
+        cpus, gpus: of each actor, as Ray counts them, also a part of one.
     """
 
     def __init__(self, ray: Any, clients: Sequence[Client], reducers: int, cpus: float, gpus: float) -> None:
@@ -105,17 +96,21 @@ class RayExecutor:
                 self._ray.kill(actor)
 
 
+Executor = Union[LocalExecutor, RayExecutor]
+
+
 class _Reducer:
     """An actor that merges ranges, one at a time, with connections of its own."""
 
     def __init__(self, lent: Sequence[Any]) -> None:
         self._lent = lent
         self._clients: Sequence[Client] = ()
+        self._known: KnownRounds = {}
 
     def reduce(self, task: RangeTask) -> TensorResult | Part | Exception:
         """Returns the result or the error of a range: Ray would wrap an error that is raised."""
         try:
             self._clients = self._clients or importlib.import_module("ray").get(self._lent[0])
-            return run_task(task, self._clients)
+            return run_task(task, self._clients, self._known)
         except Exception as error:  # which is the caller's
             return error

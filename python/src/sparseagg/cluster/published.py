@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import datetime
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,6 @@ from sparseagg._internal.base.arguments import Timeout, shown
 from sparseagg._internal.client.blocking_round import Round
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.client.round_errors import raise_if_failed
-from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
@@ -68,30 +66,27 @@ class RangeStore:
     """Where the ranges of a result go: to all servers in turn.
 
     Attributes:
-        created: when the round of each server was created.
         only, plan: name the result.
         block_bytes: of a page.
     """
 
-    created: tuple[datetime.datetime, ...]
     only: str
     plan: str
     block_bytes: int
 
     @classmethod
-    def of(
-        cls, infos: Iterable[RoundInfo], only: str, ranges: dict[str, list[KeyRange]], message_bytes: Iterable[int]
-    ) -> RangeStore:
-        """Returns the store of a result; ``infos`` and ``message_bytes`` are of the servers, 0 for no limit."""
+    def of(cls, only: str, ranges: dict[str, list[KeyRange]], message_bytes: Iterable[int]) -> RangeStore:
+        """Returns the store of a result; ``message_bytes``: of the servers, 0 for no limit."""
         limits = [limit - _HEAD_BYTES for limit in message_bytes if limit]
         block_bytes = max(1, min(_BLOCK_BYTES, *limits, _BLOCK_BYTES))
         plan = hashlib.sha256(json.dumps([ranges, block_bytes]).encode()).hexdigest()[:32]
-        created = tuple(info.create_time for info in infos if info.create_time is not None)
-        return cls(created, only, plan, block_bytes)
+        return cls(only, plan, block_bytes)
 
     def write(self, result: TensorResult, keys: KeyRange, number: int, rounds: Sequence[Round]) -> Part:
         """Writes range ``number`` of a result, in the sparse layout; returns where. Safe to repeat, anywhere."""
         server = number % len(rounds)
+        created = rounds[server].info.create_time
+        assert created is not None
         columns = _columns_of(result)
         row_bytes = sum(column[:1].nbytes for column in columns.values()) or 1
         rows = max(1, self.block_bytes // row_bytes)
@@ -99,9 +94,7 @@ class RangeStore:
         blocks = [keys[0], *(int(result.keys[first]) for first in firsts)]
         for first, begin, end in zip([0, *firsts], blocks, [*blocks[1:], keys[1]]):
             page = _page_of(result, columns, slice(first, first + rows))
-            rounds[server].put_result_range(
-                page, created=self.created[server], only=self.only, plan=self.plan, keys=(begin, end)
-            )
+            rounds[server].put_result_range(page, created=created, only=self.only, plan=self.plan, keys=(begin, end))
         return Part(result.name, *keys, server, len(result), result.dtype, blocks)
 
 
@@ -210,7 +203,8 @@ def _columns_of(result: TensorResult) -> dict[str, Array]:
 
 
 def _page_of(result: TensorResult, columns: dict[str, Array], rows: slice) -> pb.ResultPage:
-    sent = {name: column[rows].tobytes() for name, column in columns.items()}
+    sent: dict[str, Any] = {name: column[rows].tobytes() for name, column in columns.items()}
+    has: dict[str, Any] = {f"has_{name}": name in sent for name in COLUMNS[1:]}
     values = result.dtype.upper() if "values" in sent else "NONE"
     return pb.ResultPage(
         slice=pb.TensorSlice(
@@ -227,13 +221,8 @@ def _page_of(result: TensorResult, columns: dict[str, Array], rows: slice) -> pb
             dtype=f"DTYPE_{result.dtype.upper()}",
             row_width=result.row_width,
             num_rows=result.num_rows,
-            has_values="values" in sent,
-            has_counts="counts" in sent,
-            has_weights="weights" in sent,
-            has_moments="moments" in sent,
+            **has,
             fixed_point_shift=result.fixed_point_shift,
         ),
-        counts=sent.get("counts"),
-        weights=sent.get("weights"),
-        moments=sent.get("moments"),
+        **{name: sent.get(name) for name in COLUMNS[2:]},
     )

@@ -30,23 +30,12 @@ _SAMPLE = 100_000  # keys of all tensors and servers: ranges are then balanced t
 class RangeMerge:
     """Merges a round of all servers of a cluster, by ranges of keys.
 
-    Args:
-        name: "rounds/{id}", on every server.
-        spec: of the cluster's round.
-        rounds: of each server.
-        plan: how to merge.
-        executor: that merges the ranges.
-
     Attributes:
         times: seconds of the steps of the latest ``run``: "seal", "plan" and "reduce".
     """
 
     def __init__(self, name: str, spec: RoundSpec, rounds: Sequence[Round], plan: Plan, executor: Executor) -> None:
-        self._name = name
-        self._spec = spec
-        self._rounds = rounds
-        self._plan = plan
-        self._executor = executor
+        self._name, self._spec, self._rounds, self._plan, self._executor = name, spec, rounds, plan, executor
         self.times: dict[str, float] = {}
 
     def run(
@@ -84,33 +73,22 @@ class RangeMerge:
             self._check_weights(only)
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
-        counts = tuple(info.num_submissions for info in infos)
+        counts, created = zip(*((info.num_submissions, info.create_time) for info in infos))
         plans = {
             tensor.name: self._ranges(tensor, infos, only, deadline) if total else [] for tensor in self._spec.tensors
         }
         store = None
         if message_bytes is not None:
-            store = RangeStore.of(infos, name_of_clients(only), plans, message_bytes)
+            store = RangeStore.of(name_of_clients(only), plans, message_bytes)
         planned = time.monotonic()
         tasks = []
         for tensor in self._spec.tensors:
-            tasks += [
-                RangeTask(
-                    self._name,
-                    range_spec(self._spec, tensor),
-                    keys,
-                    counts,
-                    self._plan.servers,
-                    self._plan.threads,
-                    only,
-                    self._plan.device,
-                    # Which rows are cut is known when all ranges are there: such a result is written afterwards.
-                    None if is_cut(self._spec, tensor) else store,
-                    self._plan.memory_limit,
-                    number,
-                )
-                for number, keys in enumerate(plans[tensor.name])
-            ]
+            # Which rows are cut is known when all ranges are there: such a result is written afterwards.
+            own = None if is_cut(self._spec, tensor) else store
+            of_one, plan = range_spec(self._spec, tensor), self._plan
+            how = plan.servers, plan.threads, only, plan.device, own, plan.memory_limit
+            ranges = enumerate(plans[tensor.name])
+            tasks += [RangeTask(self._name, created, of_one, keys, counts, *how, number) for number, keys in ranges]
         done = iter(self._executor.run(tasks, deadline))
         parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)

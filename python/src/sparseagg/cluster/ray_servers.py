@@ -117,8 +117,7 @@ class RayServers:
                 directory = directory_of(data_dir, index)
                 placed = None if directory is None else str(directory)
                 self.actors.insert(0, made.options(**kept).remote(placed, local_node, list(options), number))
-            share = {"CPU": cpus, "GPU": gpus, **marks}
-            self._wait(f"Ray has no room for servers of {share}, or they do not start")
+            self._answers("home", {"CPU": cpus, "GPU": gpus, **marks})
         except BaseException:
             self.close()
             raise
@@ -134,15 +133,14 @@ class RayServers:
         servers._ray, servers.actors = ray, [_named(ray, name, 0)]
         if servers.actors == [None]:
             raise NotFoundError(f"Ray has no servers named {name!r}")
-        (number,) = servers._wait("the first one does not start", "number")
+        (number,) = servers._answers("number")
         servers.actors += [_named(ray, name, index) for index in range(1, number)]
-        servers._wait("they do not start")
         return servers
 
     @property
     def homes(self) -> list[HomeServer]:
         """The servers' addresses of now."""
-        return self._wait("they are being started again")
+        return self._answers("home")
 
     def locators(self) -> list[functools.partial[str | None]]:
         """Returns for each server what tells its address of now, also to clients in other processes of this Ray."""
@@ -156,13 +154,13 @@ class RayServers:
             for actor in self.actors:
                 self._ray.kill(actor)
 
-    def _wait(self, reason: str, method: str = "home") -> list[Any]:
-        """Returns the answers of all actors; ``reason``: why some may be missing."""
+    def _answers(self, method: str, share: dict[str, float] | None = None) -> list[Any]:
+        """Returns the answers of all actors; ``share``: what each of them takes of a node."""
         calls = [getattr(actor, method).remote() for actor in self.actors]
         _, late = self._ray.wait(calls, num_returns=len(calls), timeout=_READY_S)
         if late:
-            text = f"{len(late)} of {len(calls)} servers do not listen after {_READY_S:g} s: {reason}"
-            raise DeadlineExceededError(text)
+            room = f": is there room in Ray, of {share} for each?" if share else ""
+            raise DeadlineExceededError(f"{len(late)} of {len(calls)} servers do not listen after {_READY_S:g} s{room}")
         return list(self._ray.get(calls))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import datetime
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import ORDER_OPS, RoundSpec, TensorSpec
 from sparseagg._internal.wire.partial import num_submissions
-from sparseagg.cluster.plan import KeyRange
+from sparseagg.cluster.plan import KeyRange, on_all
 from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
@@ -33,6 +34,7 @@ class RangeTask:
 
     Attributes:
         round_name: "rounds/{id}", the same on all servers.
+        created: when the round of each server was created.
         spec: of the one tensor, from ``range_spec``.
         keys: the range.
         num_submissions: of each server's round.
@@ -47,6 +49,7 @@ class RangeTask:
     """
 
     round_name: str
+    created: tuple[datetime.datetime | None, ...]
     spec: RoundSpec
     keys: KeyRange
     num_submissions: tuple[int, ...]
@@ -59,10 +62,21 @@ class RangeTask:
     number: int = 0
 
 
-def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
-    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
+KnownRounds = dict[tuple[Any, ...], list[Round]]
+
+
+def run_task(task: RangeTask, clients: Sequence[Client], known: KnownRounds) -> TensorResult | Part:
+    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is.
+
+    ``known``: the servers' rounds, which are asked for once, not for each range.
+    """
     begun = time.monotonic()
-    rounds = [clients[server].get_round(task.round_name) for server in task.servers]
+    key = task.round_name, task.created, task.servers
+    rounds = known.get(key)
+    if rounds is None:
+        rounds = on_all([clients[server] for server in task.servers], lambda client: client.get_round(task.round_name))
+        known.clear()
+        known[key] = rounds
     result = reduce_range(task, rounds)
     if task.store is None:
         return result
@@ -72,10 +86,6 @@ def run_task(task: RangeTask, clients: Sequence[Client]) -> TensorResult | Part:
 
 def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
     """Returns the merged rows of a range, in the sparse layout.
-
-    Args:
-        task: what to merge.
-        rounds: of each server.
 
     Raises:
         RoundFailedError: the merge failed, as that of one server would have.
@@ -176,29 +186,19 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
     the result, and cuts of it, are decided when all ranges are there.
     """
     how = spec.aggregation_of(tensor)
-    is_sum = how.op in _SUMS
-    options: dict[str, Any] = {
-        name: getattr(how, name)
-        for name in ("op", "numerics", "on_nonfinite", "return_counts", "return_weights", "min_contributors")
-    }
+    is_sum, is_fixed = how.op in _SUMS, how.numerics == "fixed_point"
+    has_weighting = is_sum or how.op in ORDER_OPS or how.return_weights
+    names = ["op", "numerics", "on_nonfinite", "return_counts", "return_weights", "min_contributors"]
+    names += ["weighting"] if has_weighting else []
+    names += ["prune_zeros", "result_dtype"] if how.op != "union" else []
+    names += ["absent"] if how.op in ORDER_OPS else []
+    of_op = {"mean": ["mean_divisor"], "trimmed_mean": ["trim_fraction"], "quantile": ["quantile"]}
+    names += of_op.get(how.op, [])
+    names += ["fixed_divisor"] if how.op == "mean" and how.mean_divisor == "fixed" else []
+    names += ["weight_bound"] if is_fixed and has_weighting and how.weighting == "by_weight" else []
+    names += ["value_bound", "on_bound"] if is_fixed and is_sum and "float" in tensor.dtype else []
+    options = {name: getattr(how, name) for name in names}
     options["return_moments"] = how.return_moments or None
-    if is_sum or how.op in ORDER_OPS or how.return_weights:
-        options["weighting"] = how.weighting
-    if how.op != "union":
-        options.update(prune_zeros=how.prune_zeros, result_dtype=how.result_dtype)
-    if how.op == "mean":
-        options["mean_divisor"] = how.mean_divisor
-        options["fixed_divisor"] = how.fixed_divisor if how.mean_divisor == "fixed" else None
-    if how.op in ORDER_OPS:
-        options.update(absent=how.absent)
-    if how.op == "trimmed_mean":
-        options["trim_fraction"] = how.trim_fraction
-    if how.op == "quantile":
-        options["quantile"] = how.quantile
-    if how.numerics == "fixed_point":
-        options["weight_bound"] = how.weight_bound if options.get("weighting") == "by_weight" else None
-        if is_sum and "float" in tensor.dtype:
-            options.update(value_bound=how.value_bound, on_bound=how.on_bound)
     merged = TensorSpec(
         tensor.name,
         tensor.dtype,

@@ -21,12 +21,7 @@ __all__ = ["cluster_info", "cluster_spec", "server_spec"]
 
 
 def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 0) -> RoundSpec:
-    """Returns the spec of a server's round: it does not close itself, and knows all servers.
-
-    Args:
-        spec: of the cluster's round.
-        homes: the servers; none: of a spec that is checked alone.
-        index: which of them the server is.
+    """Returns the spec of the round of server ``index``, which does not close itself; no ``homes``: it is only checked.
 
     Raises:
         InvalidArgumentError: a field of the spec is not for clusters; the message says which one, and why.
@@ -65,15 +60,11 @@ def cluster_info(
     tensors: dict[str, TensorResult] | None = None,
     cut: dict[str, int] | None = None,
 ) -> RoundInfo:
-    """Returns the description of a cluster's round.
+    """Returns the description of a cluster's round, whose result is on the servers (``listed``), or in this process.
 
     Args:
-        spec: of the cluster's round.
         own_times: seconds of the steps in this process; none: those of the process that has closed the round.
-        infos: of the servers' rounds.
-        listed: of the result on the servers; None: there is none.
-        tensors: the result in this process; None: there is none.
-        cut: how many rows were cut, by tensor.
+        cut: how many rows of ``tensors`` were cut, by tensor.
     """
     clips = [info.clip for info in infos if info.clip is not None]
     times = own_times or (listed[1]["times"] if listed is not None else {})

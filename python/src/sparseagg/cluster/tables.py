@@ -24,16 +24,9 @@ __all__ = ["arrow_table", "dataset_of", "write_parts"]
 def write_parts(
     folder: str | os.PathLike[str], kind: str, parts: Sequence[Part], rounds: Sequence[Round]
 ) -> list[pathlib.Path]:
-    """Writes a file for each range, while as many as there are servers are read; returns the files in order of keys.
+    """Writes a file of a kind, "npz" or "parquet", for each range; returns the files in order of keys.
 
-    Args:
-        folder: made where it is missing.
-        kind: "npz" or "parquet".
-        parts: the ranges of the result.
-        rounds: of each server.
-
-    Raises:
-        UnimplementedError: "parquet" without PyArrow.
+    Holds as many ranges as there are servers. Raises ``UnimplementedError`` for "parquet" without PyArrow.
     """
     if kind == "parquet":
         _pyarrow()
