@@ -246,7 +246,7 @@ def test_spec_round_trip_is_the_same():
             sa.TensorSpec(
                 "a", np.float32, num_rows=10, row_width=4, op="coordinate_mean", return_counts=False, fill=0.5
             ),
-            sa.TensorSpec("b", "uint64", num_rows=0, modular=True),
+            sa.TensorSpec("b", "uint64", num_rows=0, modular=True, op="sum", weighting="uniform"),
             sa.TensorSpec("c", "bfloat16", shape=(3, 1), layout="dense", result_dtype="float64", on_empty="fail"),
         ],
         op="mean",

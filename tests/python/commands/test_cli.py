@@ -281,7 +281,7 @@ def test_words_without_a_near_one_get_the_choices(capsys):
         main(["qqqq"])
     errors = capsys.readouterr().err
     assert "did you mean" not in errors
-    assert "choose from info, rounds, submit" in errors
+    assert "choose from info, backup, rounds" in errors
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -113,7 +113,7 @@ def test_failed_sync_acknowledges_nothing_until_a_restart(machine, where) -> Non
     size = SIZES[where]
     earlier, rnd = two_rounds(machine, size)
     machine.rule("sync")
-    with pytest.raises(sa.errors.UnavailableError, match=re.escape(str(machine.data))):
+    with pytest.raises(sa.errors.UnavailableError, match=r"cannot (sync|write to) the data directory's"):
         rnd.submit("b", update(size, ord("b")))
     machine.rule("")
     # Nobody knows what the disk has, although it takes syncs again.
@@ -135,7 +135,9 @@ def test_full_disk_refuses_and_goes_on_when_there_is_space(machine, where, rule)
     earlier, rnd = two_rounds(machine, size)
     assert machine.metric("sparseagg_data_writes_refused") == 0
     machine.rule(rule)
-    with pytest.raises(sa.errors.ResourceExhaustedError, match=re.escape(str(machine.data))) as caught:
+    with pytest.raises(
+        sa.errors.ResourceExhaustedError, match=r"cannot (sync|write to) the data directory's"
+    ) as caught:
         rnd.submit("b", update(size, ord("b")))
     assert "No space left on device" in str(caught.value)
     with pytest.raises(sa.errors.ResourceExhaustedError):

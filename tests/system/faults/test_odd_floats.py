@@ -41,7 +41,7 @@ def sent_as_json(http_address: str, address: str) -> float:
     """Returns the ``fill`` of a round that was created with 0.3, in decimal digits."""
     connection = http.client.HTTPConnection(http_address, timeout=60)
     body = '{"roundId": "r", "spec": {"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT64", "num_rows": "3", '
-    body += '"aggregation": {"fill": 0.3}}]}}'
+    body += '"aggregation": {"fill": 0.3, "result_layout": "RESULT_LAYOUT_DENSE"}}]}}'
     connection.request("POST", "/v1/rounds", body, {"content-type": "application/json"})
     answer = connection.getresponse()
     text = answer.read()

@@ -71,17 +71,21 @@ class Connection(ServerCalls):
         if home == spec.cluster.index and len(self._servers) == 1:
             return self  # at whatever address this client knows the server by
         address, known = spec.cluster.servers[home].address, addresses_of(self.endpoint.address)
-        if address not in known and len(known) == len(spec.cluster.servers):
-            address = known[home]  # a handle has all servers in order, and where they are now
-        return self._at(address) or self
+        # A handle has all servers in order, and where they are now.
+        now = known[home] if address not in known and len(known) == len(spec.cluster.servers) else None
+        return self._at(address, now) or self
 
     def add_home(self, address: str, connection: Connection) -> None:
         """Sends calls for the server that rounds have at an address over another connection, which follows it."""
         if self._at_homes is not None:
             self._at_homes[address] = connection
 
-    def _at(self, address: str) -> Connection | None:
+    def _at(self, address: str, now: str | None = None) -> Connection | None:
         """Returns the connection to another server of a round, with the arguments of this one; None: there is none.
+
+        Args:
+            address: of the round's list, or of an answer.
+            now: where the server may be if nobody answers there.
 
         Raises:
             FailedPreconditionError: a server may not send its clients to this address.
@@ -96,7 +100,9 @@ class Connection(ServerCalls):
                 f"the round of {self.endpoint.address} has a server at {plain(address)}, to which this client does not "
                 'go: an address must be "host:port", and of this machine only if the first server is on it, too'
             )
-        endpoint = dataclasses.replace(self.endpoint, address=address, public_address=None, locate=None)
+        endpoint = dataclasses.replace(
+            self.endpoint, address=address, public_address=None, locate=None if now is None else lambda _: now
+        )
         found = self._at_homes.setdefault(address, Connection(endpoint, self.transport, follows=False))
         found.has_reached = True  # by the coordinator: the server may restart now
         return found
