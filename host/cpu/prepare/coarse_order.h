@@ -189,6 +189,7 @@ bool TakeRepeatsOut(std::array<uint32_t, kNumBuckets>& ends, int low_bits, KeyAt
         if (!finder.MayRepeat(key_at(i))) continue;
         keep_up_to(i);
         take(bucket, begin++);
+        if (begin - kept > MaxRepeats(end)) return false;  // here, too, since a bucket may have most tuples
       }
     }
     keep_up_to(end);
