@@ -156,7 +156,7 @@ TEST(CoarseOrder, RepeatedKeys_AreTakenOut) {
       std::vector<uint64_t> keys = KeysWithRepeats(rng, bound, i < 10 ? 1 : 100);
       // Keys of all buckets, or crowded in two buckets.
       if (num_rows != 30'000 && i % 2 == 1) {
-        for (uint64_t& key : keys) key = key % 2 * (bound / 2) + key % 100'000'007;
+        for (uint64_t& key : keys) key = key % 2 * (bound / 2) + key % std::min<uint64_t>(bound / 2, 100'000'007);
       }
       ExpectOrdered<uint64_t>(keys, num_rows, i % 3 * 4);
       if (HasFailure()) return;

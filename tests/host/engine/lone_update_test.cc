@@ -149,14 +149,6 @@ TEST_P(EngineLoneUpdate, OneRepeat_FewAndMany_HaveTheReferencesBits) {
   SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
   Rng rng(seed);
   std::vector<TensorSpec> specs = EveryCombination();
-  for (const Op op : {Op::kMedian, Op::kTrimmedMean, Op::kQuantile}) {
-    for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-      specs.push_back(MakeSpec(DType::kFloat32, op, 1000));
-      specs.back().aggregation.weighting = weighting;
-      if (op == Op::kTrimmedMean) specs.back().aggregation.order.trim_fraction = 0.25;
-      if (op == Op::kQuantile) specs.back().aggregation.order.quantile = 0.75;
-    }
-  }
   constexpr size_t kRepeats[] = {1, 60, 6000};
   for (TensorSpec& spec : specs) {
     const bool is_dense = spec.aggregation.result_layout == ResultLayout::kDense;

@@ -68,8 +68,8 @@ class RayExecutor:
         actor = ray.remote(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=_RETRIES, scheduling_strategy="SPREAD"
         )(_Reducer)
-        lent = ray.put(list(clients))
-        self._actors = [actor.remote([lent]) for _ in range(reducers)]
+        self._lent = ray.put(list(clients))  # kept, since an actor that starts again reads it
+        self._actors = [actor.remote([self._lent]) for _ in range(reducers)]
         self._pool = ray.util.ActorPool(self._actors)
         self._lock = threading.Lock()  # a pool is for one thread at a time
 
