@@ -52,7 +52,7 @@ absl::Status SyncFileSystem(const std::string& path) {
 absl::StatusOr<uint64_t> Store::Backup(const std::string& parent, const std::string& name,
                                        const std::function<bool()>& is_cancelled) {
   MutexLock lock(&copy_mu_);
-  const absl::StatusOr<uint64_t> num_bytes = WriteBackup(parent, name, is_cancelled);
+  absl::StatusOr<uint64_t> num_bytes = WriteBackup(parent, name, is_cancelled);
   if (num_bytes.ok()) return num_bytes;
   Log(LogLevel::kWarning, "backup_failed", {{"name", name}, {"reason", num_bytes.status().message()}});
   return WithoutPath(WithoutRoot(num_bytes.status()), parent);
