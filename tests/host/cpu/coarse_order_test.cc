@@ -181,7 +181,10 @@ TEST(SeparateSorted, Keys_StayInOrder) {
   Rng rng(seed);
   for (const size_t num_repeats : {1u, 2u, 300u}) {
     std::vector<uint64_t> keys = KeysWithRepeats(rng, uint64_t{1} << 30, num_repeats);
-    if (num_repeats == 2) keys[1] = keys[0] = 0, keys[2] = keys[3] = ~uint64_t{0};  // the first and the last ones
+    // The first and the last ones, where a few may be taken out at once.
+    if (num_repeats == 2 && cpu::CurrentTuning().min_coarse_tuples > 1000) {
+      keys[1] = keys[0] = 0, keys[2] = keys[3] = ~uint64_t{0};
+    }
     std::sort(keys.begin(), keys.end());
     const auto* const values = reinterpret_cast<const std::byte*>(keys.data());  // each key is its own row
     cpu::TupleColumns<uint64_t> tuples;
