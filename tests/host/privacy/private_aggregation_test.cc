@@ -225,6 +225,7 @@ TEST(PrivateAggregation, MergedAndRemovedSubmissions_GiveTheNoiseOfTheRest) {
   const std::vector<Client> clients = {{"a", {7}, {0.25}}, {"b", {9}, {0.25}}, {"c", {7, 8}, {0.1, 0.2}}};
   const auto with = [&](const std::vector<Client>& some) {
     auto aggregation = *Aggregation::Create(*engine, specs, 0, Noise());
+    aggregation->DeferMerges();  // Remove needs all submissions
     for (const Client& client : some) {
       EXPECT_TRUE(
           aggregation->Add(client.id, *aggregation->Prepare({UpdateOf(specs[0], client.keys, client.values)})).ok());
