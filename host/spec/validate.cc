@@ -199,6 +199,7 @@ struct UnusedOption {
   bool of_tensors;         // false: Validate refuses the option of a tensor, and says why
 };
 
+// scripts/error_reference.py finds the texts by this name.
 constexpr UnusedOption Unused(bool (*is_given)(const Options&), bool (*is_used)(const TensorSpec&),
                               absl::string_view text, bool of_tensors = true) {
   return {is_given, is_used, text, of_tensors};

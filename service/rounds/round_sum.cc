@@ -35,9 +35,13 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   const uint64_t bytes = aggregation_->BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
   // Without a limit, what no memory can hold is refused here all the same, and not when clients have done their work.
-  if (is_dense && reservation_.limit() == 0 && bytes > ProcessMemory()) {
-    return absl::ResourceExhaustedError(absl::StrCat("dense results of ", bytes, " bytes, where the process may have ",
-                                                     ProcessMemory(), " bytes of memory; ask for sparse results"));
+  if (is_dense && reservation_.limit() == 0) {
+    static const uint64_t most_bytes = ProcessMemory();  // which reads files
+    if (bytes > most_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("dense results of ", bytes,
+                                                       " bytes, where the process may have ", most_bytes,
+                                                       " bytes of memory; ask for sparse results"));
+    }
   }
   return reservation_.Grow(SaturatingAdd(fixed_bytes_, bytes), is_dense ? "a round with dense results" : "a round",
                            is_dense ? "ask for sparse results, which hold only the keys of submissions" : "");

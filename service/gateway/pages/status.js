@@ -39,7 +39,10 @@ function replaceChanged(parent, children) {
   parent.prepend(...children.slice(0, added)); // the newest come first
   children.slice(added).forEach((child, i) => {
     const old = parent.children[added + i];
-    if (!old.isEqualNode(child)) old.replaceWith(child);
+    if (old.isEqualNode(child)) return;
+    const focused = [...old.querySelectorAll("a, button")].indexOf(document.activeElement);
+    old.replaceWith(child);
+    child.querySelectorAll("a, button")[focused]?.focus({ preventScroll: true }); // who reads by keyboard stays here
   });
   while (parent.children.length > children.length) parent.lastElementChild.remove();
 }

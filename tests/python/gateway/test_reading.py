@@ -98,6 +98,18 @@ def test_tab_reaches_every_control_and_shows_where_it_is(driver, server, path, w
     page.close()
 
 
+def test_focus_stays_on_a_round_that_changes(driver, server):
+    page = opened(driver, server, "/")
+    with sa.Client(server.address) as client, client.create_round(SPEC, round_id="changing") as changing:
+        link = "[...document.querySelectorAll('#rounds a')].find((each) => each.textContent === 'changing')"
+        page.wait(f"{link} !== undefined")
+        page.evaluate(f"const link = {link}; link.focus(); link.closest('li').isOld = true; return 0")
+        changing.submit("a", {"v": ([1], [1.0])})
+        page.wait(f"{link}.closest('li').textContent.includes('1 submission') && !{link}.closest('li').isOld")
+        assert page.evaluate(f"return document.activeElement === {link}")
+    page.close()
+
+
 @PAGES
 def test_skip_link_leads_behind_the_navigation(driver, server, path):
     page = opened(driver, server, path)

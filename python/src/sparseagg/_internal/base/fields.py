@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -20,24 +21,34 @@ def read(kind: type[_Class], message: Message, **given: Any) -> _Class:
     Enums become words, timestamps times in UTC (None: not set), durations seconds, and lists tuples. An optional field
     that is not set leaves the attribute at its default. Other messages have to be ``given``.
     """
-    names = {attribute.name for attribute in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for field in message.DESCRIPTOR.fields:
-        if field.name not in names or field.name in given:
+    for name, is_optional, type_name, enum in _fields(kind, type(message)):
+        if name in given or (is_optional and not message.HasField(name)):
             continue
-        if field.containing_oneof is not None and not message.HasField(field.name):
-            continue
-        given[field.name] = _value(message, field)
+        value = getattr(message, name)
+        if enum is not None:
+            value = enum_name(enum, int(value))
+        elif type_name is not None:
+            value = time_of(message, name) if type_name == "google.protobuf.Timestamp" else seconds_of(value)
+        elif not isinstance(value, (str, bytes, int, float)):
+            value = tuple(value)
+        given[name] = value
     return kind(**given)
 
 
-def _value(message: Message, field: Any) -> Any:
-    value = getattr(message, field.name)
-    if field.message_type is not None:
-        is_time = field.message_type.full_name == "google.protobuf.Timestamp"
-        return time_of(message, field.name) if is_time else seconds_of(value)
-    if not isinstance(value, (str, bytes, int, float)):
-        return tuple(value)
-    return value if field.enum_type is None else enum_name(field.enum_type, int(value))
+@functools.cache
+def _fields(kind: Any, message: type[Message]) -> list[tuple[str, bool, str | None, Any]]:
+    """Returns of each field that the class has: name, whether it may be unset, type of a message, enum."""
+    names = {attribute.name for attribute in dataclasses.fields(kind)}
+    return [
+        (
+            field.name,
+            field.containing_oneof is not None,
+            None if field.message_type is None else field.message_type.full_name,
+            field.enum_type,
+        )
+        for field in message.DESCRIPTOR.fields
+        if field.name in names
+    ]
 
 
 def enum_name(enum: Any, number: int) -> str:
