@@ -25,6 +25,7 @@ from typing import Any
 
 import data as data_module
 import rounds
+from contestants import MODULES
 
 # glibc's mallopt: numbers of its parameters.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
@@ -161,8 +162,10 @@ def main() -> int:
         print(json.dumps(message), file=answers, flush=True)
 
     try:
-        module = importlib.import_module(f"contestants.{sys.argv[1]}")
-        version = importlib.metadata.version(module.DISTRIBUTION)
+        name = sys.argv[1]
+        module = importlib.import_module(f"contestants.{name}")
+        package = next(modules[name][0] for modules in MODULES.values() if name in modules)
+        version = importlib.metadata.version(package)
     except Exception as error:  # whatever a library throws makes it absent
         answer({"failed": f"{type(error).__name__}: {error}"})
         return 0

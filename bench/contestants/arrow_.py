@@ -7,8 +7,6 @@ import pyarrow as pa
 
 from contestants import Contestant, Data, sparse
 
-DISTRIBUTION = "pyarrow"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     columns = [np.ascontiguousarray(data.values[:, c]) for c in range(data.row_width)]

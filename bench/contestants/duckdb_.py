@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from contestants import Contestant, Data, sparse
 
-DISTRIBUTION = "duckdb"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     names = [f"v{c}" for c in range(data.row_width)]

@@ -8,8 +8,6 @@ import graphblas as gb
 
 from contestants import Contestant, Data, sparse
 
-DISTRIBUTION = "python-graphblas"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     no_rows = data.no_rows()

@@ -12,8 +12,6 @@ from jax.experimental import sparse as jsparse
 
 from contestants import Contestant, Data, dense, sparse
 
-DISTRIBUTION = "jax"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     names = [("jax segment_sum", "dense"), ("jax BCOO sum_duplicates", "sparse")]

@@ -6,8 +6,6 @@ import numpy as np
 
 from contestants import SEPARATE, Contestant, Data, dense, sparse
 
-DISTRIBUTION = "numpy"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads  # it has one

@@ -12,7 +12,6 @@ from sparseagg import _engine
 
 from contestants import SEPARATE, Contestant, Data, Reference
 
-DISTRIBUTION = "sparseagg"
 MODES = ("canonical", "canonical+counts", "fixed_point")
 INT64_KEYS = ", int64 keys"
 

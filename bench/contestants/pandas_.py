@@ -6,8 +6,6 @@ import pandas as pd
 
 from contestants import Contestant, Data, sparse
 
-DISTRIBUTION = "pandas"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads  # it has one

@@ -7,8 +7,6 @@ import polars as pl
 
 from contestants import Contestant, Data, sparse
 
-DISTRIBUTION = "polars"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads

@@ -1,5 +1,5 @@
 """polars on one thread, which its environment sets."""
 
-from contestants.polars_ import DISTRIBUTION, contestants
+from contestants.polars_ import contestants
 
-__all__ = ["DISTRIBUTION", "contestants"]
+__all__ = ["contestants"]

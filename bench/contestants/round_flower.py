@@ -35,8 +35,6 @@ from superlink import SuperLink  # noqa: E402
 from contestants import Contestant  # noqa: E402
 from contestants.round_pickles import receive, send  # noqa: E402
 
-DISTRIBUTION = "flwr"
-
 SERVER_APP = """
 import os, socket, sys, time
 sys.path.insert(0, {here!r})

@@ -24,7 +24,6 @@ from rounds import Stages, Sums, Updates, contestant, numpy_sums
 
 from contestants import Contestant
 
-DISTRIBUTION = "nvflare"
 CHANNEL = "round"
 TIMEOUT_S = 300
 

@@ -10,7 +10,6 @@ from sparseagg.cluster import Cluster
 
 from contestants import Contestant
 
-DISTRIBUTION = "sparseagg"
 FLAGS = ["--memory-limit", "12GiB", "--max-bytes-per-submission", "0", "--max-tuples-per-submission", "0"]
 MANY = 1000  # clients, beyond which updates are submitted in batches
 

@@ -13,8 +13,6 @@ from rounds import Stages, Sums, Updates, contestant, numpy_sums
 
 from contestants import Contestant
 
-DISTRIBUTION = "numpy"
-
 
 def contestants(updates: Updates, server: str | None) -> list[Contestant]:
     del server  # it has its own

@@ -9,8 +9,6 @@ import scipy.sparse as sp
 
 from contestants import SEPARATE, Contestant, Data, dense, sparse
 
-DISTRIBUTION = "scipy"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     del threads  # it has one

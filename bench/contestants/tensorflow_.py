@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from contestants import Contestant, Data, dense
 
-DISTRIBUTION = "tensorflow-cpu"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     name = "tensorflow unsorted_segment_sum"

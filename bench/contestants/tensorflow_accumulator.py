@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from contestants import SEPARATE, Contestant, Data
 
-DISTRIBUTION = "tensorflow-cpu"
-
 
 def contestants(data: Data, threads: int) -> list[Contestant]:
     clients = data.separate(data.keys64, data.flat)

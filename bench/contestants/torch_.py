@@ -11,8 +11,6 @@ import torch
 
 from contestants import SEPARATE, Contestant, Data, dense, sparse
 
-DISTRIBUTION = "torch"
-
 warnings.filterwarnings("ignore", message="Sparse invariant checks")
 
 
