@@ -21,7 +21,9 @@ def read(kind: type[_Class], message: Message, **given: Any) -> _Class:
     Enums become words, timestamps times in UTC (None: not set), durations seconds, and lists tuples. An optional field
     that is not set leaves the attribute at its default. Other messages have to be ``given``.
     """
-    for name, is_optional, type_name, enum in _fields(kind, type(message)):
+    # Any: mypy holds a class for no Hashable where it has a `__hash__` of its own.
+    classes: tuple[Any, Any] = (kind, type(message))
+    for name, is_optional, type_name, enum in _fields(*classes):
         if name in given or (is_optional and not message.HasField(name)):
             continue
         value = getattr(message, name)
