@@ -308,8 +308,8 @@ build/tidy/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-bu
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint
-deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint: deps-%:
+.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-deploy
+deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-deploy: deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
@@ -331,6 +331,10 @@ $(VENV)/.wheels: $(VENV)/.test scripts/requirements-wheels.txt
 
 $(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
 	$(BIN)/pip install -q -r scripts/requirements-lint.txt
+	@touch $@
+
+$(VENV)/.deploy: $(VENV)/.lint scripts/requirements-deploy.txt
+	$(BIN)/pip install -q -r scripts/requirements-deploy.txt
 	@touch $@
 
 # The comparison's environment: other libraries, and the package as anybody would install it.
@@ -402,6 +406,13 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	! grep -F sparseagg.service build/lint/sparseagg.log
 	$(BIN)/python scripts/check_deploy.py
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
+
+# The tests' own network namespace has the fixed ports of the how-tos free; what needs a network is done before.
+.PHONY: test-deploy
+test-deploy: deps-deploy $(VENV)/.deploy $(PROMTOOL) server ## deploys as an operator does, in containers of Podman; as root (5 minutes)
+	$(BIN)/python tests/deploy/machine.py $(CURDIR)/$(SERVER)
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) SPARSEAGG_DEPLOY=alone \
+	  unshare --net $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 .PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint

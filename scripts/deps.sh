@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle lint
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle deploy lint
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -21,9 +21,10 @@ packages() {
     browser) echo chromium chromium-driver nodejs curl ;;
     sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     bundle) echo dpkg-dev xz-utils ;;
+    deploy) echo podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl ;;
     lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, lint)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, deploy, lint)" >&2
       exit 2
       ;;
   esac
