@@ -148,7 +148,7 @@ wheel-check: ## install such a wheel where there is no network, compiler or root
 cuda-wheel: $(VENV)/.wheels build/static-libs/.done-4 ## the CUDA engine in one file, for sparseagg[cuda13]; needs nvcc
 	cmake --preset cuda-wheel -DSPARSEAGG_CUDA_ARCHITECTURES='$(or $(ARCHITECTURES),$(WHEEL_ARCHITECTURES))'
 	cmake --build --preset cuda-wheel
-	$(BIN)/python scripts/cuda_wheel.py --library build/cuda-wheel/cuda/plugin/libsparseagg_cuda.so --out build/cuda-wheels
+	$(BIN)/python scripts/wheels.py --cuda build/cuda-wheel/cuda/plugin/libsparseagg_cuda.so --out build/cuda-wheels
 
 .PHONY: gpu-bundle
 gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc

@@ -3,10 +3,10 @@
 
   scripts/check_bundle.py BUNDLE.tar.xz
 
-Checks that every program needs libc's own libraries only, that a server on the CPU serves a round to this Python's
-sparseagg, which must be installed, and that `check.sh --quick` passes on those of its parts that are quick, with the
-half for the GPU listed as not run where there is no GPU. The tests in the bundle are those that `make test` runs, and
-are left out. Exit status 1 and the reason on the first thing that is wrong.
+Checks that no program needs a newer libc (bundle.sh has looked at other libraries), that a server on the CPU serves a
+round to this Python's sparseagg, which must be installed, and that `check.sh --quick` passes on those of its parts that
+are quick, with the half for the GPU listed as not run where there is no GPU. The tests in the bundle are those that
+`make test` runs, and are left out. Exit status 1 and the reason on the first thing that is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import sparseagg as sa
 
-LIBC = re.compile(r"(linux-vdso|ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so")
 OLDEST_LIBC = (2, 36)
 START_TIMEOUT_S = 60
 # Of check.sh: the parts, the seconds that it may take, and the files that it may leave.
@@ -35,19 +34,10 @@ def fail(text: str) -> None:
     raise SystemExit(f"check_bundle: {text}")
 
 
-def needed_libraries(program: Path) -> list[str]:
-    """The shared libraries that the loader takes for a program."""
-    text = subprocess.run(["ldd", str(program)], check=True, capture_output=True, text=True).stdout
-    return [Path(line.split()[0]).name for line in text.splitlines()]
-
-
 def check_libraries(folder: Path) -> int:
     """Every program and library, and the versions of libc's symbols that they ask for; returns how many there are."""
     programs = [path for path in folder.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
     for program in programs:
-        for library in needed_libraries(program):
-            if not LIBC.match(library):
-                fail(f"{program.name} needs {library}")
         symbols = subprocess.run(["objdump", "-T", str(program)], check=True, capture_output=True, text=True).stdout
         versions = {tuple(map(int, found.split("."))) for found in re.findall(r"\bGLIBC_([0-9.]+)", symbols)}
         if versions and max(versions) > OLDEST_LIBC:

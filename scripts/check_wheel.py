@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Installs a platform wheel in a bare environment and uses it, as a machine without compiler and network would.
 
-  scripts/check_wheel.py FOLDER [--root ROOT] [--cuda WHEEL]
+  scripts/check_wheel.py FOLDER [--cuda WHEEL]
 
 FOLDER has the wheels of `make wheels`; the one for this Python is taken, and what it needs (NumPy, gRPC, protobuf) is
 downloaded into FOLDER/house first. Then everything runs without network: pip may use that folder alone, and where the
 system allows it, the commands get a network namespace that has the loopback only. PATH has nothing but the new
-environment. With --root: in ROOT, a Debian 12 that debootstrap has made with python3, python3-venv and python3-pip, as
-the user nobody; needs root.
+environment.
 
 Checks that the installation brings a server that merges a round over a real socket, the engine in process, and the
 commands; prints the seconds from the start of the installation to the first merged round. None is too many, since the
@@ -27,7 +26,6 @@ import tempfile
 import time
 from pathlib import Path
 
-NOBODY = 65534
 # A network namespace that has the loopback only.
 WITHOUT_NETWORK = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 FIRST_ROUND = """
@@ -105,14 +103,13 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--root", type=Path)
     parser.add_argument("--cuda", type=Path)
     arguments = parser.parse_args()
     version = "cp{}{}".format(*sys.version_info)
     (wheel,) = arguments.folder.resolve().glob(f"sparseagg-*-{version}-{version}-*.whl")
     house = wheel.parent / "house"
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", str(house), str(wheel)], check=True)
-    with tempfile.TemporaryDirectory(dir=None if arguments.root is None else arguments.root / "tmp") as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         shutil.copytree(house, folder / "house")
         for each in filter(None, (wheel, arguments.cuda)):
@@ -120,20 +117,13 @@ def main() -> int:
         (folder / "round.py").write_text(FIRST_ROUND, encoding="utf-8")
         (folder / "rest.py").write_text(FIRST_ROUND + THE_REST + readme("python"), encoding="utf-8")
         (folder / "gpu.py").write_text(FIRST_ROUND + ON_THE_GPU, encoding="utf-8")
-        python = sys.executable
         prefix = WITHOUT_NETWORK
-        if arguments.root is not None:
-            for path in [folder, *folder.rglob("*")]:
-                shutil.chown(path, NOBODY, NOBODY)
-            folder, python = Path("/") / folder.relative_to(arguments.root), "/usr/bin/python3"
-            prefix = [part for part in prefix if part != "--map-root-user"]  # which knows no other user than root
-            prefix = [*prefix, "chroot", f"--userspec={NOBODY}:{NOBODY}", str(arguments.root)]
-        elif subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
+        if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
             print("this system does not let the network be taken away; pip may not use it all the same", flush=True)
             prefix = []
         new = str(folder / "bare/bin/python")
         begun = time.monotonic()
-        run([python, "-m", "venv", str(folder / "bare")], Path("/"), prefix)
+        run([sys.executable, "-m", "venv", str(folder / "bare")], Path("/"), prefix)
         pip = ["-m", "pip", "install", "-q", "--no-index", "--find-links", str(folder / "house"), "sparseagg"]
         run([new, *pip], folder, prefix)
         run([new, str(folder / "round.py")], folder, prefix)

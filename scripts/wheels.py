@@ -2,12 +2,16 @@
 """Makes the platform wheels: the client, the engine in process, the server and the load generator, in one file each.
 
   scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
+  scripts/wheels.py --cuda libsparseagg_cuda.so --out FOLDER
 
 CLIENT.whl is the wheel of the client alone (`make wheels`). BUILD is a build folder, named as its preset, whose
 programs need no library but libc's. One build there compiles the libraries once, then the programs and, for each
 Python, the binding (pybind11 has no stable ABI, and nanobind's begins with Python 3.12). Without --python: each of
 Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the
 wheels, with their sizes, and the seconds that this took.
+
+With --cuda: the wheel sparseagg-cuda13 instead, the library with the CUDA engine that client and server load at run
+time. Fails where a wheel is less portable than its name says, or too large.
 """
 
 from __future__ import annotations
@@ -29,11 +33,13 @@ MINORS = range(9, 14)
 # The libc of the machine that builds, Debian 12, decides: `auditwheel show` must agree.
 LIBC = "manylinux_2_36"
 MAX_MB = 25
+MAX_CUDA_MB = 60
 PROGRAMS = {
     "sparseagg-server": "service/sparseagg-server",
     "sparseagg-loadgen": "tools/loadgen/sparseagg-loadgen",
 }
-# What was linked in comes with its licence, from these Debian packages.
+# What was linked in comes with its licence, from these Debian packages; CUDA's from the toolkit.
+CUDA_LICENCES = ("libabsl-dev", "libhwy-dev", "libsodium-dev", "libstdc++6", "libtbb-dev", "libxxhash-dev")
 LICENCES = (
     *("libabsl-dev", "libc-ares-dev", "libcli11-dev", "libfmt-dev", "libgrpc++-dev", "libhwy-dev", "libprotobuf-dev"),
     *("libre2-dev", "libsodium-dev", "libspdlog-dev", "libssl-dev", "libstdc++6", "libtbb-dev", "libtomlplusplus-dev"),
@@ -129,6 +135,23 @@ def platform_wheel(client: Path, engine: Path, programs: dict[str, Path], tag: s
     return wheel
 
 
+def cuda_wheel(library: Path, tag: str, out: Path) -> Path:
+    """Makes the wheel of the CUDA engine from a copy of its folder, which stays as it is; returns the wheel."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch, "cuda")
+        shutil.copytree(REPOSITORY / "python" / "cuda", source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+        (source / "licences").mkdir()
+        shutil.copy(REPOSITORY / "LICENSE", source / "licences" / "LICENSE")
+        for debian in CUDA_LICENCES:
+            shutil.copy(Path("/usr/share/doc", debian, "copyright"), source / "licences" / debian)
+        with (source / "pyproject.toml").open("a", encoding="utf-8") as project:
+            project.write('\n[tool.setuptools]\nlicense-files = ["licences/*"]\n')
+        variables = (f"SPARSEAGG_CUDA_LIBRARY={library}", f"SPARSEAGG_CUDA_PLATFORM={tag}")
+        said("env", *variables, sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", out, source)
+    (wheel,) = out.glob(f"sparseagg_cuda13-*-py3-none-{tag}.whl")
+    return wheel
+
+
 def check(wheel: Path, platform: str, max_mb: int = MAX_MB) -> None:
     """Fails unless the wheel is as portable as its name says, and small enough."""
     report = " ".join(said(sys.executable, "-m", "auditwheel", "show", wheel).split())
@@ -142,19 +165,26 @@ def check(wheel: Path, platform: str, max_mb: int = MAX_MB) -> None:
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--client", type=Path, required=True)
-    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--client", type=Path)
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--cuda", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--python", type=Path, action="append")
     arguments = parser.parse_args()
-    build, out = arguments.build.resolve(), arguments.out.resolve()
+    out = arguments.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    platform = f"{LIBC}_{os.uname().machine}"
+    if arguments.cuda is not None:
+        check(cuda_wheel(arguments.cuda.resolve(), platform, out), platform, MAX_CUDA_MB)
+        return 0
+    if arguments.client is None or arguments.build is None:
+        parser.error("--client and --build, or --cuda, are needed")
+    build = arguments.build.resolve()
     pythons = [described(python) for python in arguments.python or find_pythons()]
     if not pythons:
         fail("no Python from 3.9 to 3.13 with its headers; --python names one")
     start = time.monotonic()
-    platform = f"{LIBC}_{os.uname().machine}"
     with tempfile.TemporaryDirectory() as folder:
         # Not in the temporary folder itself: a path that is new each time would have everything linked again.
         engines = build / "wheel-engines"

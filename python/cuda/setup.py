@@ -1,4 +1,4 @@
-"""Puts a built library into the package; scripts/cuda_wheel.py names it in SPARSEAGG_CUDA_LIBRARY, and the platform."""
+"""Puts a built library into the package; scripts/wheels.py names it in SPARSEAGG_CUDA_LIBRARY, and the platform."""
 
 from __future__ import annotations
 
