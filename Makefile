@@ -174,7 +174,7 @@ MATRIX_WHEEL ?= $(WHEEL)
 MATRIX_ARGS ?=
 
 .PHONY: test-matrix
-test-matrix: $(VENV)/.wheels $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility.md (30 minutes)
+test-matrix: $(VENV)/.wheels $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility-table.json (30 minutes)
 	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
 	  --server $(CURDIR)/$(SERVER) $(MATRIX_ARGS)
 

@@ -7,8 +7,8 @@ For each Python 3.9 to 3.13 of pyenv or the PATH, each protobuf of PROTOBUFS, an
 that have wheels: makes a virtual environment, installs, and runs tests/python/matrix/smoke.py against one server.
 uv's cache saves a second run the downloads.
 
-A whole run writes docs/compatibility-table.json, and a table between the markers of docs/compatibility.md. A
-combination that uv does not install has the reason. The exit status is 1 if an installed combination fails.
+A whole run writes docs/compatibility-table.json. A combination that uv does not install has the reason. The exit
+status is 1 if an installed combination fails.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ import sparseagg as sa
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SMOKE = REPOSITORY / "tests" / "python" / "matrix" / "smoke.py"
-PAGE = REPOSITORY / "docs" / "compatibility.md"
 TABLE = REPOSITORY / "docs" / "compatibility-table.json"
-BEGIN, END = "<!-- matrix: begin; scripts/test_matrix.py writes this -->", "<!-- matrix: end -->"
 
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 PROTOBUFS = {"3.20": ">=3.20.3,<4", "4": ">=4,<5", "5": ">=5,<6", "6": ">=6,<7", "7": ">=7,<8"}
@@ -79,37 +77,11 @@ def try_combination(wheel: Path, python: str, protobuf: str, age: str, address: 
 
 
 def write_results(wheel: str, results: Sequence[dict[str, Any]]) -> None:
-    """Writes the JSON file and the table of the page."""
+    """Writes the JSON file."""
     machine = f"{platform.system()} {platform.machine()}"
     rows = ",\n".join(map(json.dumps, results))
     head = f'"wheel": {json.dumps(wheel)}, "machine": {json.dumps(machine)}'
     TABLE.write_text(f'{{{head}, "results": [\n{rows}\n]}}\n', encoding="utf-8")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{table(wheel, machine, results)}{END}{after}", encoding="utf-8")
-
-
-def table(wheel: str, machine: str, results: Sequence[dict[str, Any]]) -> str:
-    """Returns the results as Markdown: a row for each Python and age, and the reasons of what failed."""
-    lines = [
-        f"`{wheel}` on {machine}, {results[-1]['date']}; a cell has the version of protobuf that works.",
-        "",
-        "| Python | numpy, grpcio | " + " | ".join(f"protobuf {name}" for name in PROTOBUFS) + " |",
-        "|---|---|" + "---|" * len(PROTOBUFS),
-    ]
-    reasons = list(dict.fromkeys(each["reason"] for each in results if each["reason"]))
-    for python in PYTHONS:
-        for age in RESOLUTIONS:
-            row = [each for each in results if (each["python"], each["age"]) == (python, age)]
-            versions = next((each["versions"] for each in row if each["versions"]), None)
-            neighbours = ", ".join(versions[name] for name in NEIGHBOURS) if versions else age
-            cells = [
-                each["versions"].get("protobuf") or f"{each['outcome']} ({reasons.index(each['reason']) + 1})"
-                for each in row
-            ]
-            lines.append(f"| {python} | {neighbours} | " + " | ".join(cells) + " |")
-    notes = ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))] if reasons else []
-    return "\n".join([*lines, *notes]) + "\n"
 
 
 def main() -> int:
