@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,16 +53,42 @@ class Shell:
         self.page("```sh\n" + "\n".join(lines) + "\n```\n")
 
 
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    made = Shell(tmp_path)
-    for name in ("HOME", "PATH"):
-        monkeypatch.setenv(name, os.environ[name])  # as it was, at the end
-    yield made
+@pytest.fixture(autouse=True)
+def clean(alone: None) -> Iterator[None]:
+    """Leaves no container and no volume; shows what containers said, which pytest prints where the test fails."""
+
+    def remove() -> None:
+        for kind, flags in (("container", ["--time", "0"]), ("volume", [])):
+            machine.podman(kind, "rm", "--all", "--force", *flags)
+
+    remove()  # what an earlier run has left that was killed
+    yield
     for name in machine.podman("ps", "--all", "--format", "{{.Names}}").stdout.split():
         print(name, machine.podman("logs", "--tail", "20", name, stderr=subprocess.STDOUT).stdout)
-    for kind in ("container", "volume"):
-        machine.podman(kind, "rm", "--all", "--force", *(["--time", "0"] if kind == "container" else []))
+    remove()
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    for name in ("HOME", "PATH"):
+        monkeypatch.setenv(name, os.environ[name])  # as it was, at the end
+    return Shell(tmp_path)
+
+
+def get(url: str) -> dict:
+    """Returns the JSON at a URL."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)
+
+
+def contained(monkeypatch: pytest.MonkeyPatch, folder: Path, *flags: str) -> None:
+    """Makes real_server start servers in containers with these flags of Podman, which see the host's files."""
+    script = folder / "contained-server"
+    environment = " ".join(f"{name}={value}" for name, value in machine.ENVIRONMENT.items())
+    run = f"podman run --rm --read-only --cap-drop all --network host --user 0 --volume {folder}:{folder}"
+    script.write_text(f'#!/bin/sh\n{environment} exec {run} {shlex.join(flags)} {machine.IMAGE} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("SPARSEAGG_SERVER", str(script))
 
 
 def part(page: str, *headings: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ from collections.abc import Callable
 import machine
 import numpy as np
 import sparseagg as sa
-from conftest import Shell, part
+from conftest import Shell, get, part
 from real_server import START_TIMEOUT_S
 
 SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=1000)])
@@ -31,11 +30,6 @@ def until(condition: Callable[[], object]) -> None:
 
 def inspected(container: str, form: str) -> str:
     return machine.podman("inspect", "--format", "{{" + form + "}}", container).stdout.strip()
-
-
-def get(url: str) -> dict:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.load(answer)
 
 
 def test_plain(shell: Shell) -> None:
