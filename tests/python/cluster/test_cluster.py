@@ -15,7 +15,8 @@ from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.cluster_spec import home_of
 from sparseagg.cluster import Cluster, ray_servers
-from sparseagg.cluster.plan import cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.plan import Plan, cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.range_merge import RangeMerge
 from sparseagg.cluster.ray_servers import ray_session
 
 CLIENTS = [f"client-{i}" for i in range(20)]
@@ -79,6 +80,25 @@ def test_cuts_are_balanced_and_in_order():
     assert cuts_of_sample(np.empty(0, np.uint64), 4) == [(0, None)]
     assert cuts_of_rows(3, 8) == [(0, 1), (1, 2), (2, None)]
     assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]
+
+
+def test_the_fullest_of_many_ranges_has_little_more_than_the_mean():
+    """The keys that are asked for grow with the number of ranges."""
+    rng = np.random.default_rng(5)
+    asked = []
+
+    class Sampled:
+        def sample_keys(self, tensor, *, every, timeout):
+            asked.append(every)
+            return rng.integers(0, 1 << 40, 10**9 // every, np.uint64)
+
+    plan = Plan(500, 1, 1, 1)
+    merge = RangeMerge("r", one(), [Sampled()], plan, None)
+    infos = [types.SimpleNamespace(num_tuples=10**9, num_submissions=9)]
+    begins = np.array([begin for begin, _ in merge._ranges(one().tensors[0], infos, None, None)], np.float64)
+    sizes = np.diff(np.append(begins, 2.0**40))
+    assert (asked, len(sizes)) == ([1000], 500)
+    assert sizes.max() <= 1.1 * sizes.mean()
 
 
 def test_submissions_are_on_their_home_servers(cluster, addresses):

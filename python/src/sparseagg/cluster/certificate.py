@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from sparseagg._internal.certificates import tree
 from sparseagg._internal.certificates.envelope import payload_of
@@ -55,11 +54,8 @@ def certify(
     """
     key = read_private_key(key_file)
     parts = on_all(rounds, Round.leaves)
-    promises: list[dict[str, Any]] = []
-    for opened, part in zip(rounds, parts):
-        for client in part.counted:
-            promises.append(payload_of(opened.receipt(client).promise, "promise"))
-            break
+    firsts = [(opened, next(iter(part.counted))) for opened, part in zip(rounds, parts) if part.counted]
+    promises = [payload_of(opened.receipt(client).promise, "promise") for opened, client in firsts]
     if not promises:
         raise FailedPreconditionError(f"{name} has no submissions to make a certificate of")
     counted = {client: leaf for part in parts for client, leaf in part.counted.items()}

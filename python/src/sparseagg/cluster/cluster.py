@@ -38,7 +38,7 @@ _MOST_SERVERS = 1024
 _LIMITS = ("max_row_width", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")  # of clients
 
 
-class Cluster:
+class Cluster(contextlib.AbstractContextManager["Cluster"]):
     """Several servers that take the submissions of one round together. A coordinator makes one.
 
         with sa.cluster.Cluster(["a:8001", "b:8001"]) as cluster:
@@ -273,9 +273,6 @@ class Cluster:
         if self._started is not None:
             self._started.close()
         self.close()
-
-    def __enter__(self) -> Cluster:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

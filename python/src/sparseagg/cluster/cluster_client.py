@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterClient"]
 
 
-class ClusterClient:
+class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
     """What ``sparseagg.Client`` is for one server, for a cluster: from ``Cluster.client``. Thread-safe.
 
     Rounds are spread over all servers. A published model and a task have one server each: models that of their name's
@@ -47,9 +47,6 @@ class ClusterClient:
     def address(self) -> str:
         """The addresses of all servers, with commas: for ``sparseagg.Client`` in another process."""
         return ",".join(self._cluster.addresses)
-
-    def __enter__(self) -> ClusterClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -40,7 +40,7 @@ __all__ = ["ClusterRound"]
 _LOCATE_S = 30.0  # that a handle waits for a server that starts elsewhere
 
 
-class ClusterRound:
+class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
     """A round on all servers of a cluster, from the methods of ``Cluster``. Thread-safe.
 
     Life cycle: ``submit`` for each client; ``close``, then ``result`` any number of times; ``delete``. ``close`` leaves
@@ -65,9 +65,6 @@ class ClusterRound:
         for address, client in zip(self._listed[1:], clients[1:]):  # for batches, which the first one divides
             first: Any = clients[0]._connection
             first.add_home(address, client._connection)
-
-    def __enter__(self) -> ClusterRound:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.delete()

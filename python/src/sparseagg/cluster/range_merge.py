@@ -24,7 +24,8 @@ from sparseagg.errors import FailedPreconditionError, RoundFailedError
 
 __all__ = ["RangeMerge", "result_of_nothing"]
 
-_SAMPLE = 100_000  # keys of all tensors and servers: ranges are then balanced to about one in a hundred
+_SAMPLE = 100_000  # keys of all tensors and servers, at least
+_OF_RANGE = 2_000  # keys of each range: the fullest of 5,000 then has a tenth more than the mean, at most
 
 
 class RangeMerge:
@@ -103,10 +104,8 @@ class RangeMerge:
                 continue
             listed = [each for part in on_all(self._rounds, Round.submissions) for each in part]
             if not any(each.weight for each in listed if only is None or each.client_id in only):
-                text = f"the weights of all submissions add up to 0, so there is no {how.op}"
-                raise RoundFailedError(
-                    f"{self._name} failed: FAILED_PRECONDITION: tensor {tensor.name!r}: {text}", "failed"
-                )
+                text = f"tensor {tensor.name!r}: the weights of all submissions add up to 0, so there is no {how.op}"
+                raise RoundFailedError(f"{self._name} failed: FAILED_PRECONDITION: {text}", "failed")
             return
 
     def _check_homes(self) -> None:
@@ -144,11 +143,11 @@ class RangeMerge:
                 on_all(self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every, timeout=left))
             )
 
-        every = max(1, sum(info.num_tuples for info in infos) // _SAMPLE)
-        sample = sampled(every)
-        if every > 1 and len(sample) < _SAMPLE // 4:  # other tensors have most of the tuples
-            every = max(1, every * max(1, len(sample)) // _SAMPLE)
-            sample = sampled(every)
+        total = sum(info.num_tuples for info in infos)
+        wanted = max(_SAMPLE, _OF_RANGE * self._number_of_ranges(tensor, total))
+        sample = sampled(every := max(1, total // wanted))
+        if every > 1 and len(sample) < wanted // 4:  # other tensors have most of the tuples
+            sample = sampled(every := max(1, every * max(1, len(sample)) // wanted))
         return cuts_of_sample(sample, self._number_of_ranges(tensor, len(sample) * every))
 
     def _number_of_ranges(self, tensor: TensorSpec, num_keys: int) -> int:

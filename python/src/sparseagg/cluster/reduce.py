@@ -108,11 +108,10 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
 def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
     tensor = task.spec.tensors[0]
     merged = Aggregator(task.spec, threads=task.threads, device=task.device)
-    for server, (opened, expected) in enumerate(zip(rounds, task.num_submissions)):
+    for server, opened in enumerate(rounds):
         partial = opened.export_partial(tensor.name, keys=task.keys)
         found = num_submissions(partial)
-        if found != expected:
-            raise _other_number(server, task, found, expected)
+        _check_number(task, server, found)
         if found > 0:
             merged.add_partial(str(server), partial, keys=task.keys)
         del partial
@@ -126,8 +125,9 @@ def _finished(task: RangeTask, merged: Aggregator) -> TensorResult:
         raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
 
 
-def _other_number(server: int, task: RangeTask, found: int, expected: int) -> InternalError:
-    return InternalError(f"server {server} exported {found} submissions of {task.round_name}, which has {expected}")
+def _check_number(task: RangeTask, server: int, found: int) -> None:
+    if found != (expected := task.num_submissions[server]):
+        raise InternalError(f"server {server} exported {found} submissions of {task.round_name}, which has {expected}")
 
 
 def two_homes(round_name: str, client_id: str, first: int, second: int) -> FailedPreconditionError:
@@ -173,9 +173,8 @@ def _reduce_submissions(task: RangeTask, rounds: Sequence[Round]) -> TensorResul
             merged.add_all(updates)
     except DuplicateClient as error:
         raise two_homes(task.round_name, *error.args) from None
-    for server, (found, expected) in enumerate(zip(exported.counts, task.num_submissions)):
-        if found != expected:
-            raise _other_number(server, task, found, expected)
+    for server, found in enumerate(exported.counts):
+        _check_number(task, server, found)
     return _finished(task, merged)
 
 

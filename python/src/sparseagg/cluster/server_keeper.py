@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.spec.cluster_spec import HomeServer
+from sparseagg.cluster.plan import on_all
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError
 
 __all__ = ["LocalServers", "ServerKeeper"]
@@ -144,10 +145,7 @@ class LocalServers:
 
     def close(self) -> None:
         """Stops the servers, all at once."""
-        for keeper in self.keepers:
-            keeper._closing.set()
-        for keeper in self.keepers:
-            keeper.close()
+        on_all(self.keepers, ServerKeeper.close)
 
 
 def directory_of(data_dir: str | os.PathLike[str] | None, index: int) -> pathlib.Path | None:

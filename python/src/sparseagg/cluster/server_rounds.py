@@ -110,10 +110,6 @@ def _summary(spec: RoundSpec, tensor: TensorSpec, listed: Sequence[Part], about:
 
 
 def _total(clips: Sequence[ClipSummary]) -> ClipSummary:
-    return ClipSummary(
-        num_clipped=sum(clip.num_clipped for clip in clips),
-        num_l2=sum(clip.num_l2 for clip in clips),
-        num_linf=sum(clip.num_linf for clip in clips),
-        num_max_keys=sum(clip.num_max_keys for clip in clips),
-        factors=tuple(sum(column) for column in zip(*(clip.factors for clip in clips))),
-    )
+    names = ("num_clipped", "num_l2", "num_linf", "num_max_keys")
+    numbers = {name: sum(getattr(clip, name) for clip in clips) for name in names}
+    return ClipSummary(**numbers, factors=tuple(sum(column) for column in zip(*(clip.factors for clip in clips))))
