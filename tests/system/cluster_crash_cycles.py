@@ -5,10 +5,11 @@
         [--executor ray [--nodes N]]
 
 In each cycle, clients submit to a round on all servers, and some submit again or withdraw, while servers are killed.
-Then the round is closed, while servers are killed: by processes of which each but the last one kills itself before a
-random one of its calls (seal, sample, export and merge of a range, write of a range and of the list). With Ray, the
-actors of servers and of reducers are killed, too, and with --nodes the raylets that they run on; every second round is
-closed by this process. The result is read, and read again after one more kill. The cycle checks that
+Then the round is closed, while servers are killed, one of them by itself after it has written a range and before it
+answers. It is closed by processes of which each but the last one kills itself before a random one of its calls (seal,
+sample, export and merge of a range, write of a range and of the list). With Ray, the actors of servers and of reducers
+are killed, too, and with --nodes the raylets that they run on; every second round is closed by this process. The result
+is read, and read again after one more kill. The cycle checks that
 
 - every acknowledged submission is in the result once, and no withdrawn one;
 - the result has the bits of a sum over the listed submissions, which NumPy computes;
@@ -35,6 +36,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
 
+from crash.armed_starts import ArmedStarts  # noqa: E402
 from crash.cluster_cycle import RETRY, ClusterCycle, kill_process  # noqa: E402
 from crash.failure import Failure  # noqa: E402
 from crash.ray_nodes import RayNodes  # noqa: E402
@@ -42,7 +44,9 @@ from crash.updates import make_client  # noqa: E402
 from sparseagg.cluster import Cluster  # noqa: E402
 
 
-def make_killer(cluster: Cluster, is_ray: bool, nodes: RayNodes | None, kills: collections.Counter[str]):
+def make_killer(
+    cluster: Cluster, is_ray: bool, nodes: RayNodes | None, kills: collections.Counter[str], armed: ArmedStarts
+):
     """Returns a function that kills a server, or with Ray also an actor's process or a node."""
 
     # In turns, so that a short run has each of them.
@@ -50,11 +54,15 @@ def make_killer(cluster: Cluster, is_ray: bool, nodes: RayNodes | None, kills: c
 
     def kill(rng: random.Random) -> None:
         if not is_ray:
-            kill_process(rng.choice(cluster._started.keepers).pid)
+            pid = rng.choice(cluster._started.keepers).pid
+            armed.give_back(pid)
+            kill_process(pid)
             kills["server"] += 1
             return
         ray = cluster._started._ray
         what = next(kinds)
+        if what != "reducer":  # its server ends with it
+            armed.give_back()
         if what == "node":
             nodes.kill(rng.randrange(1 << 16))
         elif what == "reducer":
@@ -73,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
     """Runs all cycles; returns the exit status."""
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     print(f"cluster_crash_cycles: seed {seed}, {options.cycles} cycles", flush=True)
-    os.environ["SPARSEAGG_SERVER"] = str(pathlib.Path(options.server).resolve())
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cluster-crash-", dir=options.folder))
+    armed = ArmedStarts(folder, pathlib.Path(options.server).resolve())
     hashes: dict[frozenset[str], str] = {}
     kills: collections.Counter[str] = collections.Counter()
     begin = time.monotonic()
@@ -84,16 +92,22 @@ def run(options: argparse.Namespace) -> int:
         on_ray = {"reducer_cpus": 0} if is_ray else {}
         cluster = stack.enter_context(
             Cluster(
-                options.servers, executor=options.executor, data_dir=folder, reducers=2, ranges=3, retry=RETRY, **on_ray
+                options.servers,
+                executor=options.executor,
+                data_dir=folder / "data",
+                reducers=2,
+                ranges=3,
+                retry=RETRY,
+                **on_ray,
             )
         )
         ray_address = cluster._started._ray.get_runtime_context().gcs_address if is_ray else ""
-        kill = make_killer(cluster, is_ray, nodes, kills)
+        kill = make_killer(cluster, is_ray, nodes, kills, armed)
         for number in range(options.cycles):
             clients = [make_client(index, seed) for index in range(options.clients)]
             rng = random.Random(seed * 1_000_003 + number)
             by_processes = not is_ray or number % 2 == 0
-            cycle = ClusterCycle(cluster, kill, number, rng, clients, by_processes, ray_address)
+            cycle = ClusterCycle(cluster, kill, number, rng, clients, by_processes, ray_address, armed)
             try:
                 listed, found = cycle.run()
                 if hashes.setdefault(listed, found) != found:
@@ -102,6 +116,7 @@ def run(options: argparse.Namespace) -> int:
                 print(f"cluster_crash_cycles: FAILED: cycle {number}, seed {seed}, {folder}: {failure}")
                 return 1
             kills["coordinator"] += cycle.num_coordinators
+            armed.count()
             if options.verbose:
                 print(f"cycle {number}: {dict(kills)}", flush=True)
     shutil.rmtree(folder)
@@ -113,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
         "cycles": options.cycles,
         "kills": sum(kills.values()),
         "killed": dict(kills),
+        "fail_points": dict(armed.hits),
         "sets": len(hashes),
         "hashes": len(set(hashes.values())),
         "seconds": round(time.monotonic() - begin, 1),

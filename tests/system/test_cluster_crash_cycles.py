@@ -31,5 +31,7 @@ def test_killed_cluster_loses_nothing_acknowledged(tmp_path, where):
         where, {"server", "reducer", "node"}
     )
     assert kinds <= figures["killed"].keys()
+    if where == "local":
+        assert figures["fail_points"].keys() == {"range_written"}
     assert figures["sets"] == figures["hashes"] == 1
     assert not list(tmp_path.iterdir())

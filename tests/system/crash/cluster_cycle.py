@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import sparseagg as sa
 from sparseagg.cluster import Cluster
 
+from crash.armed_starts import ArmedStarts
 from crash.failure import Failure
 from crash.updates import SPEC, Client, digest, digest_of, expected
 
@@ -69,6 +70,7 @@ class ClusterCycle:
         clients: of the round.
         kills_coordinators: whether processes that close the round are killed, at each of their steps.
         ray_address: of the Ray that these processes use; "": they merge by themselves.
+        armed: of the servers. One dies in the close, after it has written a range and before it answers.
     """
 
     def __init__(
@@ -79,7 +81,8 @@ class ClusterCycle:
         rng: random.Random,
         clients: list[Client],
         kills_coordinators: bool,
-        ray_address: str = "",
+        ray_address: str,
+        armed: ArmedStarts,
     ) -> None:
         self._cluster = cluster
         self._kill = kill
@@ -88,6 +91,7 @@ class ClusterCycle:
         self._clients = clients
         self._kills_coordinators = kills_coordinators
         self._ray_address = ray_address
+        self._armed = armed
         self.num_kills = 0
         self.num_coordinators = 0
 
@@ -105,6 +109,8 @@ class ClusterCycle:
         for who in self._clients:
             if who.error is not None:
                 raise Failure(f"{who.id} failed: {who.error!r}") from who.error
+        self._armed.arm("range_written", self._rng.choice([1, 2]))
+        self._kill_one()
         with self._killing():
             if self._kills_coordinators:
                 self._close_by_processes()
