@@ -59,9 +59,8 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
 from sparseagg._internal.results.streams import StreamInfo, StreamPlace, StreamVersion
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
-from sparseagg._internal.spec.clip_spec import ClipSpec
+from sparseagg._internal.spec.bounds import DP, ClipSpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
-from sparseagg._internal.spec.privacy_spec import DP
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.top_k import TopK
 from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from sparseagg._internal.spec.clip_spec import ClipSpec
+from sparseagg._internal.spec.bounds import ClipSpec
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 

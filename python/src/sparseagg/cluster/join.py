@@ -12,7 +12,7 @@ from sparseagg._internal.base import bfloat16
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import DTYPES, key_bytes
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, has_norms
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.plan import KeyRange
 
@@ -62,7 +62,7 @@ def _picked(whole: TensorResult, rows: Any) -> TensorResult:
 def is_cut(spec: RoundSpec, tensor: TensorSpec) -> bool:
     """Returns whether ``result_top_k`` or ``result_min_norm`` removes rows of a tensor's result."""
     how = spec.aggregation_of(tensor)
-    return bool(how.result_top_k or how.result_min_norm) and has_norms(tensor, how)
+    return bool(how.result_top_k or how.result_min_norm)
 
 
 def cut_rows(spec: RoundSpec, tensor: TensorSpec, whole: TensorResult) -> TensorResult:

@@ -1,16 +1,19 @@
-"""Messages of the server as values of Python."""
+"""Messages of the server as values of Python, and back."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from sparseagg._internal.base.durations import seconds_of, time_of
+from sparseagg._internal.base.arguments import did_you_mean, shown
+from sparseagg._internal.base.durations import duration, seconds_of, time_of
+from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["enum_name", "read"]
+__all__ = ["enum_name", "read", "words", "write"]
 
 _Class = TypeVar("_Class")
 
@@ -63,3 +66,56 @@ def enum_name(enum: Any, number: int) -> str:
     prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
     known = enum.values_by_number.get(number)
     return str(f"{prefix}{number}" if known is None else known.name.removeprefix(prefix)).lower()
+
+
+@functools.cache
+def words(enum: Any) -> dict[str, int]:
+    """Returns the numbers of our names of an enum's values, without that of 0: 1 for "sum", which is OP_SUM.
+
+    Args:
+        enum: the enum's descriptor.
+    """
+    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
+    return {each.name[len(prefix) :].lower(): each.number for each in enum.values if each.number}
+
+
+def write(message: Message, values: Mapping[str, Any], where: str = "") -> None:
+    """Sets fields of a message to values of Python: numbers, texts, words for enums, and lengths of time.
+
+    Args:
+        message: to change.
+        values: by the names of fields; a field of None stays unset.
+        where: goes before names of fields in errors.
+
+    Raises:
+        InvalidArgumentError: a value does not fit its field, or a word is unknown. The message names the field.
+    """
+    kind: Any = type(message)
+    special = _special(kind)
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name in special:
+            known = special[name]
+            if known is None:
+                getattr(message, name).CopyFrom(duration(where + name, value))
+                continue
+            if not isinstance(value, str) or value not in known:
+                meant = did_you_mean(value, known)
+                raise InvalidArgumentError(f"unknown {where}{name} {shown(value)}; known: {', '.join(known)}{meant}")
+            value = known[value]
+        try:
+            setattr(message, name, value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(f"{where}{name} cannot be {shown(value)}: {error}") from error
+
+
+@functools.cache
+def _special(message: Any) -> dict[str, dict[str, int] | None]:
+    """Returns the fields that take words, with these and their numbers, and those that are messages, with None."""
+    fields = message.DESCRIPTOR.fields
+    return {
+        field.name: None if field.enum_type is None else words(field.enum_type)
+        for field in fields
+        if field.enum_type is not None or field.message_type is not None
+    }

@@ -245,7 +245,7 @@ class _CountedRound(Aggregator):
         factor = submission.client_weight if self._multiplies and submission.client_weight is not None else 1.0
         return [(sent if weighting == "by_weight" else 1.0) * factor for weighting in self._weightings]
 
-    def _message(self, spec: RoundSpec) -> pb.RoundSpec:
+    def _message(self, spec: RoundSpec) -> Any:
         message = spec.to_proto()
         for proto, tensor in zip(message.tensors, spec.tensors) if self._multiplies else ():
             how = spec.aggregation_of(tensor)

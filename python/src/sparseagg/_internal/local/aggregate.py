@@ -8,15 +8,14 @@ from typing import Any, Literal, SupportsIndex, overload
 from sparseagg._internal.base.types import Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.aggregator import Aggregator
-from sparseagg._internal.local.engine_spec import left_to_sums
 from sparseagg._internal.local.placement import placed
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.contributors import checked_updates
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["aggregate"]
+__all__ = ["aggregate", "left_to_sums"]
 
 
 @overload
@@ -138,3 +137,27 @@ def aggregate(
     aggregator = Aggregator(spec, **given)
     aggregator._add_all(updates, are_all=True)
     return aggregator.finish_on_device() if stays else aggregator.finish()
+
+
+def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
+    """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
+
+    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
+    Rows that ``min_contributors`` drops, or a cut of the result, would hide theirs, and a ``fill`` may not be finite
+    itself.
+    """
+
+    def tells(tensor: TensorSpec) -> bool:
+        how = spec.aggregation_of(tensor)
+        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
+        is_whole = how.min_contributors in (0, 1) and not (how.fill or how.result_top_k or how.result_min_norm)
+        is_checked = how.on_nonfinite == "reject" and not spec.clips(tensor)  # norms need finite values
+        return "float" in tensor.dtype and is_sum and is_whole and is_checked
+
+    telling = [index for index, tensor in enumerate(checked_spec(spec).tensors) if tells(tensor)]
+    if len(telling) == len(spec.tensors) and not any(tensor.on_nonfinite for tensor in spec.tensors):
+        return telling, spec.with_options(on_nonfinite="propagate")
+    tensors = list(spec.tensors)
+    for index in telling:
+        tensors[index] = tensors[index].with_options(on_nonfinite="propagate")
+    return telling, spec.with_options(tensors=tuple(tensors))

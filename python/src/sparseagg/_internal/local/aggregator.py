@@ -16,10 +16,9 @@ from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
 from sparseagg._internal.local.engine_results import device_result, round_info, tensor_result
-from sparseagg._internal.local.engine_spec import dense_bytes, what_matters
 from sparseagg._internal.results.device_result import DeviceTensorResult
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -31,7 +30,6 @@ from sparseagg._internal.updates.contributors import (
 )
 from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
-from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
@@ -149,8 +147,8 @@ class Aggregator:
         names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
         return f"Aggregator({names})"
 
-    def _message(self, spec: RoundSpec) -> pb.RoundSpec:
-        return spec.to_proto()
+    def _message(self, spec: RoundSpec) -> Any:
+        return spec.message
 
     def add(
         self, client_id: ClientId, update: Update, weight: SupportsFloat | None = None, *, copy: bool = False
@@ -225,7 +223,7 @@ class Aggregator:
         """
         if not isinstance(other, Aggregator):
             raise InvalidArgumentError(f"an aggregator is merged with another one, not with {type(other).__name__}")
-        mine, theirs = what_matters(self.spec), what_matters(other.spec)
+        mine, theirs = _what_matters(self.spec), _what_matters(other.spec)
         for name in [*mine, *theirs]:
             if mine.get(name) != theirs.get(name):
                 raise InvalidArgumentError(f"the aggregators differ in tensor {name!r}")
@@ -356,7 +354,7 @@ class Aggregator:
             with extension.errors():
                 raw = self._engine.finish(finite)
         except ResourceExhaustedError as error:
-            raise ResourceExhaustedError(f"{error}{dense_bytes(self.spec)}") from error
+            raise ResourceExhaustedError(f"{error}{_dense_bytes(self.spec)}") from error
         if raw is None:
             return None
         results = {tensor.name: tensor_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
@@ -417,3 +415,31 @@ def _batches(updates: Iterable[Any], size: int) -> Iterator[list[Any]]:
             batch = []
     if batch:
         yield batch
+
+
+def _dense_bytes(spec: RoundSpec) -> str:
+    """Says how large the largest result is that the spec wants dense, for errors; nothing where there is none."""
+
+    def value_bytes(tensor: TensorSpec) -> int:
+        widened = "int64" if tensor.dtype in ("int32", "int64") else tensor.dtype
+        return DTYPES[spec.aggregation_of(tensor).result_dtype or widened]
+
+    sizes = {
+        tensor.name: tensor.num_rows * tensor.row_width * value_bytes(tensor)
+        for tensor in spec.tensors
+        if spec.aggregation_of(tensor).result_layout == "dense" and spec.aggregation_of(tensor).op != "union"
+    }
+    if not sizes:
+        return ""
+    name = max(sizes, key=lambda tensor: sizes[tensor])
+    return f"; the dense result of tensor {name!r} alone takes {sizes[name]} bytes"
+
+
+def _what_matters(spec: RoundSpec) -> dict[str, Any]:
+    """What is computed of each tensor, whether the round or the tensor says so."""
+    names = ("dtype", "num_rows", "row_width", "layout", "modular", "clip")
+    of_round = [spec.max_submissions, spec.clip, spec.privacy]
+    return {
+        tensor.name: [*(getattr(tensor, name) for name in names), spec.aggregation_of(tensor), *of_round]
+        for tensor in spec.tensors
+    }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["ClusterSpec", "HomeServer", "checked_cluster", "home_of"]
+__all__ = ["ClusterSpec", "HomeServer", "home_of"]
 
 _64_BITS = (1 << 64) - 1
 
@@ -87,10 +86,3 @@ def _mix(bits: int) -> int:
     bits = (bits ^ bits >> 33) * 0xFF51AFD7ED558CCD & _64_BITS
     bits = (bits ^ bits >> 33) * 0xC4CEB9FE1A85EC53 & _64_BITS
     return bits ^ bits >> 33
-
-
-def checked_cluster(cluster: Any) -> ClusterSpec | None:
-    """Returns ``cluster``; ``InvalidArgumentError`` if it is neither a ``ClusterSpec`` nor None."""
-    if cluster is not None and not isinstance(cluster, ClusterSpec):
-        raise InvalidArgumentError(f"cluster must be a ClusterSpec or None, got {shown(cluster)}")
-    return cluster

@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
-import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparseagg._internal.base.arguments import did_you_mean, shown
-from sparseagg._internal.base.fields import enum_name
-from sparseagg._internal.base.types import (
-    Absent,
-    DTypeLike,
-    MeanDivisor,
-    Numerics,
-    OnBound,
-    OnEmpty,
-    OnNonfinite,
-    Op,
-    ResultLayout,
-    Weighting,
-)
+from google.protobuf.message import Message
+
+from sparseagg._internal.base.arguments import did_you_mean
+from sparseagg._internal.base.fields import enum_name, words, write
+from sparseagg._internal.base.types import DTypeLike
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
 __all__ = [
     "DTYPES",
+    "OPTIONS",
     "ORDER_OPS",
     "Aggregation",
-    "OptionArguments",
-    "Options",
+    "Described",
+    "aggregation_message",
+    "copy_of",
     "dtype_name",
     "key_bytes",
-    "options_from_proto",
     "outside_key_space",
-    "set_fields",
     "words_of",
 ]
+
+_Message = TypeVar("_Message", bound=Message)
 
 # Bytes of one value, by dtype name.
 DTYPES: dict[str, int] = {
@@ -57,15 +47,7 @@ DTYPES: dict[str, int] = {
 
 ORDER_OPS = ("median", "trimmed_mean", "quantile")  # order statistics
 
-_FIELDS = pb.AggregationSpec.DESCRIPTOR.fields
-# The options that are words, with their enums and the prefixes of the values; and the others.
-_ENUMS = {
-    field.name: (getattr(pb, field.enum_type.name), field.enum_type.values[0].name.removesuffix("UNSPECIFIED"))
-    for field in _FIELDS
-    if field.enum_type is not None
-}
-_SCALARS = [field.name for field in _FIELDS if field.enum_type is None]
-_NAMES = [*_ENUMS, *_SCALARS]
+OPTIONS = tuple(field.name for field in pb.AggregationSpec.DESCRIPTOR.fields)
 
 
 def dtype_name(dtype: DTypeLike) -> str:
@@ -96,39 +78,7 @@ def outside_key_space(num_rows: int) -> str:
 
 def words_of(field: str) -> list[str]:
     """Returns the values of an option that is a word, such as "sum" and "mean" for "op"."""
-    return list(_numbers_of(field))
-
-
-@functools.cache
-def _numbers_of(field: str) -> dict[str, int]:
-    enum, prefix = _ENUMS[field]
-    return {name[len(prefix) :].lower(): number for name, number in enum.items() if number}
-
-
-def _enum_value(field: str, value: str | None) -> int:
-    if value is None:
-        return 0
-    number = _numbers_of(field).get(value) if isinstance(value, str) else None
-    if number is None:
-        words = words_of(field)
-        raise InvalidArgumentError(f"unknown {field} {value!r}; known: {', '.join(words)}{did_you_mean(value, words)}")
-    return number
-
-
-def _enum_name(field: str, number: int) -> str | None:
-    return None if number == 0 else enum_name(_ENUMS[field][0].DESCRIPTOR, number)
-
-
-def set_fields(proto: Any, spec: Any, fields: Iterable[str], where: str = "") -> None:
-    """Copies fields of the spec into the message. Fields of None stay unset. ``where`` goes before names in errors."""
-    for field in fields:
-        value = getattr(spec, field)
-        if value is None:
-            continue
-        try:
-            setattr(proto, field, value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(f"{where}{field} cannot be {shown(value)}: {error}") from error
+    return list(words(pb.AggregationSpec.DESCRIPTOR.fields_by_name[field].enum_type))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,38 +111,12 @@ class Aggregation:
     return_moments: bool = False
 
 
-class OptionArguments(TypedDict, total=False):
-    """The options as arguments of ``TensorSpec`` and ``RoundSpec``, which ``RoundSpec`` documents."""
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
+class Described:
+    """A round's or tensor's description: a message, whose fields are read when they are first asked for.
 
-    op: Op | None
-    weighting: Weighting | None
-    result_layout: ResultLayout | None
-    numerics: Numerics | None
-    return_counts: bool | None
-    return_weights: bool | None
-    min_contributors: int | None
-    prune_zeros: bool | None
-    fill: float | None
-    dense_threshold: float | None
-    result_dtype: DTypeLike | None
-    on_nonfinite: OnNonfinite | None
-    on_bound: OnBound | None
-    on_empty: OnEmpty | None
-    mean_divisor: MeanDivisor | None
-    fixed_divisor: float | None
-    value_bound: float | None
-    weight_bound: float | None
-    trim_fraction: float | None
-    quantile: float | None
-    absent: Absent | None
-    result_top_k: int | None
-    result_min_norm: float | None
-    return_moments: bool | None
-
-
-@dataclasses.dataclass(frozen=True, init=False)
-class Options:
-    """The options that a round sets and a tensor may override. None: not set."""
+    Subclasses annotate their fields, and implement ``_build`` and ``_read``. All have these options; None: not set.
+    """
 
     op: str | None
     weighting: str | None
@@ -219,77 +143,86 @@ class Options:
     result_min_norm: float | None
     return_moments: bool | None
 
-    def __init_subclass__(cls) -> None:
-        """Gives the class the signature that has each option, for ``help``, notebooks and editors."""
-        own = [
-            each for each in inspect.signature(cls.__init__).parameters.values() if each.kind is not each.VAR_KEYWORD
-        ]
-        options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
-            for name, kind in OptionArguments.__annotations__.items()
-        ]
-        vars(cls.__init__)["__signature__"] = inspect.Signature([*own, *options], return_annotation="None")
+    if TYPE_CHECKING:
+        message: Any  # nobody may change it
+    else:
 
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
-        names = OptionArguments.__annotations__
-        for name in options:
-            if name not in names:
-                meant = did_you_mean(name, [field.name for field in dataclasses.fields(self)])
-                raise TypeError(f"{type(self).__name__} has no argument {name!r}{meant}")
-        self._set(**{name: options.get(name) for name in names})
-        if self.result_dtype is not None:
-            self._set(result_dtype=dtype_name(self.result_dtype))
-        self._check_words()
+        def __getattr__(self, name: str) -> Any:
+            if name not in type(self).__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            vars(self).update({**dict.fromkeys(OPTIONS), **self.given_options, **self._read()})
+            return vars(self)[name]
 
-    def _set(self, **fields: Any) -> None:
-        """Sets fields of a new object. Dataclasses that are frozen refuse assignments."""
-        vars(self).update(fields)
+    def _build(self, given: dict[str, Any]) -> None:
+        """Makes the message from the arguments of ``__init__``."""
+        raise NotImplementedError
 
-    def _check_words(self) -> None:
-        """Raises ``InvalidArgumentError`` for an unknown word, unless ``enum_name`` made it of an unknown number."""
-        for field, (_, prefix) in _ENUMS.items():
-            value = getattr(self, field)
-            if value is None or (isinstance(value, str) and value in _numbers_of(field)):
-                continue
-            if not isinstance(value, str) or re.fullmatch(rf"{prefix.lower()}\d+", value) is None:
-                _enum_value(field, value)
+    def _read(self) -> dict[str, Any]:
+        """Returns the attributes that the message has, but the options."""
+        raise NotImplementedError
 
-    def _options_to_proto(self) -> pb.AggregationSpec:
-        proto = pb.AggregationSpec()
-        for field, value in self.given_options.items():
-            if field in _ENUMS:
-                setattr(proto, field, _enum_value(field, value))
-            else:
-                set_fields(proto, self, [field])
-        return proto
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        """Returns the description that a message is, which is complete, and which nobody may change."""
+        made = object.__new__(cls)
+        vars(made)["message"] = message
+        return made
 
-    def _shown(self, always: dict[str, Any]) -> str:
-        """Returns the text of ``__repr__``: these fields, and those that are not as they are by default."""
-        options = dict.fromkeys(OptionArguments.__annotations__)  # None by default, and shown last
-        defaults = {each.name: each.default for each in dataclasses.fields(self) if each.name not in options}
-        defaults = {name: default for name, default in {**defaults, **options}.items() if name not in always}
-        given = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
-        shown = {**always, **given}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+    def to_proto(self) -> Any:
+        """Returns a copy of the message. Fields of None are not set."""
+        return copy_of(self.message)
 
     @functools.cached_property
     def given_options(self) -> dict[str, Any]:
-        """The options that are set. Rounds may have thousands of tensors, whose options are read several times."""
-        mine = vars(self)
-        return {name: mine[name] for name in _NAMES if mine[name] is not None}
+        """The options that are set."""
+        fields = self.message.aggregation.ListFields()
+        return {
+            field.name: value if field.enum_type is None else enum_name(field.enum_type, value)
+            for field, value in fields
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and bool(self.message == other.message)
+
+    def __hash__(self) -> int:
+        return hash(self.message.SerializeToString(deterministic=True))
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (type(self), type(self.message), self.message.SerializeToString())
+
+    def _shown(self, always: dict[str, Any]) -> str:
+        """Returns the text of ``__repr__``: these fields, and those that are not as they are by default."""
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in OPTIONS}
+        given = {name: value for name, value in own.items() if value not in (None, False, "sparse")}
+        shown = {**always, **{k: v for k, v in {**given, **self.given_options}.items() if k not in always}}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def with_options(self, **options: Any) -> Self:
-        """Returns a copy that has these options, which are right: they are not checked."""
-        made = object.__new__(type(self))  # without what is cached
-        made._set(**{each.name: getattr(self, each.name) for each in dataclasses.fields(self)})
-        made._set(**options)
+        """Returns a copy that has these fields, which are right: combinations are not checked."""
+        made = object.__new__(type(self))
+        if options:
+            made._build({**{name: getattr(self, name) for name in self.__dataclass_fields__}, **options})
+        else:
+            vars(made).update({name: value for name, value in vars(self).items() if name != "table_columns"})
         return made
 
 
-def options_from_proto(proto: pb.AggregationSpec) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for field in _ENUMS:
-        options[field] = _enum_name(field, getattr(proto, field))
-    for field in _SCALARS:
-        options[field] = getattr(proto, field) if proto.HasField(field) else None
-    return options
+def aggregation_message(given: dict[str, Any]) -> pb.AggregationSpec:
+    """Returns the message of those options that are not None."""
+    options = {name: given[name] for name in OPTIONS}
+    if options["result_dtype"] is not None:
+        options["result_dtype"] = dtype_name(options["result_dtype"])
+    message = pb.AggregationSpec()
+    write(message, options)
+    return message
+
+
+def copy_of(message: _Message) -> _Message:
+    """Returns a message that may be changed."""
+    made = type(message)()
+    made.CopyFrom(message)
+    return made
+
+
+def _unpickled(cls: Any, message: Any, data: bytes) -> Any:
+    return cls.from_proto(message.FromString(data))

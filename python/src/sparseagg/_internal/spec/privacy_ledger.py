@@ -17,7 +17,7 @@ from typing import Any
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
 from sparseagg._internal.base.state_files import locked, replaced
-from sparseagg._internal.spec.privacy_spec import DP
+from sparseagg._internal.spec.bounds import DP
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 

@@ -5,36 +5,43 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
-from sparseagg._internal.base.durations import Seconds, duration, seconds_of
-from sparseagg._internal.base.fields import enum_name
+from sparseagg._internal.base.durations import Seconds, seconds_of
+from sparseagg._internal.base.fields import enum_name, write
 from sparseagg._internal.base.plain_text import html_table
-from sparseagg._internal.base.types import DTypeLike, Layout
-from sparseagg._internal.spec.clip_spec import ClipSpec, checked_clip
-from sparseagg._internal.spec.cluster_spec import ClusterSpec, checked_cluster
+from sparseagg._internal.base.types import (
+    Absent,
+    DTypeLike,
+    Layout,
+    MeanDivisor,
+    Numerics,
+    OnBound,
+    OnEmpty,
+    OnNonfinite,
+    Op,
+    ResultLayout,
+    Weighting,
+)
+from sparseagg._internal.spec.bounds import DP, ClipSpec, checked
+from sparseagg._internal.spec.cluster_spec import ClusterSpec
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
     ORDER_OPS,
     Aggregation,
-    OptionArguments,
-    Options,
+    Described,
+    aggregation_message,
+    copy_of,
     dtype_name,
     key_bytes,
-    options_from_proto,
-    set_fields,
     words_of,
 )
-from sparseagg._internal.spec.privacy_spec import DP, checked_privacy
 from sparseagg._internal.spec.shapes import checked_shape, sizes_of
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = [
     "DTYPES",
@@ -44,7 +51,6 @@ __all__ = [
     "TensorSpec",
     "checked_spec",
     "dtype_name",
-    "has_norms",
     "is_weighted",
     "key_bytes",
     "words_of",
@@ -54,12 +60,15 @@ __all__ = [
 _NUM_ROWS = ("num_rows must be a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1)
 _ROW_WIDTH = ("row_width must be a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1)
 
-# Fields of RoundSpec that are numbers.
-_LIMITS = ("min_submissions", "max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
+# Fields of RoundSpec by kind. The limits are None if they are 0 in the message.
+_LIMITS = ("max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
+_TIMES = ("deadline", "result_ttl")
+_FLAGS = ("keep_submissions", "accept_partials", "stay_open")
+_PARTS: dict[str, Any] = {"clip": ClipSpec, "privacy": DP, "cluster": ClusterSpec}
 
 
-@dataclasses.dataclass(frozen=True, repr=False, init=False)
-class TensorSpec(Options):
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
+class TensorSpec(Described):
     """One tensor of a round.
 
         sa.TensorSpec("embedding", "float32", shape=(50_000, 16))  # an update has some of the 50,000 rows
@@ -89,33 +98,81 @@ class TensorSpec(Options):
     dtype: str
     num_rows: int
     row_width: int
-    shape: tuple[int, ...] | None = None
-    layout: str = "sparse"
-    modular: bool = False
-    clip: ClipSpec | None = None
+    shape: tuple[int, ...] | None
+    layout: str
+    modular: bool
+    clip: ClipSpec | None
 
     def __init__(
         self,
         name: str,
         dtype: DTypeLike,
-        *,
         shape: Iterable[SupportsIndex] | None = None,
+        *,
         num_rows: SupportsIndex | None = None,
         row_width: SupportsIndex | None = None,
         layout: Layout = "sparse",
         modular: bool = False,
         clip: ClipSpec | None = None,
-        **options: Unpack[OptionArguments],
+        op: Op | None = None,
+        weighting: Weighting | None = None,
+        result_layout: ResultLayout | None = None,
+        numerics: Numerics | None = None,
+        return_counts: bool | None = None,
+        return_weights: bool | None = None,
+        min_contributors: int | None = None,
+        prune_zeros: bool | None = None,
+        fill: float | None = None,
+        dense_threshold: float | None = None,
+        result_dtype: DTypeLike | None = None,
+        on_nonfinite: OnNonfinite | None = None,
+        on_bound: OnBound | None = None,
+        on_empty: OnEmpty | None = None,
+        mean_divisor: MeanDivisor | None = None,
+        fixed_divisor: float | None = None,
+        value_bound: float | None = None,
+        weight_bound: float | None = None,
+        trim_fraction: float | None = None,
+        quantile: float | None = None,
+        absent: Absent | None = None,
+        result_top_k: int | None = None,
+        result_min_norm: float | None = None,
+        return_moments: bool | None = None,
     ) -> None:
-        checked_text("a tensor's name", name)
-        if layout not in ("sparse", "dense"):
-            raise InvalidArgumentError(f"tensor {shown(name)}: unknown layout {layout!r}; known: sparse, dense")
+        self._build(locals())
+
+    def _build(self, given: dict[str, Any]) -> None:
+        name, layout = checked_text("a tensor's name", given["name"]), given["layout"]
         try:
-            super().__init__(**options)
-            self._set(name=name, dtype=dtype_name(dtype), layout=layout, modular=modular, clip=checked_clip(clip))
-            self._set(**_sizes(layout, shape, num_rows, row_width))
+            rows, width, shape = _sizes(layout, given["shape"], given["num_rows"], given["row_width"])
+            message = pb.TensorSpec(name=name, num_rows=rows, row_width=width, aggregation=aggregation_message(given))
+            write(message, {"dtype": dtype_name(given["dtype"]), "layout": layout, "modular": given["modular"]})
+            if shape is not None:
+                message.shape.CopyFrom(pb.Shape(sizes=shape))
+            clip = checked(ClipSpec, "clip", given["clip"])
+            if clip is not None:
+                message.clip.CopyFrom(clip.to_proto())
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"tensor {shown(name)}: {error}") from error
+        vars(self)["message"] = message
+
+    def _read(self) -> dict[str, Any]:
+        message = self.message
+        return {
+            "name": message.name,
+            "dtype": enum_name(pb.DType.DESCRIPTOR, message.dtype),
+            "num_rows": message.num_rows,
+            "row_width": message.row_width,
+            "shape": tuple(message.shape.sizes) if message.HasField("shape") else None,
+            "layout": "dense" if message.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
+            "modular": message.modular,
+            "clip": ClipSpec.from_proto(message.clip) if message.HasField("clip") else None,
+        }
+
+    @classmethod
+    def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
+        """Returns the spec of a message; ``InvalidArgumentError`` if its dtype is missing or its shape is wrong."""
+        return cls.of(_completed(copy_of(proto)))
 
     def __repr__(self) -> str:
         return self._shown(
@@ -127,51 +184,9 @@ class TensorSpec(Options):
         """Bytes of one key on the wire: 4 where num_rows allows, else 8."""
         return key_bytes(self.num_rows)
 
-    def to_proto(self) -> pb.TensorSpec:
-        """Returns the message. Fields of None stay unset.
 
-        Raises:
-            InvalidArgumentError: a field's value does not fit the message.
-        """
-        try:
-            proto = pb.TensorSpec(
-                dtype="DTYPE_" + self.dtype.upper(),
-                layout=pb.TENSOR_LAYOUT_DENSE if self.layout == "dense" else pb.TENSOR_LAYOUT_SPARSE,
-                aggregation=self._options_to_proto(),
-            )
-            set_fields(proto, self, ("name", "num_rows", "row_width", "modular"))
-            if self.shape is not None:
-                proto.shape.CopyFrom(pb.Shape(sizes=self.shape))
-            if self.clip is not None:
-                proto.clip.CopyFrom(self.clip.to_proto())
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"tensor {shown(self.name)}: {error}") from error
-        return proto
-
-    @classmethod
-    def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
-        """Returns the spec of a message; ``InvalidArgumentError`` if its dtype is missing or unknown."""
-        if proto.dtype == pb.DTYPE_UNSPECIFIED:
-            raise InvalidArgumentError(f"tensor {proto.name!r} has no dtype; known: {', '.join(DTYPES)}")
-        sizes: dict[str, Any] = {"num_rows": proto.num_rows, "row_width": proto.row_width or 1}
-        if proto.HasField("shape"):  # no size is 0 then; a file may give the shape alone
-            sizes = {
-                field: size for field, size in (("num_rows", proto.num_rows), ("row_width", proto.row_width)) if size
-            }
-            sizes["shape"] = tuple(proto.shape.sizes)
-        return cls(
-            name=proto.name,
-            dtype=enum_name(pb.DType.DESCRIPTOR, proto.dtype),
-            **sizes,
-            layout="dense" if proto.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
-            modular=proto.modular,
-            clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
-            **options_from_proto(proto.aggregation),
-        )
-
-
-@dataclasses.dataclass(frozen=True, repr=False, init=False)
-class RoundSpec(Options):
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
+class RoundSpec(Described):
     """The tensors of a round, how they are aggregated, and when the round ends.
 
     v_k(i) is the row of submission k at key i, w_k the submission's weight (1 with ``weighting`` "uniform"), and C(i)
@@ -250,21 +265,21 @@ class RoundSpec(Options):
             names tensor and option.
     """
 
-    tensors: tuple[TensorSpec, ...] = ()
-    min_submissions: int = 0
-    max_submissions: int | None = None
-    deadline: Seconds | None = None
-    result_ttl: Seconds | None = None
-    max_tuples_per_submission: int | None = None
-    max_bytes_per_submission: int | None = None
-    clip: ClipSpec | None = None
-    privacy: DP | None = None
-    certificate: bool = False
-    allow_export: bool = False
-    keep_submissions: bool = False
-    cluster: ClusterSpec | None = None
-    accept_partials: bool = False
-    stay_open: bool = False
+    tensors: tuple[TensorSpec, ...]
+    min_submissions: int
+    max_submissions: int | None
+    deadline: float | None
+    result_ttl: float | None
+    max_tuples_per_submission: int | None
+    max_bytes_per_submission: int | None
+    clip: ClipSpec | None
+    privacy: DP | None
+    certificate: bool
+    allow_export: bool
+    keep_submissions: bool
+    cluster: ClusterSpec | None
+    accept_partials: bool
+    stay_open: bool
 
     def __init__(
         self,
@@ -284,36 +299,78 @@ class RoundSpec(Options):
         cluster: ClusterSpec | None = None,
         accept_partials: bool = False,
         stay_open: bool = False,
-        **options: Unpack[OptionArguments],
+        op: Op | None = None,
+        weighting: Weighting | None = None,
+        result_layout: ResultLayout | None = None,
+        numerics: Numerics | None = None,
+        return_counts: bool | None = None,
+        return_weights: bool | None = None,
+        min_contributors: int | None = None,
+        prune_zeros: bool | None = None,
+        fill: float | None = None,
+        dense_threshold: float | None = None,
+        result_dtype: DTypeLike | None = None,
+        on_nonfinite: OnNonfinite | None = None,
+        on_bound: OnBound | None = None,
+        on_empty: OnEmpty | None = None,
+        mean_divisor: MeanDivisor | None = None,
+        fixed_divisor: float | None = None,
+        value_bound: float | None = None,
+        weight_bound: float | None = None,
+        trim_fraction: float | None = None,
+        quantile: float | None = None,
+        absent: Absent | None = None,
+        result_top_k: int | None = None,
+        result_min_norm: float | None = None,
+        return_moments: bool | None = None,
     ) -> None:
-        made = tuple(tensors) if isinstance(tensors, Iterable) else None
-        if made is None or not all(isinstance(tensor, TensorSpec) for tensor in made):
-            raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(tensors)}")
-        super().__init__(**options)
+        self._build(locals())
+        self._check()
+
+    def _build(self, given: dict[str, Any]) -> None:
+        tensors = tuple(given["tensors"]) if isinstance(given["tensors"], Iterable) else None
+        if tensors is None or not all(isinstance(tensor, TensorSpec) for tensor in tensors):
+            raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(given['tensors'])}")
+        certificate, allow_export = given["certificate"], given["allow_export"]
         if not isinstance(certificate, bool) or not isinstance(allow_export, bool):
             raise InvalidArgumentError(
                 f"certificate and allow_export must be bools, got {shown(certificate)} and {shown(allow_export)}"
             )
         if allow_export and not certificate:
             raise InvalidArgumentError("allow_export is for rounds with a certificate: certificate must be True")
-        self._set(
-            tensors=made,
-            min_submissions=min_submissions,
-            max_submissions=max_submissions,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            max_tuples_per_submission=max_tuples_per_submission,
-            max_bytes_per_submission=max_bytes_per_submission,
-            clip=checked_clip(clip),
-            privacy=checked_privacy(privacy),
-            certificate=certificate,
-            allow_export=allow_export,
-            keep_submissions=bool(keep_submissions),
-            cluster=checked_cluster(cluster),
-            accept_partials=bool(accept_partials),
-            stay_open=bool(stay_open),
-        )
-        self._check()
+        message = pb.RoundSpec(tensors=[tensor.message for tensor in tensors], aggregation=aggregation_message(given))
+        write(message, {name: given[name] for name in ("min_submissions", *_LIMITS, *_TIMES)})
+        for name in _FLAGS:
+            setattr(message, name, bool(given[name]))
+        for name, kind in _PARTS.items():
+            part = checked(kind, name, given[name])
+            if part is not None:
+                getattr(message, name).CopyFrom(part.to_proto())
+        if certificate:
+            message.certificate.CopyFrom(pb.CertificateSpec(allow_export=allow_export))
+        vars(self).update(message=message, tensors=tensors)
+
+    def _read(self) -> dict[str, Any]:
+        message = self.message
+        return {
+            "tensors": vars(self).get("tensors") or tuple(map(TensorSpec.of, message.tensors)),
+            "min_submissions": message.min_submissions,
+            **{name: getattr(message, name) or None for name in _LIMITS},
+            **{name: seconds_of(getattr(message, name)) if message.HasField(name) else None for name in _TIMES},
+            **{name: getattr(message, name) for name in _FLAGS},
+            **{n: kind.from_proto(getattr(message, n)) if message.HasField(n) else None for n, kind in _PARTS.items()},
+            "certificate": message.HasField("certificate"),
+            "allow_export": message.certificate.allow_export,
+        }
+
+    @classmethod
+    def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
+        """Returns the spec of a message. Combinations are not checked: a later release may allow more."""
+        message = copy_of(proto)
+        message.aggregation.SetInParent()
+        for tensor in message.tensors:
+            _completed(tensor)
+        return cls.of(message)
 
     def _check(self) -> None:
         """Raises ``InvalidArgumentError`` for what no round can be. Without the engine, the server refuses it later."""
@@ -321,7 +378,7 @@ class RoundSpec(Options):
         if engine is None:
             return
         with extension.errors():
-            engine.check_spec(self.to_proto().SerializeToString())
+            engine.check_spec(self.message.SerializeToString())
 
     def __repr__(self) -> str:
         default = Aggregation()
@@ -396,9 +453,9 @@ class RoundSpec(Options):
     def aggregation_of(self, tensor: TensorSpec) -> Aggregation:
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
         own = tensor.given_options
-        if not own:
-            return self._by_layout[tensor.layout]
-        return Aggregation(**{"result_layout": tensor.layout, **self.given_options, **own})
+        return (
+            self._combined(tensor.layout, tensor.modular, own) if own else self._by_kind[tensor.layout, tensor.modular]
+        )
 
     @functools.cached_property
     def table_columns(self) -> dict[str, list[Any]]:
@@ -409,11 +466,17 @@ class RoundSpec(Options):
         return {}
 
     @functools.cached_property
-    def _by_layout(self) -> dict[str, Aggregation]:
+    def _by_kind(self) -> dict[tuple[str, bool], Aggregation]:
         """How tensors without options are aggregated: one object for all, since there may be thousands of them."""
-        return {
-            layout: Aggregation(**{"result_layout": layout, **self.given_options}) for layout in ("sparse", "dense")
-        }
+        kinds = [(layout, modular) for layout in ("sparse", "dense") for modular in (False, True)]
+        return {kind: self._combined(*kind, {}) for kind in kinds}
+
+    def _combined(self, layout: str, modular: bool, own: dict[str, Any]) -> Aggregation:
+        how = {"result_layout": layout, **self.given_options, **own}
+        unused = [] if how.get("mean_divisor") == "fixed" else ["fixed_divisor"]
+        if modular or how["result_layout"] != "sparse" or how.get("op") == "union":  # without norms of rows
+            unused += ["result_top_k", "result_min_norm"]
+        return Aggregation(**{name: value for name, value in how.items() if name in own or name not in unused})
 
     def clips(self, tensor: TensorSpec) -> bool:
         """Returns whether bounds apply to ``tensor``: its own, or those of the round."""
@@ -421,57 +484,6 @@ class RoundSpec(Options):
             return False
         how = self.aggregation_of(tensor)
         return "float" in tensor.dtype and how.op != "union" and (self.clip or ClipSpec()).covers(tensor.clip)
-
-    def to_proto(self) -> pb.RoundSpec:
-        """Returns the message. Fields of None stay unset.
-
-        Raises:
-            InvalidArgumentError: a field's value does not fit the message.
-        """
-        proto = pb.RoundSpec(
-            tensors=[tensor.to_proto() for tensor in self.tensors],
-            aggregation=self._options_to_proto(),
-            deadline=duration("deadline", self.deadline),
-            result_ttl=duration("result_ttl", self.result_ttl),
-            clip=None if self.clip is None else self.clip.to_proto(),
-            privacy=None if self.privacy is None else self.privacy.to_proto(),
-            certificate=pb.CertificateSpec(allow_export=self.allow_export) if self.certificate else None,
-            keep_submissions=self.keep_submissions,
-            cluster=None if self.cluster is None else self.cluster.to_proto(),
-            accept_partials=self.accept_partials,
-            stay_open=self.stay_open,
-        )
-        set_fields(proto, self, _LIMITS)
-        return proto
-
-    @classmethod
-    def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
-        """Returns the spec of a message; ``InvalidArgumentError`` if a tensor's dtype is missing or unknown."""
-        made = object.__new__(cls)  # not checked: another release may have made the message
-        made._set(
-            tensors=tuple(TensorSpec.from_proto(tensor) for tensor in proto.tensors),
-            min_submissions=proto.min_submissions,
-            max_submissions=proto.max_submissions or None,
-            deadline=seconds_of(proto.deadline) if proto.HasField("deadline") else None,
-            result_ttl=seconds_of(proto.result_ttl) if proto.HasField("result_ttl") else None,
-            max_tuples_per_submission=proto.max_tuples_per_submission or None,
-            max_bytes_per_submission=proto.max_bytes_per_submission or None,
-            clip=ClipSpec.from_proto(proto.clip) if proto.HasField("clip") else None,
-            privacy=DP.from_proto(proto.privacy) if proto.HasField("privacy") else None,
-            certificate=proto.HasField("certificate"),
-            allow_export=proto.certificate.allow_export,
-            keep_submissions=proto.keep_submissions,
-            cluster=ClusterSpec.from_proto(proto.cluster) if proto.HasField("cluster") else None,
-            accept_partials=proto.accept_partials,
-            stay_open=proto.stay_open,
-            **options_from_proto(proto.aggregation),
-        )
-        return made
-
-
-def has_norms(tensor: TensorSpec, how: Aggregation) -> bool:
-    """Whether ``result_top_k`` and ``result_min_norm`` are for the tensor: its result is sparse, with norms of rows."""
-    return how.result_layout == "sparse" and how.op != "union" and not tensor.modular
 
 
 def is_weighted(spec: RoundSpec) -> bool:
@@ -486,17 +498,34 @@ def checked_spec(spec: Any) -> RoundSpec:
     return spec
 
 
+def _completed(message: pb.TensorSpec) -> pb.TensorSpec:
+    """Sets what a message may leave out: sizes that its shape gives, a row_width of 1, and the layout."""
+    if message.dtype == pb.DTYPE_UNSPECIFIED:
+        raise InvalidArgumentError(f"tensor {message.name!r} has no dtype; known: {', '.join(DTYPES)}")
+    if message.layout == pb.TENSOR_LAYOUT_UNSPECIFIED:
+        message.layout = pb.TENSOR_LAYOUT_SPARSE
+    if message.HasField("shape"):  # no size is 0 then
+        layout = "dense" if message.layout == pb.TENSOR_LAYOUT_DENSE else "sparse"
+        sizes = (message.num_rows or None, message.row_width or None)
+        try:
+            message.num_rows, message.row_width, _ = _sizes(layout, message.shape.sizes, *sizes)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"tensor {shown(message.name)}: {error}") from error
+    message.row_width = message.row_width or 1
+    message.aggregation.SetInParent()
+    return message
+
+
 def _sizes(
     layout: str, shape: Iterable[SupportsIndex] | None, num_rows: SupportsIndex | None, row_width: SupportsIndex | None
-) -> dict[str, Any]:
-    """Returns shape, num_rows and row_width, in Python's integers: NumPy's overflow in products."""
+) -> tuple[int, int, tuple[int, ...] | None]:
+    """Returns num_rows, row_width and the shape, in Python's integers: NumPy's overflow in products."""
     rows = None if num_rows is None else checked_integer(_NUM_ROWS[0], num_rows, *_NUM_ROWS[1:])
     width = None if row_width is None else checked_integer(_ROW_WIDTH[0], row_width, *_ROW_WIDTH[1:])
     if shape is None:
         if rows is None:
             raise InvalidArgumentError("neither num_rows nor shape is given; num_rows 0 is for any 64-bit keys")
-        return {"num_rows": rows, "row_width": 1 if width is None else width}
+        return rows, 1 if width is None else width, None
     sizes = checked_shape(shape)
     rows, width = sizes_of(sizes, layout, rows, width)
-    checked_integer(_ROW_WIDTH[0], width, *_ROW_WIDTH[1:])
-    return {"shape": sizes, "num_rows": rows, "row_width": width}
+    return rows, checked_integer(_ROW_WIDTH[0], width, *_ROW_WIDTH[1:]), sizes
