@@ -22,6 +22,8 @@ if [[ ${1-} == --check ]]; then
 fi
 
 protoc --proto_path=proto --python_out="$out" --pyi_out="$out" proto/sparseagg/v1/*.proto
+# Type checkers need neither the numbers of fields nor slots.
+sed -i -e '/_FIELD_NUMBER: _ClassVar\[int\]$/d' -e '/^ *__slots__ = \[.\+\]$/d' "$out"/sparseagg/v1/*.pyi
 
 if [[ ${1-} == --check ]]; then
   status=0
