@@ -1,4 +1,4 @@
-// The syntax of ids. proto/sparseagg/v1/aggregation.proto has the rules; python/src/sparseagg/_internal/base/ids.py has
+// The syntax of ids. proto/sparseagg/v1/aggregation.proto has the rules; python/src/sparseagg/_internal/base/arguments.py has
 // CheckName and QuotedId, too, with the same texts.
 #ifndef SPARSEAGG_HOST_SPEC_IDS_H_
 #define SPARSEAGG_HOST_SPEC_IDS_H_

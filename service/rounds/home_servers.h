@@ -27,7 +27,7 @@ struct HomeServers {
 
 // Returns: the index of a client's home among `num_servers` servers: the one with the largest mix of index and hash of
 // the id (rendezvous hashing). With one more server at the end, only the clients that this server gets have another
-// home. The same in sparseagg/_internal/spec/cluster_spec.py and in js/sparseagg.js. Requires: num_servers > 0.
+// home. The same in sparseagg/_internal/spec/bounds.py and in js/sparseagg.js. Requires: num_servers > 0.
 size_t HomeOf(absl::string_view client_id, size_t num_servers);
 
 }  // namespace sparseagg::service

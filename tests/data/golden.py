@@ -14,8 +14,8 @@ from golden_cases import Case, cases
 from google.protobuf import json_format
 from sparseagg._internal.client.upload import make_upload
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.wire.formats import WireFormat
-from sparseagg._internal.wire.values import decode_values, encode_values, first_misfit
+from sparseagg._internal.wire.columns import decode_values, encode_values, first_misfit
+from sparseagg._internal.wire.encode import WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
 
 PATH = pathlib.Path(__file__).parent / "golden.json"

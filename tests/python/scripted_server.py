@@ -6,7 +6,7 @@ import contextlib
 from concurrent import futures
 
 import grpc
-from sparseagg._internal.wire.stub import methods
+from sparseagg._internal.client.channels import methods
 from sparseagg.v1 import aggregation_pb2 as pb
 
 

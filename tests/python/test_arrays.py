@@ -12,9 +12,9 @@ import pytest
 import reference
 import sparseagg as sa
 from fake_libraries import FakeTensorFlow, FakeTorch
-from sparseagg._internal.base.bfloat16 import bits_from_float, bits_from_integer
+from sparseagg._internal.base.floats import bits_from_float, bits_from_integer
 from sparseagg._internal.updates.arrays import tensor_data, update_data
-from sparseagg._internal.updates.batch import batches
+from sparseagg._internal.updates.contributors import batches
 
 
 def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:

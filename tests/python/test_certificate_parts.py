@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.certificates import cbor, tree
+from sparseagg._internal.certificates import statement
 from sparseagg._internal.certificates.bundle import _decoded
-from sparseagg._internal.certificates.content import content_digest
-from sparseagg._internal.wire.values import encode_values
+from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
+from sparseagg._internal.wire.columns import encode_values
 from sparseagg.v1 import aggregation_pb2 as pb
 
 # The inputs and roots of Certificate Transparency's own tests (google/certificate-transparency, merkle_tree_test.cc).
@@ -31,7 +31,7 @@ ROOTS = [
 
 def test_roots_are_those_of_certificate_transparency():
     leaves = [bytes.fromhex(text) for text in INPUTS]
-    assert [tree.root_of(leaves[:n]).hex() for n in range(9)] == ROOTS
+    assert [statement.root_of(leaves[:n]).hex() for n in range(9)] == ROOTS
 
 
 def _path(index, leaves):
@@ -40,26 +40,26 @@ def _path(index, leaves):
         return []
     k = 1 << ((len(leaves) - 1).bit_length() - 1)
     if index < k:
-        return [*_path(index, leaves[:k]), tree.root_of(leaves[k:])]
-    return [*_path(index - k, leaves[k:]), tree.root_of(leaves[:k])]
+        return [*_path(index, leaves[:k]), statement.root_of(leaves[k:])]
+    return [*_path(index - k, leaves[k:]), statement.root_of(leaves[:k])]
 
 
 def test_proofs_of_all_small_trees_hold_for_their_leaf_alone():
     for size in range(1, 20):
         leaves = [bytes([number]) for number in range(size)]
-        root = tree.root_of(leaves)
+        root = statement.root_of(leaves)
         for index in range(size):
             path = _path(index, leaves)
-            assert tree.root_of_path(leaves[index], index, size, path) == root
+            assert statement.root_of_path(leaves[index], index, size, path) == root
             for other in range(size + 3):
                 if other != index:
-                    assert tree.root_of_path(leaves[index], other, size, path) != root
-            assert tree.root_of_path(leaves[index], index + (1 << 20), size, path) is None
-            assert tree.root_of_path(leaves[index], -1, size, path) is None
-            assert tree.root_of_path(leaves[index], index, size, [*path, bytes(32)]) is None
+                    assert statement.root_of_path(leaves[index], other, size, path) != root
+            assert statement.root_of_path(leaves[index], index + (1 << 20), size, path) is None
+            assert statement.root_of_path(leaves[index], -1, size, path) is None
+            assert statement.root_of_path(leaves[index], index, size, [*path, bytes(32)]) is None
             if path:
-                assert tree.root_of_path(leaves[index], index, size, path[:-1]) is None
-                assert tree.root_of_path(leaves[index], index, size, [bytes(32), *path[1:]]) != root
+                assert statement.root_of_path(leaves[index], index, size, path[:-1]) is None
+                assert statement.root_of_path(leaves[index], index, size, [bytes(32), *path[1:]]) != root
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_proofs_of_all_small_trees_hold_for_their_leaf_alone():
     ],
 )
 def test_cbor_is_that_of_the_rfc(item, encoded):
-    assert cbor.encode(item).hex() == encoded
-    decoded = cbor.decode(bytes.fromhex(encoded))
+    assert encode_cbor(item).hex() == encoded
+    decoded = decode_cbor(bytes.fromhex(encoded))
     assert decoded == item
     assert type(decoded) is type(item)
 
@@ -94,7 +94,7 @@ def test_cbor_is_that_of_the_rfc(item, encoded):
 @pytest.mark.parametrize("data", ["", "18", "1801", "fa3f800000", "63ff", "81", "0000", "a0", "9f01ff", "1c", "62ffff"])
 def test_other_bytes_than_deterministic_cbor_are_refused(data):
     with pytest.raises(sa.InvalidArgumentError, match="no deterministic CBOR"):
-        cbor.decode(bytes.fromhex(data))
+        decode_cbor(bytes.fromhex(data))
 
 
 @pytest.mark.parametrize("num_keys", [0, 1, 131071, 131072, 131073, 300000])

@@ -14,7 +14,7 @@ import pytest
 import sparseagg as sa
 from sparseagg import optimizers
 from sparseagg._internal.updates.arrays import tensor_data
-from sparseagg._internal.wire.values import NARROW, decode_values, encode_values, first_misfit
+from sparseagg._internal.wire.columns import NARROW, decode_values, encode_values, first_misfit
 
 SEED = 4
 LIBM = ctypes.CDLL("libm.so.6")

@@ -11,7 +11,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.base import types
 from sparseagg._internal.base.fields import words
-from sparseagg._internal.wire import formats, values
+from sparseagg._internal.wire import columns, encode
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(
@@ -124,8 +124,8 @@ def test_every_option_is_in_the_signatures_that_help_shows():
 @pytest.mark.parametrize(
     ("literal", "words"),
     [
-        (types.KeyEncoding, formats.ENCODINGS),
-        (types.NarrowEncoding, values.NARROW),
+        (types.KeyEncoding, encode.ENCODINGS),
+        (types.NarrowEncoding, columns.NARROW),
         (types.OnClip, words(pb.ClipPolicy.DESCRIPTOR)),
         (types.KeySelection, words(pb.KeySelection.DESCRIPTOR)),
         (types.Layout, ("sparse", "dense")),

@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base import floats
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.wire.page import Page
+from sparseagg._internal.wire.message import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
@@ -170,9 +170,9 @@ def test_result_reader_pages_that_disagree_are_the_servers_fault(pages):
 def test_float_from_bits_with_and_without_the_package_is_exact(monkeypatch):
     bits = np.array([0x3FC0, 0x8001, 0x7F80], np.uint16)
     expected = [1.5, -(2.0**-133), np.inf]
-    assert bfloat16.float_from_bits(bits).astype(np.float64).tolist() == expected
+    assert floats.float_from_bits(bits).astype(np.float64).tolist() == expected
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    widened = bfloat16.float_from_bits(bits)
+    widened = floats.float_from_bits(bits)
     assert widened.dtype == np.float32
     assert widened.tolist() == expected
 

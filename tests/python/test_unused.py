@@ -12,7 +12,7 @@ import pytest
 import sparseagg as sa
 from golden_cases.case import unchecked
 from real_server import ServerProcess
-from sparseagg._internal.spec.round_spec import ORDER_OPS, words_of
+from sparseagg._internal.spec.options import ORDER_OPS, words_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
 UPDATE = (np.array([1], np.uint32), np.ones(1, np.float32))

@@ -35,7 +35,7 @@ from typing import Any
 import grpc
 import sparseagg as sa
 from google.protobuf import duration_pb2
-from sparseagg._internal.wire.stub import make_stub
+from sparseagg._internal.client.channels import make_stub
 from sparseagg.v1 import tasks_pb2 as pb
 
 CHANNELS = 16

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
-from sparseagg._internal.wire.stub import make_stub
+from sparseagg._internal.client.channels import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])

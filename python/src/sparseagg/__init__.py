@@ -34,31 +34,36 @@ from sparseagg import aio, certificates, errors, robust, staleness
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.extension import release_memory
 from sparseagg._internal.base.types import DTypeLike, Update
-from sparseagg._internal.client.blocking_client import Client, open_round
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.blocking_stream import Stream
-from sparseagg._internal.client.blocking_worker import worker
-from sparseagg._internal.client.published_model import PublishedModel
+from sparseagg._internal.client.blocking_client import Client, PublishedModel, Round, Stream, open_round, worker
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.local.server import Server
-from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
-from sparseagg._internal.results.device_result import DeviceTensorResult
+from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.info import (
     BatchReceipt,
+    Certificate,
     ClipSummary,
     Refusal,
     RoundInfo,
     StageTime,
+    StreamInfo,
+    StreamPlace,
+    StreamVersion,
     Submission,
+    SubmissionReceipt,
     Timeline,
 )
-from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
-from sparseagg._internal.results.streams import StreamInfo, StreamPlace, StreamVersion
-from sparseagg._internal.results.tasks import NewTask, Outcome, Task
+from sparseagg._internal.results.server_info import (
+    Inspection,
+    NewTask,
+    Outcome,
+    ServerActivity,
+    ServerInfo,
+    ServerLimits,
+    Task,
+)
 from sparseagg._internal.spec.bounds import DP, ClipSpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.wire.message import Bulk
 
 class EngineError(Exception): ...

@@ -4,6 +4,6 @@ from sparseagg._internal.client.async_client import Client, open_round
 from sparseagg._internal.client.async_model import PublishedModel
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.async_stream import Stream
-from sparseagg._internal.client.async_worker import worker
+from sparseagg._internal.client.async_tasks import worker
 
 __all__ = ["Client", "PublishedModel", "Round", "Stream", "open_round", "worker"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.text import plain
 
 __all__ = [
     "AbortedError",

@@ -8,8 +8,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.base.foreign import Array, to_numpy
 from sparseagg._internal.spec.options import outside_key_space
-from sparseagg._internal.updates.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["RowHistory"]

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.updates.arrays import Array
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.optimizers import RowOptimizer
 

@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import is_number, shown
-from sparseagg._internal.base.bfloat16 import is_bfloat16
-from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.floats import default_float_environment, is_bfloat16
+from sparseagg._internal.base.foreign import Array, to_numpy
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.updates.arrays import Array, to_numpy
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]

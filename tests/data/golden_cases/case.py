@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import sparseagg as sa
-from sparseagg._internal.wire.formats import PLAIN, WireFormat
+from sparseagg._internal.wire.encode import PLAIN, WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
 
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sparseagg._internal.wire.formats import WireFormat
+from sparseagg._internal.wire.encode import WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
 
 from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, v

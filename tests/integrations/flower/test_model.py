@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from flwr.app import Array, ArrayRecord
-from sparseagg.flower.copies import Copies
+from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.records import sparse_arrays, to_array, update_of, view

@@ -14,9 +14,8 @@ import urllib.request
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.certificates import cbor
 from sparseagg._internal.certificates.bundle import _read_chunks, _varint
-from sparseagg._internal.certificates.content import content_digest
+from sparseagg._internal.certificates.statement import content_digest, decode_cbor
 from sparseagg._internal.commands.cli import main
 
 TIMEOUT_S = 60
@@ -71,7 +70,7 @@ def test_every_way_of_submitting_is_computed_again(start_server, certificate_key
                 resumable=number == 5,
             )
             if value_encoding is None:
-                leaf = cbor.decode(rnd.receipt(f"c{number}").leaf)
+                leaf = decode_cbor(rnd.receipt(f"c{number}").leaf)
                 assert leaf[5] == ["f", n, content_digest(*update["f"])]
                 assert leaf[6] == ["d", 400, content_digest(np.arange(400), update["d"])]
         rnd.finish()
@@ -98,8 +97,8 @@ def test_batch_is_computed_again(start_server, certificate_key, tmp_path):
         rnd.export(tmp_path / "bundle")
         receipts = [rnd.receipt(f"b{number}") for number in range(3)]
         certificate = rnd.certificate()
-    assert cbor.decode(receipts[0].leaf)[5] == ["f", 4, content_digest(keys[:4], rows[:4])]
-    assert cbor.decode(receipts[1].leaf)[5] == ["f", 0, content_digest(np.empty(0, np.uint64), None)]
+    assert decode_cbor(receipts[0].leaf)[5] == ["f", 4, content_digest(keys[:4], rows[:4])]
+    assert decode_cbor(receipts[1].leaf)[5] == ["f", 0, content_digest(np.empty(0, np.uint64), None)]
     for receipt in receipts:
         sa.certificates.verify(certificate, public, receipt=receipt, bundle=tmp_path / "bundle")
 

@@ -16,10 +16,9 @@ import subprocess
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.certificates import cbor
-from sparseagg._internal.certificates.content import content_digest
+from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.wire.decode import decode_keys
+from sparseagg._internal.wire.columns import decode_keys
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(
@@ -110,7 +109,7 @@ def test_certificate_convinces_with_all_receipts_and_the_bundle(certified):
     assert statement["predicate"]["numSubmissions"] == 5
     leaves = [receipt.leaf for receipt in receipts.values()]
     assert statement["subject"][0]["digest"]["sha256"] == _independent_root(leaves).hex()
-    assert [cbor.decode(leaf)[1] for leaf in leaves] == ["10", "9", "a", "b", "ä"]
+    assert [decode_cbor(leaf)[1] for leaf in leaves] == ["10", "9", "a", "b", "ä"]
 
 
 def test_leaf_is_the_clients_own_digest(certifying, keys):
@@ -119,7 +118,7 @@ def test_leaf_is_the_clients_own_digest(certifying, keys):
     with sa.Client(certifying().address, chunk_bytes=1 << 16) as client:
         rnd = client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
         sent = rnd.submit("c", update)
-        leaf = cbor.decode(rnd.receipt("c").leaf)
+        leaf = decode_cbor(rnd.receipt("c").leaf)
     mib = 1 << 20
     digests = b""
     for data in (update["emb"][0].astype("<u8").tobytes(), update["emb"][1].astype("<f4").tobytes()):
@@ -255,10 +254,10 @@ def test_changed_bundles_are_refused(certified, tmp_path):
         setattr(piece, "values" if piece.tensor != "seen" else "keys", before)
     # A consistent exchange of content and leaf: only the tree shows it.
     other = edited()
-    leaf = cbor.decode(chunks[2].leaf)
+    leaf = decode_cbor(chunks[2].leaf)
     update = pb.UpdateChunk.FromString(chunks[2].chunk)
     update.weight = leaf[3] = 0.5
-    other[2].chunk, other[2].leaf = update.SerializeToString(), cbor.encode(leaf)
+    other[2].chunk, other[2].leaf = update.SerializeToString(), encode_cbor(leaf)
     refused("has another root than the certificate's", other)
 
     cut = _with_chunks(bundle, next(folders), chunks)
@@ -341,11 +340,11 @@ def _certified_again(bundle, folder, keys, *, edit=None, change=None):
     """
     chunks = _chunks(bundle)
     for number, chunk in enumerate(chunks):
-        update, leaf = pb.UpdateChunk.FromString(chunk.chunk), cbor.decode(chunk.leaf)
+        update, leaf = pb.UpdateChunk.FromString(chunk.chunk), decode_cbor(chunk.leaf)
         if edit is not None:
             edit(number, update, leaf)
         chunk.client_id, chunk.submission_id = leaf[1], leaf[2]
-        chunk.chunk, chunk.leaf = update.SerializeToString(), cbor.encode(leaf)
+        chunk.chunk, chunk.leaf = update.SerializeToString(), encode_cbor(leaf)
     folder = _with_chunks(bundle, folder, chunks)
     statement = sa.Certificate((bundle / "certificate.json").read_bytes()).statement
     root = _independent_root([chunk.leaf for chunk in chunks])

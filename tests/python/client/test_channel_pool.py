@@ -11,8 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.client.channel import channel_options
-from sparseagg._internal.client.channel_pool import ChannelPool
+from sparseagg._internal.client.channels import ChannelPool, channel_options
 from sparseagg.v1 import aggregation_pb2 as pb
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
+from sparseagg._internal.client.channels import make_stub
 from sparseagg._internal.client.requests import export_request
 from sparseagg._internal.client.transport import run
-from sparseagg._internal.wire.stub import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
 
 

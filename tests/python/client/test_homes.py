@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.resumption import Resumption
-from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer, home_of
+from sparseagg._internal.client.retry import Resumption
+from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)], op="sum")

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 import sparseagg as sa
-from sparseagg._internal.client.deadlines import call_seconds, pause_after
+from sparseagg._internal.client.retry import call_seconds, pause_after
 from test_retry import Scripted, serving, update
 
 SELDOM = sa.RetryPolicy(attempts=3, initial=60.0, maximum=60.0)

@@ -13,7 +13,7 @@ import pytest
 import sparseagg as sa
 from private_rounds import KEY, check_noise, crowd, private_spec
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
+from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 
 
 def _key_file(folder, key=KEY):

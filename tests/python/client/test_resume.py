@@ -14,9 +14,9 @@ import pytest
 import sparseagg as sa
 from sparseagg import aio
 from sparseagg._internal.client import connection
-from sparseagg._internal.client.resumption import Resumption
+from sparseagg._internal.client.retry import Resumption
 from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.wire.formats import PLAIN, WireFormat
+from sparseagg._internal.wire.encode import PLAIN, WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)], weighting="by_weight", return_counts=True)

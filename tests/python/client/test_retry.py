@@ -18,9 +18,8 @@ import sparseagg as sa
 from google.protobuf import empty_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
-from sparseagg._internal.client.channel import channel_options
-from sparseagg._internal.client.deadlines import poll_pause
-from sparseagg._internal.client.retry import wait_before_retry
+from sparseagg._internal.client.channels import channel_options
+from sparseagg._internal.client.retry import poll_pause, wait_before_retry
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=100_000)], return_counts=True)

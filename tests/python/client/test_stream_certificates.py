@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg import errors
-from sparseagg._internal.certificates import cbor
+from sparseagg._internal.certificates.statement import decode_cbor
 
 TENSOR = sa.TensorSpec("v", "float32", num_rows=100, row_width=2)
 BOUND = {"numerics": "fixed_point", "value_bound": 4.0}
@@ -100,7 +100,7 @@ def test_receipts_of_versions_name_the_commit_and_its_base_version(client, keys)
     for place, each in enumerate(listed):
         receipt = version.receipt(each.client_id, each.submission_id)
         assert (receipt.client_id, receipt.leaf_index) == (each.client_id, place)
-        salt, client_id, submission_id, weight, base_version, content = cbor.decode(receipt.leaf)
+        salt, client_id, submission_id, weight, base_version, content = decode_cbor(receipt.leaf)
         assert client_id == f"{each.client_id}\0{each.stream.position:016x}"
         assert (submission_id, weight, base_version) == (each.submission_id, 1.0, each.stream.base_version)
         assert content[:2] == ["v", 30]
@@ -139,10 +139,10 @@ def test_one_per_client_and_rounds(client, keys):
     version = stream.round(1)
     certificate = version.certificate()
     receipt = version.receipt("a")
-    assert cbor.decode(receipt.leaf)[1:5] == ["a", "x", 1.0, 0]
+    assert decode_cbor(receipt.leaf)[1:5] == ["a", "x", 1.0, 0]
     assert len(sa.certificates.verify(certificate, keys[1].read_bytes(), receipt=receipt)) == 2
     rnd = client.create_round(spec)
     rnd.submit("a", update, submission_id="y")
-    assert cbor.decode(rnd.receipt("a", "y").leaf)[1:5] == ["a", "y", 1.0, None]
+    assert decode_cbor(rnd.receipt("a", "y").leaf)[1:5] == ["a", "y", 1.0, None]
     with pytest.raises(errors.NotFoundError, match="client 'a' has no submission 'z'"):
         rnd.receipt("a", "z")

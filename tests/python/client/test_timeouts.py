@@ -51,7 +51,7 @@ def stop(server: ServerProcess) -> None:
 @pytest.fixture(params=[stop, ServerProcess.kill])
 def silence(request, monkeypatch):
     """Makes a server answer no more, in one of two ways."""
-    monkeypatch.setattr("sparseagg._internal.client.deadlines._GRACE_S", 0.1)
+    monkeypatch.setattr("sparseagg._internal.client.retry._GRACE_S", 0.1)
     return request.param
 
 

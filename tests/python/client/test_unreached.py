@@ -195,7 +195,7 @@ def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed
 
 
 def test_worker_that_is_started_before_its_server_works(left, start_server, monkeypatch):
-    monkeypatch.setattr("sparseagg._internal.client.async_worker.RetryPolicy", lambda **_: EAGER)
+    monkeypatch.setattr("sparseagg._internal.client.async_tasks.RetryPolicy", lambda **_: EAGER)
     done: list[int] = []
 
     def work() -> None:

@@ -13,7 +13,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY, server_binary
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
 from sparseagg.cluster.plan import Plan, cuts_of_rows, cuts_of_sample
 from sparseagg.cluster.range_merge import RangeMerge

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.reduce import OrderedSubmissions
 

@@ -15,7 +15,7 @@ import reference
 import sparseagg as sa
 from real_server import server_binary
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.commands.demo import check, corpus, model, vocabulary
+from sparseagg._internal.commands.demo import corpus, model
 from sparseagg._internal.commands.demo.report import plot
 from sparseagg._internal.commands.demo.run import Options, run
 
@@ -152,14 +152,14 @@ def test_demo_whose_loss_rises_fails(tmp_path, server, capsys):
 
 def test_demo_that_differs_from_the_reference_fails(tmp_path, server, capsys, monkeypatch):
     write_texts(tmp_path / "texts", 30)
-    weighted_mean = check.weighted_mean
+    weighted_mean = model.weighted_mean
 
     def off_by_one(updates, name, *shape):
         keys, rows, counts = weighted_mean(updates, name, *shape)
         counts[0] += name == "output"
         return keys, rows, counts
 
-    monkeypatch.setattr(check, "weighted_mean", off_by_one)
+    monkeypatch.setattr(model, "weighted_mean", off_by_one)
     options = Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)
     assert run(options) == 1
     captured = capsys.readouterr()
@@ -176,13 +176,13 @@ def test_check_finds_every_kind_of_difference():
         tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
         return {"v": tensor}
 
-    assert check.differences(updates, result()) == []
+    assert model.differences(updates, result()) == []
     for changes, word in (
         ({"keys": np.array([1, 3], np.uint32)}, "keys"),
         ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
         ({"counts": np.array([1, 2], np.uint32)}, "counts"),
     ):
-        (difference,) = check.differences(updates, result(**changes))
+        (difference,) = model.differences(updates, result(**changes))
         assert word in difference
 
 
@@ -196,7 +196,7 @@ def test_check_is_the_reference_of_the_demos_spec():
         keys = rng.permutation(20)[:18]
         updates[client_id] = ({"v": (keys, np.full((18, 3), size, np.float32))}, float(rng.integers(1, 3)))
     expected = reference.merge(spec, {name: reference.Update(*update) for name, update in updates.items()})["v"]
-    keys, rows, counts = check.weighted_mean(updates, "v", 20, 3)
+    keys, rows, counts = model.weighted_mean(updates, "v", 20, 3)
     assert (keys.tolist(), rows.tolist(), counts.tolist()) == (expected.keys, expected.rows, expected.counts)
 
 
@@ -231,18 +231,18 @@ def test_vocabulary_keeps_what_two_clients_share(client):
         corpus.Text("c", ["z", "z"]),
         corpus.Text("d", ["z", "mine"]),
     ]
-    learned, info, shared = vocabulary.learn_vocabulary(client, texts, 2, concurrency=2)
+    learned, info, shared = corpus.learn_vocabulary(client, texts, 2, concurrency=2)
     assert (len(learned), shared, info.num_tuples) == (2, 3, 8)
     assert learned.counts.tolist() == [4, 3]  # y, z
     assert learned.encode(["secret", "z", "y", "x", "y"]).tolist() == [1, 0, 0]
     with pytest.raises(ValueError, match="share"):
-        vocabulary.learn_vocabulary(client, texts[:1], 2, concurrency=1)
+        corpus.learn_vocabulary(client, texts[:1], 2, concurrency=1)
 
 
 def test_client_gradient_is_the_derivative_of_its_loss():
     """Compared with differences of the loss computed pair by pair."""
     rng = np.random.default_rng(3)
-    learned = vocabulary.Vocabulary(np.arange(6, dtype=np.uint64), np.arange(6), np.array([9, 5, 4, 3, 2, 1]))
+    learned = corpus.Vocabulary(np.arange(6, dtype=np.uint64), np.arange(6), np.array([9, 5, 4, 3, 2, 1]))
     trained = model.Model(learned, 4, 0.1, seed=0)
     for name in trained.tables:
         trained.tables[name] = rng.standard_normal((6, 4))

@@ -14,7 +14,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.commands import npz
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.spec.round_spec import DTYPES
+from sparseagg._internal.spec.options import DTYPES
 
 SPEC = sa.RoundSpec(
     [sa.TensorSpec("x", "float32", num_rows=0), sa.TensorSpec("b", "float32", num_rows=2, layout="dense")]

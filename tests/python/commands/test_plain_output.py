@@ -16,7 +16,7 @@ import sparseagg as sa
 from google.protobuf import timestamp_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
-from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.text import plain
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.commands.cli import main
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -232,4 +232,4 @@ def test_package_prints_through_put_alone():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and printing.fullmatch(ast.unparse(node.func)):
                 found.add(str(path.relative_to(package)))
-    assert found == {"_internal/commands/output.py"}
+    assert found == {"_internal/commands/parser.py"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sparseagg as sa
-from sparseagg._internal.commands.spec_file import read_spec
+from sparseagg._internal.commands.rounds import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 TENSOR = {"name": "x", "dtype": "float32"}

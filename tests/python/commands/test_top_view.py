@@ -1,4 +1,4 @@
-"""The parts of `sparseagg top`: rates, views, keys and what they do."""
+"""The parts of `sparseagg top`: rates and views."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ import re
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.base import sizes
-from sparseagg._internal.commands.top import Look, Servers
+from sparseagg._internal.base import text as sizes
 
 rich_console = pytest.importorskip("rich.console")
-top_view = pytest.importorskip("sparseagg._internal.commands.top_view")
-Window = top_view.Window
+top_view = pytest.importorskip("sparseagg._internal.commands.top")
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=1000)])
 UPDATE = {"v": (np.arange(500), np.ones(500, np.float32))}
 
 
 @pytest.fixture(scope="module")
-def seen(server) -> Look:
+def seen(server) -> top_view.Look:
     """A look at a server with a round of 500 tuples."""
     with sa.Client(server.address) as client:
         opened = client.create_round(SPEC)
         opened.submit("a", UPDATE)
-        servers = Servers([server.address])
+        servers = top_view.Servers([server.address])
         found = servers.look()
         servers.close()
         opened.delete()
@@ -43,7 +41,7 @@ def changed(info: sa.RoundInfo, received: int, tuples: int, **fields) -> sa.Roun
     return dataclasses.replace(info, timeline=timeline, num_tuples=tuples, **fields)
 
 
-def rate(before: Look | None, now: Look, name: str) -> float:
+def rate(before: top_view.Look | None, now: top_view.Look, name: str) -> float:
     """Returns the tuples a second of a round of ``now``."""
     (info,) = [info for info in now.rounds if info.name == name]
     return top_view._Rates(before, now)(info, lambda each: each.num_tuples)
@@ -63,17 +61,17 @@ def test_rates_of_a_new_round_begin_at_zero(seen):
     assert top_view._Rates(None, later).text(info, lambda each: each.num_tuples) == "–"
 
 
-def drawn(address, now, before=None, *, width=200, window=None, height=None, **options) -> str:
+def drawn(address, now, before=None, *, width=200, words="", height=None, **options) -> str:
     """Returns the text of a view."""
     console = rich_console.Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(top_view.view(console, address, now, before, window or Window(), height=height, **options))
+    console.print(top_view.view(console, address, now, before, words, height=height, **options))
     return console.file.getvalue()
 
 
 def test_view_shows_active_rounds_first_then_the_busiest(seen):
     (info,) = seen.rounds
 
-    def with_rounds(at: float, busy: int) -> Look:
+    def with_rounds(at: float, busy: int) -> top_view.Look:
         rounds = [
             changed(info, 9000, 0, name="rounds/ended", state="done"),
             changed(info, 10, 0, name="rounds/calm"),
@@ -98,10 +96,10 @@ def test_view_fits_a_narrow_terminal(seen, width, lost):
     ]
     before = dataclasses.replace(seen, at=1.0, rounds=(changed(info, 0, 0),))
     now = dataclasses.replace(seen, at=1.5, rounds=tuple(full))
-    lines = drawn("address", now, before, width=width, height=24, has_keys=True).splitlines()
+    lines = drawn("address", now, before, width=width, height=24).splitlines()
     assert max(map(len, lines)) <= width
     heads = ["ROUND", "STATE", "SUBMITTED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S", "LONGEST"]
-    titles, first, second, _ = lines[-4:]
+    titles, first, second = lines[-3:]
     assert titles.split() == [head for head in heads if head not in lost]
     cells = ["long-", "finalizing", "1", "10000", "1.0 M", "123 MB", "247 MB", "2.0 M", "[a-z]+"]
     kept = [cell for head, cell in zip(heads, cells) if head not in lost]
@@ -119,10 +117,9 @@ def test_view_has_no_more_lines_than_the_terminal(seen, server, width):
     rounds = tuple(dataclasses.replace(info, name=f"rounds/r{i:02}") for i in range(50))
     notes = {each.name: f"{each.name} on server 0: 1.0 MB, 1: 2.0 MB" for each in rounds}
     now = dataclasses.replace(seen, rounds=rounds, notes=notes, streams=streams)
-    window = Window()
-    text = drawn("address", now, width=width, height=40, window=window, trouble="no answer " * 9, has_keys=True)
+    text = drawn("address", now, width=width, height=40, trouble="no answer " * 9)
     assert len(text.splitlines()) == 40
-    assert len(re.findall(r"^r\d\d ", text, re.MULTILINE)) == window.page > 1
+    assert len(re.findall(r"^r\d\d ", text, re.MULTILINE)) > 1
 
 
 def test_view_obeys_no_escape_of_a_server(seen):
@@ -155,27 +152,3 @@ def test_view_writes_numbers_with_prefixes(number, text):
 )
 def test_view_writes_memory_as_flags_do(number, text):
     assert sizes.binary_size(number) == text
-
-
-def test_keys_scroll_and_filter(seen):
-    (info,) = seen.rounds
-    rounds = tuple(dataclasses.replace(info, name=f"rounds/r{i}") for i in range(20))
-    now = dataclasses.replace(seen, rounds=rounds)
-    window = Window()
-
-    def after(*keys: str) -> list[str]:
-        assert not any([window.press(key) for key in keys])
-        return re.findall(r"^r\d+(?= )", drawn("address", now, window=window, height=10), re.MULTILINE)
-
-    assert after() == ["r0", "r1", "r2", "r3", "r4"]
-    assert after("\x1b[B", "j")[0] == "r2"
-    assert after("\x1b[6~")[0] == "r7"
-    assert after("\x1b[F") == after("G") == ["r15", "r16", "r17", "r18", "r19"]
-    assert after("\x1bOA", "k", "\x1b[5~")[0] == "r8"
-    assert after("\x1b[H")[0] == after("g", "\x1b[A")[0] == "r0"
-    assert after("\x1b[4~", "/", "1", "q") == []
-    assert after("\x7f") == ["r1", "r10", "r11", "r12", "r13"]
-    assert after(" ", "O", "p", "e", "n", "\r", "j")[0] == "r10"
-    assert after("\x1b", "\x1b[1;5C") == ["r0", "r1", "r2", "r3", "r4"]
-    assert after("/", "9", "\x1b") == ["r0", "r1", "r2", "r3", "r4"]
-    assert window.press("q")

@@ -13,7 +13,7 @@ import pytest
 import sparseagg as sa
 from flaky_proxy import FlakyProxy
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.resumption import Resumption
+from sparseagg._internal.client.retry import Resumption
 from sparseagg._internal.commands.cli import main
 from terminal import ESCAPES, TIMEOUT_S, Terminal
 

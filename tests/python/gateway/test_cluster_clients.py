@@ -19,7 +19,7 @@ import sparseagg as sa
 from every_client import digest
 from http_calls import LOCAL, TIMEOUT_S, request
 from real_server import REPOSITORY
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -288,7 +288,7 @@ def source_before_clusters(folder):
         done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
         return done.stdout if done.returncode == 0 else b""
 
-    added = "python/src/sparseagg/_internal/spec/cluster_spec.py"
+    added = "python/src/sparseagg/_internal/spec/bounds.py"
     first = git("log", "--diff-filter=A", "--format=%H", "--", added).decode().split()
     archive = git("archive", f"{first[-1]}^", "python/src") if first else b""
     if not archive:

@@ -24,7 +24,7 @@ from google.protobuf import json_format
 from random_rounds import as_reference, error_of, is_weighted, random_pools, random_spec, random_update, weight_for
 from reference import differences
 from sparseagg._internal.client.result_reader import ResultReader
-from sparseagg._internal.wire.page import Page
+from sparseagg._internal.wire.message import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 GOLDEN = {case["name"]: case for case in json.loads(golden.PATH.read_text(encoding="utf-8"))["cases"]}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from growth import ONE, ROWS, UPDATE, check_linear, many_rounds, round_of_tensors, spec_of, update_of
-from sparseagg._internal.local.engine_spec import left_to_sums
+from sparseagg._internal.local.aggregate import left_to_sums
 
 
 def to_convert(num_tensors: int) -> dict[str, Any]:

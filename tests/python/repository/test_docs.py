@@ -13,7 +13,7 @@ import pytest
 import sparseagg as sa
 from real_server import REPOSITORY, ServerProcess, server_binary
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.commands.spec_file import read_spec
+from sparseagg._internal.commands.rounds import read_spec
 from sparseagg.v1 import aggregation_pb2 as pb
 
 DOCS = REPOSITORY / "docs"

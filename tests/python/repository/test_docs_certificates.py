@@ -46,8 +46,9 @@ def test_commands_of_the_page_make_and_verify_a_certificate(
 
 
 def test_texts_of_the_page_are_those_of_the_verification() -> None:
-    sources = REPOSITORY / "python" / "src" / "sparseagg" / "_internal" / "certificates"
-    code = "".join(path.read_text(encoding="utf-8") for path in sources.glob("*.py"))
+    package = REPOSITORY / "python" / "src" / "sparseagg"
+    sources = [package / "certificates.py", *(package / "_internal" / "certificates").glob("*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in sources)
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # texts over several lines
     table = PAGE.split("| text | what has happened |")[1].split("\n\n")[0]
     texts = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in table.splitlines()[2:]))

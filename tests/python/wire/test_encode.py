@@ -9,8 +9,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.client.upload import counted, make_upload
 from sparseagg._internal.updates.arrays import update_data
-from sparseagg._internal.wire.encode import encode_chunks
-from sparseagg._internal.wire.formats import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for
+from sparseagg._internal.wire.encode import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for, encode_chunks
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from golden_cases import cases
 from google.protobuf import json_format
-from sparseagg._internal.wire.stub import make_stub
+from sparseagg._internal.client.channels import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SUITE = json.loads(golden.PATH.read_text(encoding="utf-8"))["cases"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from sparseagg._internal.wire.page import parse_page
+from sparseagg._internal.wire.message import parse_page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SEED = 20261127

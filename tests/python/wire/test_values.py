@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.spec.options import DTYPES
-from sparseagg._internal.wire.values import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
+from sparseagg._internal.wire.columns import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
 
 SEED = 20261127
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.updates.arrays import update_data
-from sparseagg._internal.wire.encode import encode_chunks
-from sparseagg._internal.wire.formats import ServerWire, WireFormat
-from sparseagg._internal.wire.values import decode_values, encode_values
+from sparseagg._internal.wire.columns import decode_values, encode_values
+from sparseagg._internal.wire.encode import ServerWire, WireFormat, encode_chunks
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SEED = 20261130

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSpec
+from sparseagg._internal.spec.options import Aggregation
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError
 
 from reference.clip import clip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparseagg._internal.spec.round_spec import Aggregation, TensorSpec
+from sparseagg._internal.spec.options import Aggregation
+from sparseagg._internal.spec.round_spec import TensorSpec
 
 from reference.numbers import Row
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-from sparseagg._internal.spec.round_spec import DTYPES, Aggregation, RoundSpec, TensorSpec
+from sparseagg._internal.spec.options import DTYPES, Aggregation
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 
 from reference.checks import check_spec, check_update

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Union
 
-from sparseagg._internal.spec.round_spec import DTYPES, TensorSpec
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import OutOfRangeError
 
 __all__ = ["Number", "Row", "ceil_log2", "check_int64", "encode_values", "round_to_dtype"]

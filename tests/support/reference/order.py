@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from sparseagg._internal.spec.round_spec import Aggregation, TensorSpec
+from sparseagg._internal.spec.options import Aggregation
+from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import OutOfRangeError
 
 from reference.numbers import Number, Row, check_int64

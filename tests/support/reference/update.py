@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg._internal.spec.round_spec import Aggregation, RoundSpec, TensorSpec
+from sparseagg._internal.spec.options import Aggregation
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 
 from reference.numbers import Number, Row
 

@@ -27,7 +27,7 @@ CLUSTER_SPEC = dataclasses.replace(SPEC, certificate=False)
 COORDINATOR = """
 import itertools, os, signal, sys
 import sparseagg as sa
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_client import Round
 from sparseagg.cluster import Cluster, cluster_round, executor
 from crash.cluster_cycle import RETRY
 

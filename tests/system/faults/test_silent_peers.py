@@ -9,7 +9,7 @@ import threading
 import grpc
 import pytest
 from real_server import ServerProcess
-from sparseagg._internal.wire.stub import make_stub
+from sparseagg._internal.client.channels import make_stub
 from sparseagg.v1 import aggregation_pb2 as pb
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

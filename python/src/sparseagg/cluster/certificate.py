@@ -6,11 +6,10 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from sparseagg._internal.certificates import tree
-from sparseagg._internal.certificates.envelope import payload_of
-from sparseagg._internal.certificates.statement import make_certificate, read_private_key, time_now
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.results.certificates import Certificate, Leaves, SubmissionReceipt
+from sparseagg._internal.certificates import statement
+from sparseagg._internal.certificates.statement import make_certificate, payload_of, read_private_key, time_now
+from sparseagg._internal.client.blocking_client import Round
+from sparseagg._internal.results.info import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.cluster.plan import on_all
@@ -30,7 +29,7 @@ class RoundCertificate:
         """Returns the receipt of a home server with the proof that the certificate counts the submission."""
         counted = self.leaves.counted
         index = list(counted).index(receipt.client_id)
-        path = tree.path_of(counted.values(), index)
+        path = statement.path_of(counted.values(), index)
         return dataclasses.replace(receipt, leaf_index=index, tree_size=len(counted), path=path)
 
 

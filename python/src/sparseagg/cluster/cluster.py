@@ -9,12 +9,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, SupportsFloat, SupportsIndex, Union
 
-from sparseagg._internal.base.arguments import checked_integer, checked_number, checked_text, shown
-from sparseagg._internal.base.ids import check_name
-from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.channel import addresses_of
-from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
+from sparseagg._internal.base.arguments import check_name, checked_integer, checked_number, checked_text, shown
+from sparseagg._internal.client.blocking_client import Client, Round
+from sparseagg._internal.client.channels import addresses_of
+from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg.cluster.cluster_client import ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound

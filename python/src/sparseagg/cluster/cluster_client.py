@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparseagg._internal.client.blocking_client import Client
 from sparseagg._internal.results.server_info import ServerInfo
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.cluster.cluster_round import ClusterRound
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError

@@ -15,14 +15,12 @@ import numpy as np
 from sparseagg._internal.base.arguments import Timeout, shown
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.statement import time_now
-from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.deadlines import checked_deadline
+from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.requests import checked_keys
-from sparseagg._internal.results.certificates import Certificate, SubmissionReceipt
-from sparseagg._internal.results.info import RoundInfo, Submission
+from sparseagg._internal.client.retry import checked_deadline
+from sparseagg._internal.results.info import Certificate, RoundInfo, Submission, SubmissionReceipt
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import DTYPES, key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.plan import KeyRange
 
 __all__ = ["COLUMNS", "concatenated", "cut_rows", "dense", "is_cut", "is_dense", "join_ranges", "rows_between"]
@@ -109,7 +109,7 @@ def dense(whole: TensorResult, keys: KeyRange = (0, None)) -> TensorResult:
     if not is_all:
         all_keys = np.arange(begin, end, dtype=whole.keys.dtype)
     if whole.dtype == "bfloat16":
-        fill = bfloat16.float_from_bits(bfloat16.bits_from_float(np.array([fill])))[0]
+        fill = floats.float_from_bits(floats.bits_from_float(np.array([fill])))[0]
     return dataclasses.replace(
         whole,
         layout="dense",

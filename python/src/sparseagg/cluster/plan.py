@@ -11,7 +11,7 @@ from typing import Optional, TypeVar
 
 import numpy as np
 
-from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.base.foreign import Array
 
 __all__ = ["KeyRange", "Plan", "cuts_of_rows", "cuts_of_sample", "on_all", "seconds_left"]
 

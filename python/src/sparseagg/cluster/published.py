@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, shown
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.client.result_reader import ResultReader
-from sparseagg._internal.client.round_errors import raise_if_failed
+from sparseagg._internal.client.round_calls import raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import Array
 from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
 from sparseagg.cluster.plan import KeyRange, seconds_left
 from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.options import DTYPES
-from sparseagg._internal.spec.round_spec import ORDER_OPS, RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.spec.options import DTYPES, ORDER_OPS
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
 from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, on_all, seconds_left

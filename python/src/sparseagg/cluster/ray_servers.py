@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparseagg._internal.spec.cluster_spec import HomeServer
+from sparseagg._internal.spec.bounds import HomeServer
 from sparseagg.cluster.server_keeper import ServerKeeper, directory_of
 from sparseagg.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError, UnimplementedError
 

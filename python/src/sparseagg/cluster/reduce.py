@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparseagg._internal.base.extension import release_memory
-from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.exported import ExportedPage, ExportedUpdate, joined
+from sparseagg._internal.client.blocking_client import Client, Round
+from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, joined
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.round_spec import ORDER_OPS, RoundSpec, TensorSpec
-from sparseagg._internal.wire.partial import num_submissions
+from sparseagg._internal.spec.options import ORDER_OPS
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.wire.message import num_submissions
 from sparseagg.cluster.plan import KeyRange, on_all
 from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError

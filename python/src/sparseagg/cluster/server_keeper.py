@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.local.server import Server
-from sparseagg._internal.spec.cluster_spec import HomeServer
+from sparseagg._internal.spec.bounds import HomeServer
 from sparseagg.cluster.plan import on_all
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.spec.cluster_spec import ClusterSpec, HomeServer
+from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.join import is_cut, is_dense
 from sparseagg.cluster.published import Listed, Part

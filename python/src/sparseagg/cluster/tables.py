@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.state_files import replaced
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.results.result import TensorResult
 from sparseagg.cluster.join import COLUMNS
 from sparseagg.cluster.published import Part, read_part

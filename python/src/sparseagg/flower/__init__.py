@@ -13,10 +13,17 @@ With ``SparseFedAvg(server="host:port")`` clients upload to a sparseagg server w
 
 from sparseagg.flower.fedbuff import SparseFedBuff
 from sparseagg.flower.mod import sparse_mod
-from sparseagg.flower.optimizer_strategies import SparseFedAdagrad, SparseFedAdam, SparseFedAvgM, SparseFedYogi
-from sparseagg.flower.order_strategies import SparseFedMedian, SparseFedTrimmedAvg
+from sparseagg.flower.strategies import (
+    SparseFedAdagrad,
+    SparseFedAdam,
+    SparseFedAvgM,
+    SparseFedMedian,
+    SparseFedTrimmedAvg,
+    SparseFedYogi,
+    SparseKrum,
+    SparseMultiKrum,
+)
 from sparseagg.flower.strategy import SparseFedAvg, SparseMixin
-from sparseagg.flower.vector_strategies import SparseKrum, SparseMultiKrum
 
 __all__ = [
     "SparseFedAdagrad",

@@ -23,14 +23,11 @@ from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
-from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import difference_spec, difference_to, stepped
 from sparseagg.flower.model import Model, Table
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
 from sparseagg.flower.replies import NO_MOD, averaged, without_arrays
 from sparseagg.optimizers import RowOptimizer
-
-__all__ = ["SparseFedBuff"]
 
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 1.0
 

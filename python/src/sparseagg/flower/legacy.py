@@ -24,15 +24,13 @@ from flwr.supercore import log
 
 import sparseagg as sa
 from sparseagg._internal.base.types import Op
-from sparseagg._internal.spec.shapes import is_like
+from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Table
-from sparseagg.flower.overrides import check_goes_on
 from sparseagg.flower.records import view
+from sparseagg.flower.replies import check_goes_on
 from sparseagg.optimizers import RowOptimizer
-
-__all__ = ["SparseFedAvg", "sparse_ndarrays"]
 
 
 def sparse_ndarrays(before: Sequence[Any], after: Sequence[Any], sparse: Sequence[int]) -> list[Any]:

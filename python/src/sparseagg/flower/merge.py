@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import sparseagg as sa
-from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.floats import default_float_environment
 from sparseagg._internal.base.types import OnNonfinite, Op
-from sparseagg._internal.client.finish_by_rule import Rule, finish_by_rule
+from sparseagg._internal.client.sealed_round import Rule, finish_by_rule
+from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.spec.round_spec import is_weighted
-from sparseagg._internal.spec.shapes import is_like
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.cluster import ClusterClient, ClusterRound
@@ -24,8 +24,6 @@ from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.robust import ClientWeights
-
-__all__ = ["Merge", "changed_rows", "check_shape", "difference_spec", "difference_to", "stepped"]
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
 _SUMMED = ("float16", "float32", "float64")

@@ -15,7 +15,7 @@ import sparseagg as sa
 from sparseagg._internal.base.credentials import TLSArgument
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
-from sparseagg.flower.copies import Copies
+from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import changed_rows, check_shape
 from sparseagg.flower.records import (
     CONFIG,
@@ -28,8 +28,6 @@ from sparseagg.flower.records import (
     update_of,
     view,
 )
-
-__all__ = ["sparse_mod"]
 
 CallNext = Callable[[Message, Context], Message]
 

@@ -11,8 +11,6 @@ from flwr.app import Array, ArrayRecord
 
 from sparseagg.flower.records import to_array, view, with_rows
 
-__all__ = ["Model", "Table"]
-
 _BLOCK = 1 << 14  # rows
 
 

@@ -17,22 +17,18 @@ import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.types import Op
-from sparseagg._internal.client.finish_by_rule import Rule
+from sparseagg._internal.client.sealed_round import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.cluster import ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
-from sparseagg.flower.layout import sparse_layout
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
-from sparseagg.flower.overrides import check_goes_on
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, update_of
-from sparseagg.flower.replies import NO_MOD, averaged, refused, with_usable_metrics, without_arrays
+from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
+from sparseagg.flower.replies import NO_MOD, averaged, check_goes_on, refused, with_usable_metrics, without_arrays
 from sparseagg.flower.streaming_grid import StreamingGrid
 from sparseagg.optimizers import RowOptimizer
-
-__all__ = ["SparseFedAvg", "SparseMixin"]
 
 _MOST_SHOWN = 5  # dense tensors in the log
 # Warnings, each once in a run.

@@ -11,8 +11,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-__all__ = ["StreamingGrid"]
-
 # Flower's grid to a SuperLink asks every 3 s; a question without answers takes milliseconds.
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.05, 1.0
 

@@ -8,7 +8,7 @@ and transport takes. ``add_sparse_filters(recipe, sparse=[...])`` leaves the cli
 down sparse, too.
 
 The export of a job copies the modules of its components, and what they import by full module name. So these modules
-import others as ``from sparseagg._internal.spec import shapes``; the job uses the sparseagg that is installed where it
+import others as ``from sparseagg._internal.spec import options``; the job uses the sparseagg that is installed where it
 runs.
 """
 

@@ -25,15 +25,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
 from sparseagg._internal.base import arguments, types
-from sparseagg._internal.client import finish_by_rule
+from sparseagg._internal.client import sealed_round
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.cluster import server_client
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
-from sparseagg.nvflare.model_form import ModelForm
-from sparseagg.nvflare.round_merge import RoundMerge
-
-__all__ = ["SparseAggregator"]
+from sparseagg.nvflare.merge import ModelForm, RoundMerge
 
 _MOST_SHOWN = 5  # dense tensors in the log
 _RULES: dict[str, Callable[..., sa.robust.ClientWeights]] = {"krum": sa.robust.krum, "multi_krum": sa.robust.multi_krum}
@@ -295,7 +292,7 @@ class SparseAggregator(ModelAggregator):
         return helper.get_result() or None
 
 
-def _rule_of(given: Any) -> finish_by_rule.Rule | None:
+def _rule_of(given: Any) -> sealed_round.Rule | None:
     """Returns the rule of a job's arguments."""
     if given is None:
         return None

@@ -13,27 +13,8 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 import sparseagg as sa
-from sparseagg._internal.spec import shapes
+from sparseagg._internal.spec import options as spec_options
 from sparseagg._internal.updates import nonfinite
-
-__all__ = [
-    "FLOATS",
-    "KEYS",
-    "ROWS",
-    "ArrayForm",
-    "MergedRows",
-    "bits_of",
-    "changed_rows",
-    "checked_names",
-    "copy_of",
-    "naming_tensor",
-    "numpy_of",
-    "pair_of",
-    "rows_that_differ",
-    "same_values",
-    "sparse_diff",
-    "to_array",
-]
 
 # The rows of a sparse tensor travel as two arrays of these names after the tensor's.
 KEYS, ROWS = ":keys", ":rows"
@@ -81,7 +62,7 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
 
 
 def _difference(name: str, before: Any, after: Any) -> Any:
-    if not shapes.is_like(after.shape, before.shape):
+    if not spec_options.is_like(after.shape, before.shape):
         raise sa.InvalidArgumentError(
             f"tensor {name!r} has shape {tuple(after.shape)} after training; the received model's has "
             f"{tuple(before.shape)}. Rows of a smaller tensor are sent as name:keys and name:rows"

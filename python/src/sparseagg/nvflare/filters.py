@@ -26,8 +26,6 @@ from sparseagg.nvflare.arrays import (
     to_array,
 )
 
-__all__ = ["ReceiveChangedRows", "SendChangedRows", "SendSparseDiff", "add_sparse_filters"]
-
 # Properties of a task's meta: the version of its model, and the version that its rows are changes of. The first is also
 # a public property of a client's context.
 VERSION, SINCE = "sparseagg.version", "sparseagg.since"

@@ -7,25 +7,13 @@ import difflib
 import math
 import numbers
 import operator
+import re
 from collections.abc import Iterable
 from typing import Any, SupportsFloat, Union
 
 import numpy as np
 
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = [
-    "END_OF_KEYS",
-    "Timeout",
-    "checked_integer",
-    "checked_key_range",
-    "checked_number",
-    "checked_seconds",
-    "checked_text",
-    "did_you_mean",
-    "is_number",
-    "shown",
-]
 
 END_OF_KEYS = 1 << 64  # where the range of all keys ends; 0 on the wire
 
@@ -157,3 +145,27 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """Returns the end of an error's text that names the nearest of the ``known`` words, or "" if none is near."""
     nearest = difflib.get_close_matches(word, list(known), 1) if isinstance(word, str) else []
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
+
+
+NAME = "[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"  # of a round, task, owner, tenant or credential
+_NAME = re.compile(NAME)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_MOST_ID_BYTES = 256
+
+
+def check_name(field: str, text: str) -> None:
+    """Checks an id that is part of URLs, headers and file names: of a round, task, owner, tenant or credential.
+
+    Raises:
+        InvalidArgumentError: it does not match ``NAME``; the message names ``field``.
+    """
+    if not _NAME.fullmatch(text):
+        raise InvalidArgumentError(
+            f"{field} {quoted_id(text)} is not 1 to 128 of A-Z a-z 0-9 . _ - that begin with a letter, a digit or _"
+        )
+
+
+def quoted_id(text: str) -> str:
+    """Returns the text in quotes, for an error; "of N bytes" for a long one, and one with control characters."""
+    num_bytes = len(text.encode())
+    return f"of {num_bytes} bytes" if num_bytes > _MOST_ID_BYTES or _CONTROL.search(text) else f"'{text}'"

@@ -11,11 +11,8 @@ from typing import Any, Union
 
 import grpc
 
-from sparseagg._internal.base.arguments import checked_text, shown
-from sparseagg._internal.base.ids import check_name
+from sparseagg._internal.base.arguments import check_name, checked_text, shown
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = ["TLS", "Headers", "TLSArgument", "TokenArgument", "channel_credentials", "is_local"]
 
 _Path = Union[str, "os.PathLike[str]"]
 

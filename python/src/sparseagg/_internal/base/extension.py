@@ -14,8 +14,6 @@ import grpc
 
 from sparseagg.errors import EngineMissingError, SparseaggError, error_of
 
-__all__ = ["describe", "errors", "find", "load", "release_memory"]
-
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 # What setup.py leaves behind where it could not build the extension.

@@ -15,8 +15,6 @@ if sys.platform != "win32":
 
 from sparseagg.errors import UnimplementedError
 
-__all__ = ["is_stream", "locked", "replaced"]
-
 Path = Union[str, "os.PathLike[str]"]
 
 

@@ -7,28 +7,6 @@ from typing import Any, Literal, Optional, Protocol, SupportsFloat, Union
 
 import numpy as np
 
-__all__ = [
-    "Absent",
-    "DTypeLike",
-    "KeyEncoding",
-    "KeySelection",
-    "Layout",
-    "MeanDivisor",
-    "NarrowEncoding",
-    "Numerics",
-    "OnBound",
-    "OnClip",
-    "OnEmpty",
-    "OnNonfinite",
-    "Op",
-    "ResultLayout",
-    "TensorLike",
-    "Update",
-    "Updates",
-    "Weighted",
-    "Weighting",
-]
-
 
 class HasName(Protocol):
     """A dtype of TensorFlow."""

@@ -20,32 +20,20 @@ import numpy as np
 import numpy.lib.format as npy
 from google.protobuf.message import DecodeError
 
-from sparseagg._internal.certificates import cbor
-from sparseagg._internal.certificates.content import content_digest, wire_values
-from sparseagg._internal.certificates.envelope import VerificationError, payload_of
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.certificates import statement
+from sparseagg._internal.certificates.statement import VerificationError, content_digest, payload_of, wire_values
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.contributors import naming_client
-from sparseagg._internal.wire.decode import decode_keys, decode_rows
+from sparseagg._internal.wire.columns import decode_keys, decode_rows
 from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
-
-__all__ = [
-    "BundleWriter",
-    "StoredSubmission",
-    "leaf_fields",
-    "read_envelope",
-    "read_result",
-    "read_submissions",
-    "replay",
-    "result_columns",
-    "spec_of",
-]
 
 Path = Union[str, "os.PathLike[str]"]
 _CERTIFICATE, _SUBMISSIONS, _RESULT = "certificate.json", "submissions.pb", "result.npz"
@@ -138,7 +126,7 @@ class StoredSubmission:
         for tensor in spec.tensors:
             keys, values = self.tensors.get(tensor.name, (np.empty(0, np.uint64), None))
             tensors.append([tensor.name, len(keys), content_digest(keys, values)])
-        return cbor.encode([salt, self.client_id, self.submission_id, weight, self.base_version, *tensors])
+        return statement.encode_cbor([salt, self.client_id, self.submission_id, weight, self.base_version, *tensors])
 
     def update(self, spec: RoundSpec) -> dict[str, Any]:
         """Returns the update, as ``aggregate`` takes it."""
@@ -152,7 +140,7 @@ def leaf_fields(leaf: bytes, what: str) -> list[Any]:
         VerificationError: it is no leaf; the message begins with ``what``.
     """
     try:
-        fields = cbor.decode(leaf)
+        fields = statement.decode_cbor(leaf)
     except InvalidArgumentError:
         fields = None
     kinds: list[Any] = [bytes, str, str, float, (int, type(None))]

@@ -11,19 +11,18 @@ from typing import Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import Timeout, checked_seconds
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
-from sparseagg._internal.base.durations import Seconds
+from sparseagg._internal.base.fields import Seconds
 from sparseagg._internal.base.types import KeyEncoding, Updates
 from sparseagg._internal.client.async_model import PublishedModel
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.async_stream import StreamCalls
 from sparseagg._internal.client.async_tasks import TaskCalls
-from sparseagg._internal.client.channel import checked_address
+from sparseagg._internal.client.channels import checked_address
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late, seconds_to
-from sparseagg._internal.client.endpoint import MEMORY, Endpoint, parsed_handle
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.requests import create_request, result_format, round_name
-from sparseagg._internal.client.retry import RetryPolicy, checked_retry
+from sparseagg._internal.client.retry import RetryPolicy, checked_deadline, checked_retry, raise_if_late, seconds_to
+from sparseagg._internal.client.server_calls import MEMORY, Endpoint, parsed_handle
 from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
 from sparseagg._internal.local.server import Server
@@ -33,11 +32,9 @@ from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.updates.contributors import checked_updates, named_updates
-from sparseagg._internal.wire.formats import ValueEncoding, WireFormat
+from sparseagg._internal.wire.encode import ValueEncoding, WireFormat
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-__all__ = ["Client", "open_round"]
 
 _LOCAL = ":local:"
 _MAX_BACKUP_S = 86400.0  # of a backup without a timeout

@@ -10,34 +10,61 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
+import grpc
 import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, checked_text
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
-from sparseagg._internal.client.batch_receipt import batch_receipt
-from sparseagg._internal.client.certified_round import CertifiedRound
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import checked_deadline, raise_if_late
-from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.partial_upload import partial_upload
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import close_request, result_format, result_request
-from sparseagg._internal.client.round_errors import naming_round, raise_if_failed
-from sparseagg._internal.client.sealed_round import SealedRound
+from sparseagg._internal.client.retry import checked_deadline, raise_if_late
+from sparseagg._internal.client.round_calls import naming_round, raise_if_failed
+from sparseagg._internal.client.sealed_round import CertifiedRound, SealedRound
+from sparseagg._internal.client.server_calls import Endpoint
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.client.upload import make_upload, partial_upload
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.updates.arrays import Array
-from sparseagg._internal.updates.batch import Batch, batches, columns_of, submission_columns
-from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
-from sparseagg._internal.wire.formats import ValueEncoding
+from sparseagg._internal.updates.contributors import (
+    Batch,
+    ClientId,
+    batches,
+    checked_client_id,
+    columns_of,
+    naming_client,
+    submission_columns,
+)
+from sparseagg._internal.wire.encode import ValueEncoding
 from sparseagg._internal.wire.message import Bulk
-from sparseagg.errors import FailedPreconditionError, UnimplementedError
+from sparseagg.errors import FailedPreconditionError, InternalError, SparseaggError, UnimplementedError, error_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Round"]
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def batch_receipt(answers: Iterable[tuple[Batch, pb.SubmitBatchResponse]]) -> BatchReceipt:
+    """Returns the receipt of all answers; ``InternalError`` if one is not of its batch."""
+    num_submissions = num_duplicates = num_tuples = num_bytes = 0
+    refused: dict[str, SparseaggError] = {}
+    for batch, answer in answers:
+        if len(answer.codes) != batch.stop - batch.first:
+            raise InternalError(f"the server answered {len(answer.codes)} of {batch.stop - batch.first} submissions")
+        num_duplicates += answer.num_duplicates
+        num_tuples += answer.num_tuples
+        num_bytes += answer.num_bytes
+        num_counted = answer.codes.count(0)
+        num_submissions += num_counted
+        if num_counted == len(answer.codes):
+            continue
+        reasons = {refusal.index: refusal.reason for refusal in answer.refusals}
+        for index, client_id in enumerate(batch.client_ids.split("\n")):
+            if answer.codes[index]:
+                code = _CODES.get(answer.codes[index], grpc.StatusCode.UNKNOWN)
+                refused[client_id] = error_of(code, f"client {client_id!r}: {reasons.get(index, code.name)}")
+    return BatchReceipt(num_submissions, num_duplicates, num_tuples, num_bytes, refused)
 
 
 class Round(SealedRound, CertifiedRound):

@@ -9,26 +9,28 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg import staleness as tables
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
-from sparseagg._internal.base.durations import Seconds, as_of, duration
+from sparseagg._internal.base.fields import Seconds, as_of, duration
 from sparseagg._internal.base.types import KeyEncoding, Update
-from sparseagg._internal.client.async_round import Round
-from sparseagg._internal.client.batch_receipt import batch_receipt
+from sparseagg._internal.client.async_round import Round, batch_receipt
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.requests import wait_request
+from sparseagg._internal.client.retry import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.results.info import BatchReceipt, Submission
+from sparseagg._internal.results.info import BatchReceipt, StreamInfo, StreamVersion, Submission
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.results.streams import StreamInfo, StreamVersion
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
-from sparseagg._internal.updates.batch import Batch, batches, submission_columns
-from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
-from sparseagg._internal.wire.formats import ValueEncoding
+from sparseagg._internal.updates.contributors import (
+    Batch,
+    ClientId,
+    batches,
+    checked_client_id,
+    naming_client,
+    submission_columns,
+)
+from sparseagg._internal.wire.encode import ValueEncoding
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-__all__ = ["Stream", "StreamCalls"]
 
 _MOST = 2**64 - 1
 

@@ -1,24 +1,263 @@
-"""``sparseagg.Client``: the client for programs without an event loop.
-
-Each method runs the coroutine of the same name in ``async_client`` over a ``BlockingTransport``.
-"""
+"""The clients for programs without an event loop: each method runs the coroutine of its asyncio twin."""
 
 from __future__ import annotations
 
-from typing import Any, SupportsIndex
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
-from sparseagg._internal.base.durations import Seconds
-from sparseagg._internal.client import async_client
-from sparseagg._internal.client.blocking import blocking, blocking_iterator
-from sparseagg._internal.client.blocking_round import Round
-from sparseagg._internal.client.blocking_stream import Stream
-from sparseagg._internal.client.published_model import PublishedModel
+from sparseagg._internal.base.fields import Seconds, as_of
+from sparseagg._internal.client import async_client, async_model, async_round, async_stream
+from sparseagg._internal.client.async_tasks import Worker
 from sparseagg._internal.client.retry import RetryPolicy
+from sparseagg._internal.client.round_calls import RoundAttributes
 from sparseagg._internal.client.transport import BlockingTransport, run
+from sparseagg._internal.results.info import RoundInfo, StreamInfo
+from sparseagg._internal.results.server_info import Outcome, Task
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.updates.contributors import ClientId
 
-__all__ = ["Client", "open_round"]
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@overload
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]: ...
+@overload
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], into: Callable[[T], U]
+) -> Callable[Concatenate[Any, P], U]: ...
+def blocking(method: Callable[..., Coroutine[Any, Any, Any]], into: Callable[[Any], Any] | None = None) -> Any:
+    """Returns a method that runs ``method`` of the object's ``_inner``, and passes what it returns through ``into``."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = run(method(self._inner, *args, **kwargs))
+        return answer if into is None else into(answer)
+
+    return call
+
+
+@overload
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]: ...
+@overload
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]], into: Callable[[T], U]
+) -> Callable[Concatenate[Any, P], Iterator[U]]: ...
+def blocking_iterator(method: Callable[..., AsyncIterator[Any]], into: Callable[[Any], Any] | None = None) -> Any:
+    """The same for a method that yields."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        items: Any = method(self._inner, *args, **kwargs)
+        while True:
+            try:
+                item = run(items.__anext__())
+            except StopAsyncIteration:
+                return
+            yield item if into is None else into(item)
+
+    signature = inspect.signature(method)
+    returns = signature.return_annotation.replace("AsyncIterator", "Iterator")
+    vars(call)["__signature__"] = signature.replace(return_annotation=returns)  # for help()
+    return call
+
+
+class Round(RoundAttributes):
+    """A round on the server, from the methods of ``Client``, or from ``open_round``. Thread-safe.
+
+    A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of
+    ``open_round`` has; its first call opens it. The pickle has the client's arguments, a token among them.
+    """
+
+    def __init__(self, inner: async_round.Round) -> None:
+        self._inner = inner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Round, (self._inner,)
+
+    def __enter__(self) -> Round:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def handle(self) -> str:
+        return self._inner.handle
+
+    @property
+    def info(self) -> RoundInfo:
+        return self._inner.info
+
+    refresh = blocking(async_round.Round.refresh)
+    submit = blocking(async_round.Round.submit)
+    submit_batch = blocking(async_round.Round.submit_batch)
+    submissions = blocking(async_round.Round.submissions)
+    withdraw = blocking(async_round.Round.withdraw)
+    seal = blocking(async_round.Round.seal)
+    inspect = blocking(async_round.Round.inspect)
+    add_partial = blocking(async_round.Round.add_partial)
+    put_result_range = blocking(async_round.Round.put_result_range)
+    result_range = blocking(async_round.Round.result_range)
+    export_partial = blocking(async_round.Round.export_partial)
+    export_page = blocking(async_round.Round.export_page)
+    export_submissions = blocking(async_round.Round.export_submissions)
+    sample_keys = blocking(async_round.Round.sample_keys)
+    close = blocking(async_round.Round.close)
+    wait = blocking(async_round.Round.wait)
+    result = blocking(async_round.Round.result)
+    finish = blocking(async_round.Round.finish)
+    certificate = blocking(async_round.Round.certificate)
+    receipt = blocking(async_round.Round.receipt)
+    leaves = blocking(async_round.Round.leaves)
+    export = blocking(async_round.Round.export)
+    cancel = blocking(async_round.Round.cancel)
+    delete = blocking(async_round.Round.delete)
+    release = blocking(async_round.Round.release)
+
+
+class Stream:
+    """A stream on the server, from ``Client.stream`` or ``Client.get_stream``. Threads: as ``Client``.
+
+    stream = client.stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
+    stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
+    for version in stream.versions():                         # the coordinator
+        result = stream.result(version.version)
+    """
+
+    def __init__(self, inner: async_stream.Stream) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
+
+    @property
+    def name(self) -> str:
+        """The stream's name, "streams/{id}"."""
+        return self._inner.name
+
+    @property
+    def spec(self) -> RoundSpec:
+        """What each version computes."""
+        return self._inner.spec
+
+    @property
+    def info(self) -> StreamInfo:
+        """The stream as the server described it at ``info.as_of``; ``refresh`` asks again."""
+        return self._inner.info
+
+    refresh = blocking(async_stream.Stream.refresh)
+    submit = blocking(async_stream.Stream.submit)
+    submit_batch = blocking(async_stream.Stream.submit_batch)
+    withdraw = blocking(async_stream.Stream.withdraw)
+    cut = blocking(async_stream.Stream.cut)
+    watch = blocking(async_stream.Stream.watch)
+    versions = blocking_iterator(async_stream.Stream.versions)
+    round = blocking(async_stream.Stream.round, Round)
+    result = blocking(async_stream.Stream.result)
+    delete = blocking(async_stream.Stream.delete)
+
+
+def worker(
+    client: Client,
+    handler: Callable[[Task], Outcome | bytes | None],
+    client_id: ClientId,
+    *,
+    labels: Iterable[str] = (),
+    lease_duration: Seconds = 60.0,
+    idle_timeout: Timeout = None,
+    max_tasks: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Leases tasks one after the other, runs ``handler`` on each, submits its update and completes the task.
+
+        def train(task):
+            keys, rows = gradient(task.payload)
+            return sparseagg.Outcome({"embedding": (keys, rows)}, weight=12.0)
+
+        sparseagg.worker(client, train, "site-7", labels=["gpu"])
+
+    While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. The worker
+    may be started before the server, and outlasts restarts of the server. If the worker is killed, its lease expires,
+    and the task is offered again. An exception of the handler gives the task back, with the exception as the reason. A
+    task with a round for which the handler returns no update fails for good.
+
+    The submission's id is the task's, so that a task that the same client begins again counts once. A client has one
+    submission in a round, so that it should get one task of a round: a label for each client, such as "client:site-7",
+    addresses tasks.
+
+    Args:
+        client: whose server has the tasks.
+        handler: a function of a ``Task``. It returns an ``Outcome``, the bytes of a result, or None.
+        client_id: under which the worker leases and submits.
+        labels: the worker's. It gets tasks whose labels are all among them.
+        lease_duration: seconds, or a timedelta, after which a killed worker's task is offered again.
+        idle_timeout: seconds, or a timedelta, without a task after which the worker ends; None: never.
+        max_tasks: number of completed tasks after which the worker ends; None: never.
+        should_stop: called between two tasks, and at least every 30 seconds; returns whether the worker ends.
+
+    Returns:
+        The number of tasks that this worker has completed.
+
+    Raises:
+        UnavailableError, DeadlineExceededError: the server has not answered once within ``idle_timeout``; or what
+            listens at the address is no server for this client.
+    """
+    return run(
+        Worker(
+            client._inner,
+            handler,
+            client_id,
+            labels=labels,
+            lease_duration=lease_duration,
+            idle_timeout=idle_timeout,
+            max_tasks=max_tasks,
+            should_stop=should_stop,
+        ).run()
+    )
+
+
+class PublishedModel:
+    """A model on a server, from ``Client.model``: the coordinator publishes versions, and clients catch up.
+
+        model = client.model("recommender")
+        model.publish(0, arrays, whole=True)                      # the coordinator
+        model.publish(1, {"embedding": (keys, arrays["embedding"][keys])})
+
+        version = model.catch_up(mine, since=0)                   # a client, whose arrays are those of version 0
+
+    A version is a round of the server with the rows that it changed, their new values. Now and then the whole model is
+    a round, too, for clients that lag too far behind. Arrays are those of NumPy or torch, of any type, and arrive bit
+    for bit. The first axis of an array counts its rows.
+
+    One process publishes; it may be restarted, and goes on with the versions on the server. Any number of clients catch
+    up, meanwhile. ``catch_up`` is thread-safe, ``publish`` is not.
+    """
+
+    def __init__(self, inner: async_model.PublishedModel) -> None:
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._inner.name
+
+    publish = blocking(async_model.PublishedModel.publish)
+    catch_up = blocking(async_model.PublishedModel.catch_up)
+    version = blocking(async_model.PublishedModel.version)
+    delete = blocking(async_model.PublishedModel.delete)
 
 
 class _Operations(async_client.Client):

@@ -9,29 +9,23 @@ from typing import Any
 import grpc
 
 from sparseagg._internal.base.credentials import is_local
-from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.client.channel import addresses_of, host_and_port
-from sparseagg._internal.client.deadlines import call_seconds, named_if_late, no_answer
-from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.base.text import plain
+from sparseagg._internal.client.channels import addresses_of, host_and_port
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.result_reader import ResultReader
-from sparseagg._internal.client.resumption import Resumption
-from sparseagg._internal.client.retry import Retries
-from sparseagg._internal.client.server_calls import ServerCalls
+from sparseagg._internal.client.retry import Resumption, Retries, call_seconds, named_if_late, no_answer
+from sparseagg._internal.client.server_calls import Endpoint, ServerCalls
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.server_info import ServerInfo
-from sparseagg._internal.spec.cluster_spec import home_of
+from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg._internal.updates.batch import Batch
-from sparseagg._internal.wire.encode import encode_batch
-from sparseagg._internal.wire.formats import ServerWire, checked_chunk_bytes
-from sparseagg._internal.wire.page import ExportedColumns
+from sparseagg._internal.updates.contributors import Batch
+from sparseagg._internal.wire.encode import ServerWire, checked_chunk_bytes, encode_batch
+from sparseagg._internal.wire.message import ExportedColumns
 from sparseagg.errors import AbortedError, FailedPreconditionError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-__all__ = ["Connection"]
 
 
 class Connection(ServerCalls):

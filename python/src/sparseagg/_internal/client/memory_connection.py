@@ -12,28 +12,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from sparseagg._internal.base import extension
-from sparseagg._internal.base.durations import seconds_of
-from sparseagg._internal.base.ids import quoted_id
-from sparseagg._internal.client.channel import checked_connections
-from sparseagg._internal.client.deadlines import call_seconds
-from sparseagg._internal.client.endpoint import Endpoint
-from sparseagg._internal.client.partial_upload import PartialUpload
+from sparseagg._internal.base.arguments import quoted_id
+from sparseagg._internal.base.fields import seconds_of
+from sparseagg._internal.client.channels import checked_connections
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.retry import RetryPolicy
+from sparseagg._internal.client.retry import RetryPolicy, call_seconds
+from sparseagg._internal.client.server_calls import Endpoint
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.client.upload import Upload
+from sparseagg._internal.client.upload import PartialUpload, Upload
 from sparseagg._internal.local import cuda_plugin
-from sparseagg._internal.local.engine_results import tensor_result
-from sparseagg._internal.local.memory_columns import part_of
+from sparseagg._internal.local.columns import part_of, tensor_result
 from sparseagg._internal.results.info import RoundInfo, Submission
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData
-from sparseagg._internal.updates.batch import Batch
-from sparseagg._internal.wire.formats import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
-from sparseagg._internal.wire.message import bulk_of
-from sparseagg._internal.wire.page import ExportedColumns
+from sparseagg._internal.updates.contributors import Batch
+from sparseagg._internal.wire.encode import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
+from sparseagg._internal.wire.message import ExportedColumns, bulk_of
 from sparseagg.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -49,8 +45,6 @@ from sparseagg.version import __version__
 
 if TYPE_CHECKING:
     from sparseagg._engine import MemoryRound, MemoryRounds, Part
-
-__all__ = ["MemoryConnection", "MemoryReader"]
 
 _MERGES = 2  # rounds of one client that merge at once, each on all cores
 # What rounds in this process do of the additions to the API; the names are the server's.

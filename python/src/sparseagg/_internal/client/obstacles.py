@@ -17,9 +17,7 @@ from typing import NamedTuple
 import grpc
 
 from sparseagg._internal.base.credentials import is_local
-from sparseagg._internal.client.channel import host_and_port
-
-__all__ = ["Obstacle", "find_obstacle", "has_not_connected", "may_look"]
+from sparseagg._internal.client.channels import host_and_port
 
 # How gRPC begins the text of an UNAVAILABLE for which it had no connection.
 _NOT_CONNECTED = re.compile(

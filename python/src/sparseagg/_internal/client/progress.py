@@ -7,12 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.text import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-__all__ = ["ProgressBar"]
 
 _INTERVAL_S = 0.1
 

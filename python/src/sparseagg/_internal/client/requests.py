@@ -8,28 +8,16 @@ from typing import Any, SupportsFloat
 
 from google.protobuf import duration_pb2
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import END_OF_KEYS, checked_key_range, checked_number, checked_text, shown
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
-from sparseagg._internal.wire.formats import check_key_encoding, check_value_encoding
+from sparseagg._internal.wire.encode import check_key_encoding, check_value_encoding
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = [
-    "checked_keys",
-    "close_request",
-    "create_request",
-    "export_request",
-    "inspect_request",
-    "partial_request",
-    "result_format",
-    "result_request",
-    "round_name",
-    "wait_request",
-]
-
-# Key encodings that this client decodes in results, in addition to the plain ones.
+# Key encodings that this client decodes in results, in addition to the plain ones: without the engine only the first.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
 
 # Of a page, for this client takes messages of any size: as much as the server allows.
@@ -178,8 +166,9 @@ def result_format(key_encoding: KeyEncoding, value_encoding: NarrowEncoding | No
     check_key_encoding(key_encoding)
     if value_encoding is not None:
         check_value_encoding(value_encoding)
+    decoded = _KEYS if extension.find() is not None else _KEYS[:1]
     return pb.ResultFormat(
-        key_encodings=_KEYS if key_encoding == "auto" else (),
+        key_encodings=decoded if key_encoding == "auto" else (),
         value_encoding=None if value_encoding is None else f"VALUE_ENCODING_{value_encoding.upper()}",
     )
 

@@ -1,24 +1,99 @@
-"""What all operations of a round use."""
+"""What all operations of a round use, and what rounds of both clients say of themselves."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from sparseagg._internal.base.fields import as_of
+from sparseagg._internal.base.text import html_table, plain
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.deadlines import poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import wait_request
-from sparseagg._internal.client.round_attributes import RoundAttributes
-from sparseagg._internal.client.round_errors import raise_if_failed
+from sparseagg._internal.client.retry import poll_pause, poll_seconds, raise_if_late, seconds_to
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg.errors import DeadlineExceededError
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, RoundClosedError, RoundFailedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["RoundCalls"]
+_NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
+
+
+def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
+    """Raises ``RoundFailedError`` if the round has ended without a result."""
+    if info.state in ("failed", "cancelled"):
+        reason = f": {info.state_reason}" if info.state_reason else ""
+        raise RoundFailedError(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
+
+
+@contextlib.contextmanager
+def naming_round(name: str) -> Iterator[None]:
+    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round.
+
+    The proto promises the form of that error's message.
+    """
+    try:
+        yield
+    except FailedPreconditionError as error:
+        match = _NOT_OPEN.fullmatch(str(error))
+        if match is None:
+            raise
+        state = match["state"].lower()
+        raise RoundClosedError(f"{name} is {state}{match['reason']}", state) from error
+
+
+class RoundAttributes:
+    """What rounds of both clients say of themselves, from their ``info``."""
+
+    @property
+    def info(self) -> RoundInfo:
+        """The round as the server described it at ``info.as_of``; ``refresh`` asks again.
+
+        ``submit`` and calls of others do not change it.
+        """
+        raise NotImplementedError
+
+    @property
+    def handle(self) -> str:
+        """A string from which ``open_round`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
+
+        It has the client's ``public_address``, by default its ``address``.
+
+        Raises:
+            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
+        """
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name, "rounds/{id}"."""
+        return self.info.name
+
+    @property
+    def id(self) -> str:
+        """The id, without "rounds/"."""
+        return self.name.partition("/")[2]
+
+    @property
+    def spec(self) -> RoundSpec:
+        """The round's spec."""
+        return self.info.spec
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"Round({self.name!r}, {info.state}, submissions: {info.num_submissions}{as_of(info.as_of)})"
+
+    def _repr_html_(self) -> str:
+        """The state that the server told last, as a table, which notebooks show."""
+        info = self.info
+        heads = ("round", f"state{as_of(info.as_of)}", "submissions", "refused", "tuples", "MB", "engine")
+        sizes = (info.num_submissions, info.num_refused, info.num_tuples, f"{info.num_bytes / 1e6:.1f}")
+        return html_table(heads, [(self.id, f"{info.state} {info.state_reason}", *sizes, info.engine)])
 
 
 class RoundCalls(RoundAttributes):

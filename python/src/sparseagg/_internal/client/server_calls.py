@@ -1,28 +1,113 @@
-"""How a client calls its servers: over which channels, when again, and with what error in the end."""
+"""How a client calls its servers: where they are, over which channels, when again, and with what error in the end."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 import grpc
 
-from sparseagg._internal.base.credentials import Headers, channel_credentials
-from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.client.channel import addresses_of, channel_options, checked_connections
-from sparseagg._internal.client.channel_pool import ChannelPool
-from sparseagg._internal.client.deadlines import earliest, is_own_deadline, pause_after, seconds_to
-from sparseagg._internal.client.endpoint import Endpoint
+from sparseagg._internal.base.arguments import NAME, checked_text, shown
+from sparseagg._internal.base.credentials import Headers, TLSArgument, TokenArgument, channel_credentials
+from sparseagg._internal.base.text import plain
+from sparseagg._internal.client.channels import (
+    ChannelPool,
+    addresses_of,
+    channel_options,
+    checked_address,
+    checked_connections,
+)
 from sparseagg._internal.client.obstacles import Obstacle, find_obstacle, has_not_connected, may_look
-from sparseagg._internal.client.resumption import Resumption
-from sparseagg._internal.client.retry import Retries, RetryPolicy, error_from_call
+from sparseagg._internal.client.retry import (
+    Resumption,
+    Retries,
+    RetryPolicy,
+    earliest,
+    error_from_call,
+    is_own_deadline,
+    pause_after,
+    seconds_to,
+)
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.wire.formats import ServerWire
-from sparseagg.errors import DeadlineExceededError
+from sparseagg._internal.wire.encode import ServerWire
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["ServerCalls"]
+MEMORY = ":memory:"
+
+_SCHEME = "sparseagg://"
+# The id of a round has no slash, so the last "/rounds/" ends the address, which may have slashes.
+_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/{NAME})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """The address and the other arguments of a client. Its pickle makes an equal client, also in another process.
+
+    Attributes:
+        address: "host:port" or "unix:path", also of the server that a client of ":local:" has started; or ":memory:".
+        public_address: the address in handles; None: ``address``.
+        locate: of a server that may start again at another address: returns where it is now, after so many seconds at
+            most, or None if that is not known. Clients ask it when a call does not reach the server.
+
+    The other attributes are the arguments of ``sparseagg.Client``.
+    """
+
+    address: str
+    public_address: str | None = None
+    token: TokenArgument = dataclasses.field(default=None, repr=False)
+    tls: TLSArgument = None
+    timeout: float | None = None
+    retry: RetryPolicy | None = None
+    chunk_bytes: SupportsIndex | None = None
+    connections: SupportsIndex = 4
+    options: list[tuple[str, Any]] | None = None
+    tenant: str | None = None
+    insecure_token: bool = False
+    locate: Callable[[float], str | None] | None = dataclasses.field(default=None, repr=False)
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the client's class, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "locate"}
+
+    def handle(self, round_name: str) -> str:
+        """Returns the handle of a round; ``FailedPreconditionError`` if other processes cannot reach the round."""
+        if self.address == MEMORY:
+            raise FailedPreconditionError(
+                f'a round of "{MEMORY}" has no handle, for no other process can reach it; a round of ":local:" or of '
+                "another server has one"
+            )
+        return f"{_SCHEME}{self.public_address or self.address}/{round_name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.address == MEMORY:
+            raise FailedPreconditionError(
+                f'a client of "{MEMORY}" and its rounds cannot be pickled, for no other process can reach the rounds; '
+                'those of ":local:" or of another server can'
+            )
+        if isinstance(self.tls, grpc.ChannelCredentials):
+            raise FailedPreconditionError(
+                "a client with credentials of gRPC and its rounds cannot be pickled, for the credentials cannot; those "
+                "of a client with tls=True, tls=PATH or a TLS can"
+            )
+        return Endpoint, (*self.arguments().values(), self.locate)
+
+
+def parsed_handle(handle: Any) -> tuple[str, str]:
+    """Returns address and name of a handle's round.
+
+    Raises:
+        InvalidArgumentError: this is no handle.
+    """
+    match = _HANDLE.fullmatch(checked_text("a handle", handle))
+    if match is None:
+        raise InvalidArgumentError(
+            f'a handle must be "{_SCHEME}host:port/rounds/ID", as of Round.handle, got {shown(handle)}'
+        )
+    return checked_address(match["address"]), match["name"]
+
 
 T = TypeVar("T")
 

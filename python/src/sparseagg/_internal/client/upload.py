@@ -1,4 +1,4 @@
-"""Uploads: the messages of one submission, and of a one-shot aggregation."""
+"""Uploads: the messages of one submission, of a partial, and of a one-shot aggregation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any, SupportsFloat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, SupportsFloat, cast
 
 import grpc
 
 from sparseagg._internal.base.arguments import checked_text
 from sparseagg._internal.base.types import Update, Updates, Weighted
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.upload_tag import upload_tag
 from sparseagg._internal.local.device_tensors import DeviceData, DeviceReader, device_update_data
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, is_module, update_data
@@ -27,21 +27,40 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
-from sparseagg._internal.wire.encode import encode_chunks
-from sparseagg._internal.wire.formats import PLAIN, WireFormat
-from sparseagg._internal.wire.message import ChunkMessage
+from sparseagg._internal.wire.encode import PLAIN, WireFormat, encode_chunks, plan_chunks
+from sparseagg._internal.wire.message import Bulk, ChunkMessage, PartialBlock, bulk_of, split_blocks
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.version import __version__
 
-__all__ = [
-    "Upload",
-    "aggregate_requests",
-    "aggregate_upload",
-    "aggregate_uploads",
-    "counted",
-    "make_upload",
-    "streamed",
-]
+
+def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes: int, wire: WireFormat) -> bytes:
+    """Returns a hash of the content and of the cut into chunks: with equal tags, chunks of equal numbers are equal.
+
+    The encoding of keys does not change the tuples of a chunk, and is left out of the hash. Cost: BLAKE2b over the
+    arrays, 1.2 to 1.5 ms a megabyte, without a copy.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    columns = [
+        (
+            data.spec.name,
+            data.spec.dtype,
+            data.spec.row_width,
+            wire.value_encoding(data.spec),
+            data.num_keys,
+            data.keys is None,
+            data.values is None,
+        )
+        for data in tensors
+    ]
+    digest.update(repr((__version__, weight, columns)).encode())
+    for pieces in plan_chunks(tensors, chunk_bytes, wire):
+        digest.update(repr([(data.spec.name, start, stop) for data, start, stop in pieces]).encode())
+    for data in tensors:
+        for array in (data.keys, data.values):
+            if array is not None:
+                digest.update(bulk_of(array))
+    return digest.digest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,3 +269,88 @@ def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator
         yield chunk
         if bar is not None:
             bar.move_to(chunk.end_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialUpload(Upload):
+    """The upload of a partial. Every chunk has whole blocks.
+
+    Attributes:
+        blocks: of the partial.
+    """
+
+    blocks: tuple[PartialBlock, ...] = ()
+
+    @functools.cached_property
+    def tag(self) -> bytes:
+        """As in ``Upload``."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(self.chunk_bytes.to_bytes(8, "little"))
+        for block in self.blocks:
+            digest.update(block.data)
+        return digest.digest() if self.is_shared else b""
+
+    def chunks(self, first: int = 0, tag: bytes = b"") -> Iterator[ChunkMessage]:
+        """Yields the chunks from number ``first`` on; each names ``tag``."""
+        groups: list[list[PartialBlock]] = []
+        room = 0
+        for block in self.blocks:
+            if len(block.data) > room:
+                groups.append([])
+                room = self.chunk_bytes
+            groups[-1].append(block)
+            room -= len(block.data)
+        end_bytes = 0
+        for sequence, group in enumerate(groups):
+            end_bytes += sum(len(block.data) for block in group)
+            if sequence < first:
+                continue
+            head = pb.UpdateChunk(
+                round=self.round_name,
+                client_id=self.client_id,
+                submission_id=self.submission_id,
+                sequence=sequence,
+                last=sequence + 1 == len(groups),
+                upload_tag=tag,
+            )
+            slices: list[tuple[pb.TensorSlice, Bulk, Bulk]] = [
+                (pb.TensorSlice(tensor=block.tensor, value_encoding=pb.VALUE_ENCODING_PARTIAL), b"", block.data)
+                for block in group
+            ]
+            yield ChunkMessage(head, slices, end_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all blocks."""
+        return sum(len(block.data) for block in self.blocks)
+
+
+def partial_upload(
+    partial: Bulk | Iterable[Bulk],
+    *,
+    client_id: ClientId,
+    chunk_bytes: int,
+    round_name: str,
+    submission_id: str | None,
+) -> PartialUpload:
+    """Makes the upload of a partial, in one piece or in pieces of whole blocks.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong, or this is no partial.
+    """
+    whole = isinstance(partial, (bytes, bytearray, memoryview))
+    pieces = [cast(Bulk, partial)] if whole else cast("Iterable[Bulk]", partial)
+    blocks = tuple(split_blocks(pieces))
+    if not blocks:
+        raise InvalidArgumentError("the partial has no block")
+    is_shared = submission_id is not None
+    return PartialUpload(
+        tensors=[],
+        client_id=checked_client_id(client_id),
+        submission_id=checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id),
+        round_name=round_name,
+        weight=None,
+        chunk_bytes=chunk_bytes,
+        is_shared=is_shared,
+        blocks=blocks,
+    )

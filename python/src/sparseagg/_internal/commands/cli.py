@@ -10,30 +10,42 @@ from collections.abc import Sequence
 
 import sparseagg
 from sparseagg._internal.base import extension
-from sparseagg._internal.base.sizes import binary_size, decimal
+from sparseagg._internal.base.text import binary_size, decimal
 from sparseagg._internal.commands import (
-    at_server,
-    completion,
     demo,
     doctor,
     keys,
     merge,
     rounds,
-    top,
-    transfer,
     verification,
 )
 from sparseagg._internal.commands.demo import run as demo_run
-from sparseagg._internal.commands.output import put, put_json
-from sparseagg._internal.commands.parser import Parser, add_command
+from sparseagg._internal.commands.parser import (
+    Parser,
+    add_command,
+    address_options,
+    client_of,
+    put,
+    put_json,
+    server_options,
+    time_left,
+)
 from sparseagg._internal.local import programs
 from sparseagg._internal.results.server_info import ServerActivity
 from sparseagg.errors import SparseaggError
 
-__all__ = ["main"]
-
 _EXIT = """exit status: 0: done. 1: an error, or something is missing or does not verify; the text says what. 2: wrong
 arguments. 130: interrupted. Every command that lists or shows something has --json."""
+
+_TOP = (
+    "Shows the rounds of a running server, live: state, submissions, rates and memory, until it is interrupted. "
+    "Through a pipe, and on a terminal of TERM=dumb, it prints a plain table at each refresh. With the addresses of "
+    "a cluster's servers, with commas: rounds over all of them, bytes on each, and seconds of each step."
+)
+
+_COMPLETION = """Print a script by which a shell completes commands and options.
+bash: sparseagg completion bash > ~/.local/share/bash-completion/completions/sparseagg.
+zsh: sparseagg completion zsh > FOLDER/_sparseagg, with FOLDER in $fpath."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,8 +72,8 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", required=True, metavar="COMMAND", description="sparseagg COMMAND --help explains each."
     )
-    address = at_server.address_options()
-    server = at_server.server_options(address)
+    address = address_options()
+    server = server_options(address)
 
     info = add_command(commands, "info", "show the server's version, engine and limits", parents=[server])
     info.add_argument("--json", action="store_true", help="print a JSON object instead of the table")
@@ -72,10 +84,10 @@ def _parser() -> Parser:
     backup.add_argument("name", help="the copy's folder there; there must be nothing of this name")
     backup.set_defaults(run=_backup)
     rounds.add_arguments(add_command(commands, "rounds", "list, create, show and end rounds"), server)
-    transfer.add_submit_arguments(
+    rounds.add_submit_arguments(
         add_command(commands, "submit", "submit a client's update from a .npz file", parents=[server])
     )
-    transfer.add_result_arguments(
+    rounds.add_result_arguments(
         add_command(commands, "result", "wait for a round's result, and read it into a .npz file", parents=[server])
     )
 
@@ -99,9 +111,13 @@ def _parser() -> Parser:
     doctor.add_arguments(checking)
     checking.set_defaults(run=doctor.main)
 
-    live = add_command(commands, "top", "watch the rounds of a running server", top.DESCRIPTION, parents=[address])
-    top.add_arguments(live)
-    live.set_defaults(run=top.main)
+    live = add_command(commands, "top", "watch the rounds of a running server", _TOP, parents=[address])
+    text = "time between two refreshes (default: %(default)s)"
+    live.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
+    text = "show only rounds and streams whose id or state has each word of TEXT"
+    live.add_argument("--filter", default="", metavar="TEXT", help=text)
+    live.add_argument("--once", action="store_true", help="print one view, without rates, and end")
+    live.set_defaults(run=_top)
 
     commands.add_parser("server", add_help=False, help="run a server: sparseagg-server with the flags that follow")
 
@@ -113,16 +129,14 @@ def _parser() -> Parser:
     demo_run.add_arguments(training)
     training.set_defaults(run=demo_run.main)
 
-    completing = add_command(
-        commands, "completion", "print what makes a shell complete commands", completion.DESCRIPTION
-    )
-    completion.add_arguments(completing)
-    completing.set_defaults(run=lambda arguments: completion.main(arguments, parser))
+    completing = add_command(commands, "completion", "print what makes a shell complete commands", _COMPLETION)
+    completing.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completing.set_defaults(run=lambda arguments: _complete(arguments, parser))
     return parser
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    with at_server.client_of(arguments) as client:
+    with client_of(arguments) as client:
         info = client.server_info()
     if arguments.json:
         put_json(info)
@@ -144,8 +158,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _backup(arguments: argparse.Namespace) -> int:
-    with at_server.client_of(arguments) as client:
-        put(f"{arguments.name}: {decimal(client.backup(arguments.name, timeout=at_server.time_left(arguments)), 'B')}")
+    with client_of(arguments) as client:
+        put(f"{arguments.name}: {decimal(client.backup(arguments.name, timeout=time_left(arguments)), 'B')}")
     return 0
 
 
@@ -169,4 +183,17 @@ def _engine(arguments: argparse.Namespace) -> int:
         put_json({"engine": name, "description": description.removesuffix(")")})
     else:
         put(described)
+    return 0
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from sparseagg._internal.commands import top  # only here: rich takes a tenth of a second
+
+    return top.main(arguments)
+
+
+def _complete(arguments: argparse.Namespace, parser: Parser) -> int:
+    import shtab  # only here: other commands need not wait for it
+
+    put(*shtab.complete(parser, arguments.shell).split("\n"))
     return 0

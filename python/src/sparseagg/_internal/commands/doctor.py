@@ -19,8 +19,7 @@ from typing import Any
 import sparseagg
 from sparseagg._internal.base import extension
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.commands import credentials_flags
-from sparseagg._internal.commands.output import put
+from sparseagg._internal.commands.parser import add_credentials, client_options, put
 from sparseagg._internal.local import cuda_plugin, programs
 from sparseagg.errors import (
     EngineMissingError,
@@ -31,8 +30,6 @@ from sparseagg.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-
-__all__ = ["DESCRIPTION", "Finding", "add_arguments", "findings", "main"]
 
 DESCRIPTION = (
     "Shows what this installation has: versions, engine, programs, GPU, limits of this machine. It says what to do "
@@ -79,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also check the running server there (default: SPARSEAGG_ADDRESS, if that is set)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of the table")
-    credentials_flags.add_arguments(parser)
+    add_credentials(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Prints the findings, and returns the exit status: 1 if something is wrong."""
-    found = findings(arguments.address, credentials_flags.client_options(arguments))
+    found = findings(arguments.address, client_options(arguments))
     wrong = sum(finding.state == "wrong" for finding in found)
     if arguments.json:
         report = {"ok": wrong == 0, "findings": [dataclasses.asdict(finding) for finding in found]}

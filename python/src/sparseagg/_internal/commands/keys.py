@@ -12,12 +12,10 @@ import secrets
 import sys
 from collections.abc import Iterator
 
-from sparseagg._internal.base.ids import check_name
+from sparseagg._internal.base.arguments import check_name
 from sparseagg._internal.base.state_files import locked, replaced
-from sparseagg._internal.commands.output import put, put_json
+from sparseagg._internal.commands.parser import put, put_json
 from sparseagg.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
-
-__all__ = ["DESCRIPTION", "add_arguments"]
 
 ROLES = ("admin", "coordinator", "client", "observer")
 

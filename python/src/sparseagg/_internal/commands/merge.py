@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparseagg._internal.commands import npz
-from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
+from sparseagg._internal.commands.rounds import SPEC_HELP, read_spec
 from sparseagg._internal.local.aggregator import Aggregator
-from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, dtype_name, words_of
+from sparseagg._internal.spec.options import dtype_name, words_of
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import InvalidArgumentError, SparseaggError, error_of
-
-__all__ = ["add_arguments", "guess_tensors", "main"]
 
 DESCRIPTION = """Merges updates in .npz files, which hold arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense
 tensor. The spec comes from --spec, or from the other options and the arrays: dtype, row_width, and the shape of dense

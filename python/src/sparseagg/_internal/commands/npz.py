@@ -17,15 +17,13 @@ from typing import IO, Any, Union
 import numpy as np
 import numpy.lib.format as npy
 
-from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.base.state_files import is_stream, replaced
-from sparseagg._internal.commands.output import put
+from sparseagg._internal.commands.parser import put
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import Array
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = ["ArrayHeader", "NpzFile", "Path", "check_output", "open_npz", "print_rows", "read_update", "write_result"]
 
 Path = Union[str, "os.PathLike[str]"]
 # Of results, besides keys and values.
@@ -216,6 +214,6 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def _numbers(values: Array | None) -> Array | None:
-    if values is not None and bfloat16.is_bfloat16(values.dtype):
+    if values is not None and floats.is_bfloat16(values.dtype):
         return values.astype(np.float32)
     return values

@@ -1,22 +1,128 @@
-"""``sparseagg rounds``: lists, creates, shows and ends rounds."""
+"""The commands about rounds: their specs in files, submissions and results."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
+import os
 import pathlib
+import shlex
+import sys
+from typing import Any
 
+from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
+from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.state_files import replaced
-from sparseagg._internal.client.round_errors import raise_if_failed
-from sparseagg._internal.commands.at_server import client_of, time_left
-from sparseagg._internal.commands.output import put, put_json
-from sparseagg._internal.commands.parser import Parser, add_command
-from sparseagg._internal.commands.spec_file import SPEC_HELP, read_spec
+from sparseagg._internal.client.round_calls import raise_if_failed
+from sparseagg._internal.commands import npz
+from sparseagg._internal.commands.parser import Parser, add_command, client_of, put, put_json, time_left
 from sparseagg._internal.results.info import TensorSummary, Timeline
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.wire.columns import NARROW
+from sparseagg._internal.wire.encode import ENCODINGS
+from sparseagg.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["add_arguments"]
+# Help text of the commands that take such a file.
+SPEC_HELP = """a file with a sparseagg.v1.RoundSpec in JSON, such as {"tensors": [{"name": "emb", "dtype": "float32",
+"shape": [1000, 16]}], "aggregation": {"op": "mean"}}; docs/reference/rounds.md has more"""
+
+_Field = descriptors.FieldDescriptor
+_INTEGERS = (_Field.CPPTYPE_INT32, _Field.CPPTYPE_INT64, _Field.CPPTYPE_UINT32, _Field.CPPTYPE_UINT64)
+_FIRST_ROUNDED = 2.0**53  # from here on, float64 does not have every integer
+
+
+def read_spec(path: pathlib.Path) -> RoundSpec:
+    """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
+
+    Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32". A shape may be a list of sizes. It
+    makes num_rows and row_width where the file has neither.
+
+    Raises:
+        InvalidArgumentError: the file is no JSON, or no RoundSpec; the message names file and field.
+        OSError: the file cannot be read.
+    """
+    proto = pb.RoundSpec()
+    try:
+        message = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
+        json_format.ParseDict(_message(message, pb.RoundSpec.DESCRIPTOR, ""), proto)
+        return RoundSpec.from_proto(proto)
+    except (json_format.ParseError, RecursionError, ValueError) as error:
+        raise InvalidArgumentError(f"{path}: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object as a dict. Refuses repeated names, of which Python would take the last."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"{twice} is given twice")
+    return made
+
+
+def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
+    """Returns a JSON message in which all enums have their proto names.
+
+    Args:
+        value: the message. Unknown members stay, and the parser refuses them.
+        descriptor: of the message type.
+        place: of the message in the file, such as "tensors[0].aggregation"; empty for the whole file.
+
+    Raises:
+        InvalidArgumentError: the message is no object, or an enum has no such value; the text names the field.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"{place or descriptor.name} must be an object, got {shown(value)}")
+    fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
+    made: dict[str, Any] = {}
+    given: set[str] = set()
+    for name, member in value.items():
+        at = f"{place}.{name}" if place else name
+        if name in fields and fields[name].name in given:  # in both forms, of which the parser would take the last
+            raise InvalidArgumentError(f"{at} is given twice")
+        given.add(fields[name].name if name in fields else name)
+        if name not in fields:
+            made[name] = member
+        elif isinstance(member, list) and fields[name].message_type is pb.Shape.DESCRIPTOR:
+            made[name] = _message({"sizes": member}, pb.Shape.DESCRIPTOR, at)
+        elif isinstance(member, list) and fields[name].default_value != []:
+            raise InvalidArgumentError(f"{at} is no list")
+        elif isinstance(member, list):
+            made[name] = [_member(part, fields[name], f"{at}[{index}]") for index, part in enumerate(member)]
+        else:
+            made[name] = _member(member, fields[name], at)
+    return made
+
+
+def _member(value: Any, field: Any, place: str) -> Any:
+    if value is None:  # like a member that is not there
+        return value
+    if field.enum_type is not None:
+        return _enum_value(value, field.enum_type, place)
+    if isinstance(value, float) and field.cpp_type in _INTEGERS and abs(value) >= _FIRST_ROUNDED:
+        raise InvalidArgumentError(f"{place} is too large an integer for a fraction or an exponent")
+    # Durations are messages in the proto, but strings in JSON.
+    if field.message_type is None or field.message_type.file.package == "google.protobuf":
+        return value
+    return _message(value, field.message_type, place)
+
+
+def _enum_value(value: Any, enum: Any, place: str) -> Any:
+    numbers = {known.name: known.number for known in enum.values}
+    if isinstance(value, str) and value in numbers:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value in numbers.values():
+        return value
+    prefix = enum.values_by_number[0].name[: -len("UNSPECIFIED")]
+    names = {name[len(prefix) :].lower(): name for name, number in numbers.items() if number}
+    if not isinstance(value, str) or value not in names:
+        meant = did_you_mean(value, names)
+        raise InvalidArgumentError(f"{place} must be one of {', '.join(names)}, got {shown(value)}{meant}")
+    return names[value]
 
 
 def add_arguments(parser: Parser, at_server: argparse.ArgumentParser) -> None:
@@ -173,3 +279,103 @@ def _delete(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
         client.get_round(arguments.round).delete()
     return 0
+
+
+def add_submit_arguments(submit: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``submit``."""
+    submit.add_argument("round", help="the round's id")
+    submit.add_argument("client", help="the client's id")
+    submit.add_argument(
+        "file", help="the .npz file, with arrays TENSOR.keys and TENSOR.values, or TENSOR for a dense tensor"
+    )
+    submit.add_argument("--weight", type=float, help="weight of the update, for rounds with weighting by_weight")
+    submit.add_argument(
+        "--key-encoding",
+        choices=ENCODINGS,
+        default="auto",
+        help="how keys are sent: auto (default) is the smallest encoding, plain 4 or 8 bytes a key",
+    )
+    submit.add_argument(
+        "--value-encoding", choices=NARROW, help="round floats to this narrower type, to send fewer bytes"
+    )
+    submit.add_argument(
+        "--submission-id",
+        metavar="ID",
+        help="name of this content: the same id with the same file resumes an upload (default: a random one)",
+    )
+    submit.set_defaults(run=_submit)
+
+
+def add_result_arguments(result: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``result``."""
+    result.add_argument("round", help="the round's id")
+    result.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
+    result.add_argument(
+        "--tensor", action="append", metavar="NAME", help="a tensor to read; may be repeated (default: all tensors)"
+    )
+    result.add_argument(
+        "--keys", metavar="[BEGIN]:[END]", help="read the keys from BEGIN on and below END (default: all keys)"
+    )
+    result.add_argument(
+        "--value-encoding",
+        choices=NARROW,
+        help="let the server round floats to this narrower type, to receive fewer bytes",
+    )
+    result.set_defaults(run=_result)
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    submission_id = arguments.submission_id or f"file-{os.urandom(8).hex()}"
+    with client_of(arguments) as client:
+        found = client.get_round(arguments.round)
+        update = npz.read_update(arguments.file, found.spec)
+        try:
+            submission = found.submit(
+                arguments.client,
+                update,
+                arguments.weight,
+                key_encoding=arguments.key_encoding,
+                value_encoding=arguments.value_encoding,
+                submission_id=submission_id,
+                resumable=True,
+                progress=True,
+                timeout=time_left(arguments),
+            )
+        except (KeyboardInterrupt, UnavailableError, DeadlineExceededError) as error:
+            stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "not submitted"
+            put(
+                f"sparseagg: {stopped}; to go on where it stopped, add to the same command: "
+                f"--submission-id {shlex.quote(submission_id)}",
+                to=sys.stderr,
+            )
+            raise
+    again = " (submitted before; it counts once)" if submission.duplicate else ""
+    put(f"{submission.num_tuples} tuples, {submission.num_bytes} bytes{again}")
+    return 0
+
+
+def _result(arguments: argparse.Namespace) -> int:
+    npz.check_output(arguments.output)
+    keys = None if arguments.keys is None else _key_range(arguments.keys)
+    with client_of(arguments) as client:
+        found = client.get_round(arguments.round)
+        result = found.result(
+            arguments.tensor,
+            keys=keys,
+            value_encoding=arguments.value_encoding,
+            progress=True,
+            timeout=time_left(arguments),
+        )
+    npz.write_result(arguments.output, result)
+    npz.print_rows(arguments.output, result)
+    return 0
+
+
+def _key_range(text: str) -> tuple[int, int | None]:
+    begin, colon, end = text.partition(":")
+    try:
+        if colon:
+            return int(begin or 0), int(end) if end else None
+    except ValueError:
+        pass
+    raise InvalidArgumentError(f"--keys must be [BEGIN]:[END], got {text!r}")

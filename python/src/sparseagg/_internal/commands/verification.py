@@ -9,13 +9,11 @@ import json
 import pathlib
 
 from sparseagg._internal.certificates.bundle import replay
-from sparseagg._internal.certificates.verify import verify
 from sparseagg._internal.commands import npz
-from sparseagg._internal.commands.output import put
-from sparseagg._internal.results.certificates import SubmissionReceipt
+from sparseagg._internal.commands.parser import put
+from sparseagg._internal.results.info import SubmissionReceipt
+from sparseagg.certificates import verify
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = ["DESCRIPTION", "add_arguments", "add_replay_arguments", "main", "replay_main"]
 
 DESCRIPTION = """Verify a round's certificate, and with it a client's receipt and an exported round, whose result is
 computed again. Prints a line for each thing that was verified. If one does not fit, ends with status 1 and says why."""

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsIndex, overload
 
+from sparseagg._internal.base.foreign import has_device_arrays
 from sparseagg._internal.base.types import Updates
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.aggregator import Aggregator
-from sparseagg._internal.local.placement import placed
-from sparseagg._internal.results.device_result import DeviceTensorResult
+from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.contributors import checked_updates
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["aggregate", "left_to_sums"]
+
+def placed(updates: Any) -> tuple[Any, str]:
+    """Returns the updates, and the device to merge on: the GPU, if its engine works here and updates have arrays there.
+
+    Looks at all updates in a list or dictionary, and at the first one otherwise.
+    """
+    seen = updates
+    if isinstance(updates, Mapping):
+        seen = updates.values() if isinstance(updates, dict) else itertools.islice(updates.values(), 1)
+    elif not isinstance(updates, list):
+        updates = iter(updates)
+        seen = list(itertools.islice(updates, 1))
+        updates = itertools.chain(seen, updates)
+    on_gpu = any(map(has_device_arrays, seen)) and cuda_plugin.works()
+    return updates, "cuda" if on_gpu else "cpu"
 
 
 @overload

@@ -11,14 +11,15 @@ import numpy as np
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import END_OF_KEYS, checked_integer, checked_key_range, shown
-from sparseagg._internal.base.plain_text import plain
+from sparseagg._internal.base.text import plain
 from sparseagg._internal.base.types import Update, Updates
 from sparseagg._internal.local import cuda_plugin
+from sparseagg._internal.local.columns import device_result, round_info, tensor_result
 from sparseagg._internal.local.device_tensors import DeviceData, device_engine_data
-from sparseagg._internal.local.engine_results import device_result, round_info, tensor_result
-from sparseagg._internal.results.device_result import DeviceTensorResult
+from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.spec.round_spec import DTYPES, RoundSpec, TensorSpec, checked_spec
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.arrays import TensorData, engine_data, is_module
 from sparseagg._internal.updates.contributors import (
     ClientId,
@@ -33,8 +34,6 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, Reso
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
-
-__all__ = ["Aggregator"]
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256

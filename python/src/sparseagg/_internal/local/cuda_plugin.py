@@ -13,8 +13,6 @@ import re
 from sparseagg._internal.base import extension
 from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 
-__all__ = ["CURE", "driver", "find", "load", "uses_gpu", "works"]
-
 _VARIABLE = "SPARSEAGG_CUDA_PLUGIN"
 _MODULE = "sparseagg_cuda13"
 _FILE = "libsparseagg_cuda.so"

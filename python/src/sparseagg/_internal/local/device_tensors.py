@@ -8,8 +8,8 @@ import string
 from typing import TYPE_CHECKING, Any, Union
 
 from sparseagg._internal.base import extension
-from sparseagg._internal.base.float_environment import default_float_environment
-from sparseagg._internal.foreign.device_arrays import ANY_DEVICE, cuda_device, is_torch_coo
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import ANY_DEVICE, cuda_device, is_torch_coo
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import (
     TensorData,
@@ -27,8 +27,6 @@ from sparseagg.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from sparseagg._engine import Aggregator, DeviceArray, MemoryRounds
-
-__all__ = ["DeviceData", "DeviceReader", "device_engine_data", "device_update_data"]
 
 # What borrows arrays in the memory of its engine's device.
 DeviceReader = Union["Aggregator", "MemoryRounds"]

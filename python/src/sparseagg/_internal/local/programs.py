@@ -11,8 +11,6 @@ from typing import NoReturn
 
 from sparseagg.errors import ProgramMissingError
 
-__all__ = ["SERVER", "checked_program", "find", "loadgen_main", "run", "server_main"]
-
 SERVER = "sparseagg-server"
 _LOADGEN = "sparseagg-loadgen"
 # Variables of the environment that name a program in place of the bundled one.

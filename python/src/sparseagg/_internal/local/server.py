@@ -27,8 +27,6 @@ from sparseagg.errors import (
     UnavailableError,
 )
 
-__all__ = ["Server"]
-
 # grpc.health.v1: HealthCheckResponse{status = SERVING}
 _HEALTH = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"

@@ -21,8 +21,6 @@ from sparseagg.errors import DeadlineExceededError, InvalidArgumentError, Permis
 if sys.platform != "win32":  # where the client runs, but no server
     import fcntl
 
-__all__ = ["ServerDirectory", "until"]
-
 _T = TypeVar("_T")
 
 _POLL_S = 0.01

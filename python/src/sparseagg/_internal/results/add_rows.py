@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import is_number, shown
-from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.spec.options import dtype_name
-from sparseagg._internal.updates.arrays import Array, kind_of
+from sparseagg._internal.updates.arrays import kind_of
 from sparseagg.errors import InvalidArgumentError, OutOfRangeError
-
-__all__ = ["Addition"]
 
 # Values that are added at a time, so that their float64 sums stay in the cache.
 _BLOCK_VALUES = 1 << 15
@@ -89,7 +88,7 @@ class Addition:
             if self._alpha != 1:
                 sums *= float(self._alpha)
             sums += before.astype(np.float64)
-            return bfloat16.bits_from_float(sums) if dtype == "bfloat16" else sums.astype(dtype)
+            return floats.bits_from_float(sums) if dtype == "bfloat16" else sums.astype(dtype)
 
     def _integer_sums(self, before: Array, rows: Array, start: int) -> Array:
         sums = before.astype(object) + rows.astype(object) * int(self._alpha)  # Python's integers: slow, and exact

@@ -1,30 +1,21 @@
-"""The server's descriptions of its rounds and of submissions, as plain values."""
+"""What a server says of rounds and streams, and what it has signed about them."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from sparseagg._internal.base.durations import as_of, now
-from sparseagg._internal.base.fields import read
-from sparseagg._internal.base.plain_text import plain
-from sparseagg._internal.base.sizes import decimal
-from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg.errors import SparseaggError
-from sparseagg.v1 import aggregation_pb2 as pb
+from google.protobuf import json_format
 
-__all__ = [
-    "BatchReceipt",
-    "ClipSummary",
-    "Refusal",
-    "RoundInfo",
-    "StageTime",
-    "Submission",
-    "TensorSummary",
-    "Timeline",
-]
+from sparseagg._internal.base.fields import as_of, now, read, seconds_of
+from sparseagg._internal.base.text import decimal, plain
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.errors import InvalidArgumentError, SparseaggError
+from sparseagg.v1 import aggregation_pb2 as pb
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,5 +271,180 @@ class RoundInfo:
             results=tuple(read(TensorSummary, summary) for summary in proto.results),
             recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
             clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
+            as_of=now(),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """The certificate of a round. Not verified: ``sparseagg.certificates.verify`` does that.
+
+    Attributes:
+        envelope: a DSSE envelope in JSON, as the server has signed it.
+    """
+
+    envelope: bytes
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The in-toto statement in the envelope."""
+        statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(self.envelope)["payload"]))
+        return statement
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaves:
+    """The leaves of a round with a certificate. They have secret salts: whoever knows one can recognise its submission.
+
+    Attributes:
+        counted: of each client whose submission counts, in the bytewise order of client ids: that of the tree.
+        withdrawn: of submissions that were withdrawn, in no order.
+    """
+
+    counted: dict[str, bytes]
+    withdrawn: tuple[bytes, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmissionReceipt:
+    """What a client can hold against the server. Not verified: ``sparseagg.certificates.verify`` does that.
+
+    Attributes:
+        round: name of the round, "rounds/{id}".
+        client_id: whose submission it is.
+        leaf: the submission's leaf of the tree, in CBOR. Its salt is secret: show it only to whom you show the receipt.
+        promise: a DSSE envelope in JSON: the server promises to count a submission with this leaf.
+        leaf_index: the place of the leaf in the tree; None: the receipt is older than the certificate.
+        tree_size: number of leaves.
+        path: hashes of siblings, from the leaf up.
+    """
+
+    round: str
+    client_id: str
+    leaf: bytes
+    promise: bytes
+    leaf_index: int | None = None
+    tree_size: int = 0
+    path: tuple[bytes, ...] = ()
+
+    @classmethod
+    def from_proto(cls, proto: pb.SubmissionReceipt) -> SubmissionReceipt:
+        """Returns the values of a message."""
+        return read(cls, proto)
+
+    def to_json(self) -> str:
+        """Returns the receipt in JSON, as the HTTP gateway gives it."""
+        proto = pb.SubmissionReceipt(
+            round=self.round,
+            client_id=self.client_id,
+            leaf=self.leaf,
+            promise=self.promise,
+            leaf_index=self.leaf_index,
+            tree_size=self.tree_size,
+            path=self.path,
+        )
+        return str(json_format.MessageToJson(proto))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> SubmissionReceipt:
+        """Returns the receipt in a text of ``to_json``; ``InvalidArgumentError`` if there is none."""
+        try:
+            return cls.from_proto(json_format.Parse(text, pb.SubmissionReceipt()))
+        except (json_format.ParseError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"it is no receipt in JSON: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamVersion:
+    """A version of a stream that has ended.
+
+    Attributes:
+        version: 1, 2, …
+        round: "rounds/{id}": the round that the version is.
+        state: "done", "failed" or "cancelled".
+        state_reason: why it has no result.
+        num_submissions: commits that count.
+        cause: of the cut: "full", "timer" or "call"; "unspecified" if the server has forgotten it.
+        cut_time: when, in UTC; None if the server has forgotten it.
+    """
+
+    version: int
+    round: str
+    state: str
+    state_reason: str
+    num_submissions: int
+    cause: str
+    cut_time: datetime.datetime | None
+
+    @classmethod
+    def from_proto(cls, proto: pb.StreamVersion) -> StreamVersion:
+        """Returns the values of a message."""
+        return read(cls, proto)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamInfo:
+    """A stream at one moment.
+
+    Attributes:
+        name: "streams/{id}".
+        spec: of each version.
+        buffer: commits of a version.
+        staleness_weights: the factor of a commit's weight, by staleness.
+        max_interval: seconds from the first commit of a version to its cut at the latest; None: no limit.
+        one_per_client: whether a version takes one commit of each client.
+        version: that is being filled. The base version of an update that is computed now is at most ``version - 1``.
+        num_buffered: commits that it has.
+        num_commits: of all versions, since the server started.
+        num_refused: refused submissions, likewise.
+        num_uploads: uploads that are not committed yet.
+        oldest_version: that is kept; ``version`` if no earlier one is.
+        staleness_counts: commits by staleness, since the server started.
+        create_time: in UTC.
+        recent_refusals: the latest 20, the oldest first. A caller of the role client sees its own only.
+        last_cut_cause: of the latest version that was cut: "full", "timer" or "call"; "unspecified" if none was, or the
+            server has forgotten it.
+        last_cut_time: when, in UTC; None likewise.
+        as_of: when this client read the description, by its own clock, in UTC.
+    """
+
+    name: str
+    spec: RoundSpec
+    buffer: int
+    staleness_weights: tuple[float, ...]
+    max_interval: float | None
+    one_per_client: bool
+    version: int
+    num_buffered: int
+    num_commits: int
+    num_refused: int
+    num_uploads: int
+    oldest_version: int
+    staleness_counts: tuple[int, ...]
+    create_time: datetime.datetime | None
+    recent_refusals: tuple[Refusal, ...]
+    last_cut_cause: str
+    last_cut_time: datetime.datetime | None
+    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"StreamInfo({self.name!r}, version {self.version}, buffered: {self.num_buffered} of {self.buffer}, "
+            f"commits: {self.num_commits}, refused: {self.num_refused}{as_of(self.as_of)})"
+        )
+
+    @classmethod
+    def from_proto(cls, proto: pb.Stream) -> StreamInfo:
+        """Returns the values of a message."""
+        spec = proto.spec
+        return read(
+            cls,
+            proto,
+            spec=RoundSpec.from_proto(spec.round),
+            buffer=spec.buffer,
+            staleness_weights=tuple(spec.staleness_weights) or (1.0,),
+            max_interval=seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,
+            one_per_client=spec.one_per_client,
+            recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
             as_of=now(),
         )

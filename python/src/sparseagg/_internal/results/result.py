@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import did_you_mean
-from sparseagg._internal.base.float_environment import default_float_environment
-from sparseagg._internal.base.plain_text import html_table, plain
-from sparseagg._internal.results import forms as result_forms
-from sparseagg._internal.results import plots
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.text import html_table, plain
 from sparseagg._internal.results.add_rows import Addition
+from sparseagg._internal.results.forms import Forms, draw
 from sparseagg._internal.results.info import RoundInfo
-from sparseagg._internal.spec.of_model import model_arrays
-from sparseagg._internal.spec.round_spec import key_bytes
-from sparseagg._internal.spec.shapes import shape_of_rows
-from sparseagg._internal.spec.tied import overlapping_arrays, tied_arrays
-from sparseagg._internal.updates.arrays import Array
+from sparseagg._internal.spec.of_model import model_arrays, overlapping_arrays, tied_arrays
+from sparseagg._internal.spec.options import key_bytes, shape_of_rows
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
-
-__all__ = ["Result", "TensorResult"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)  # arrays have no single answer to ==
-class TensorResult:
+class TensorResult(Forms):
     """One tensor's result, or the part of it within the range of keys that the caller asked for.
 
     Attributes:
@@ -86,44 +80,6 @@ class TensorResult:
         rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.row_width}"
         return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, num_rows {self.num_rows})"
 
-    @property
-    def indices(self) -> Array:
-        """The keys as int64, which NumPy, torch, SciPy and TensorFlow index with.
-
-        Raises:
-            FailedPreconditionError: a key does not fit int64; the message names it.
-        """
-        if len(self) and int(self.keys[-1]) >= 1 << 63:
-            raise FailedPreconditionError(
-                f"tensor {self.name!r} has key {self.keys[-1]}, which does not fit int64; if keys are the bits of "
-                "signed ids, keys.view(np.int64) has these"
-            )
-        return self.keys.astype(np.int64)
-
-    @default_float_environment()
-    def dense(self, fill: float | None = None) -> Array:
-        """Returns all values, in the tensor's ``shape``.
-
-        Args:
-            fill: value at keys that this result does not have; None: the spec's fill if the result is dense, else 0.
-                A dense result of the whole tensor has all keys.
-
-        Raises:
-            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
-                for the memory.
-        """
-        values = self._values()
-        if self.shape is None:
-            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
-        if self._is_whole():
-            return values.reshape(self.shape)
-        if fill is None:
-            fill = self.fill if self.layout == "dense" else 0.0
-        rows = result_forms.empty_array(self, (self.num_rows, *values.shape[1:]), values.dtype)
-        rows[...] = fill
-        rows[self.keys] = values
-        return rows.reshape(self.shape)
-
     def add_to(self, target: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows to an array, in place. Keys that this result does not have keep their values.
 
@@ -151,72 +107,6 @@ class TensorResult:
             return self.values
         return self.keys, self.values
 
-    def to_scipy(self) -> Any:
-        """Returns a ``scipy.sparse.csr_matrix`` of shape (num_rows, row_width), with one stored row per key.
-
-        16-bit floats, with which SciPy does not compute, are widened to float32, exactly.
-
-        Raises:
-            FailedPreconditionError: there are no values (union), no bound on the keys (num_rows 0), or too many rows
-                for the memory.
-        """
-        return result_forms.to_scipy(self)
-
-    def to_torch(self) -> Any:
-        """Returns a torch tensor: ``dense()`` if the result is dense, else a coalesced COO tensor of ``shape``.
-
-        The axes that make the keys are sparse, and those of a row are dense.
-
-        Raises:
-            FailedPreconditionError: there are no values (union), or num_rows is 0 or does not fit int64.
-        """
-        return result_forms.to_torch(self)
-
-    def to_tf(self) -> Any:
-        """Returns a ``tf.Tensor`` of ``dense()`` if the result is dense, else a ``tf.IndexedSlices`` of ``shape``.
-
-        Keys that are single elements of an array of several axes make a ``tf.SparseTensor``.
-
-        Raises:
-            FailedPreconditionError: there are no values (union), or num_rows or a key does not fit int64.
-        """
-        return result_forms.to_tf(self)
-
-    def to_jax(self) -> Any:
-        """Returns a JAX array of ``dense()`` if the result is dense, else a ``BCOO`` array of ``shape``.
-
-        The axes that make the keys are sparse, and those of a row are dense. Indices are unique and sorted.
-
-        Raises:
-            FailedPreconditionError: there are no values (union), num_rows is 0, or values or indices need 64 bits that
-                JAX is not set to have.
-        """
-        return result_forms.to_jax(self)
-
-    def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame``: keys in the index "key"; a column "value", or columns 0 … row_width − 1.
-
-        An update may be such a frame. 16-bit floats are widened to float32, exactly; other values are not copied.
-
-        Raises:
-            FailedPreconditionError: there are no values (union).
-        """
-        return result_forms.to_pandas(self)
-
-    def to_arrow(self) -> Any:
-        """Returns a ``pyarrow.Table`` of columns "key" and "value", whose values are lists if row_width is not 1.
-
-        An update may be such a table. 16-bit floats are widened to float32, exactly; keys and other values are not
-        copied.
-
-        Raises:
-            FailedPreconditionError: there are no values (union).
-        """
-        return result_forms.to_arrow(self)
-
-    def _is_whole(self) -> bool:
-        return self.layout == "dense" and len(self) == self.num_rows
-
     def _addition(self, target: Any, alpha: Any) -> Addition:
         values = self._values().reshape(len(self), self.row_width)
         if self.shape is None:
@@ -232,11 +122,6 @@ class TensorResult:
         if (self.layout, self.row_width, len(self)) != (other.layout, other.row_width, len(other)):
             return _have_same_bits(self.dense(), other.dense())
         return np.array_equal(self.keys, other.keys) and _have_same_bits(self._values(), other._values())
-
-    def _values(self) -> Array:
-        if self.values is None:
-            raise FailedPreconditionError(f"tensor {self.name!r} is a union, which has keys and counts but no values")
-        return self.values
 
 
 def _have_same_bits(one: Array, other: Array) -> bool:
@@ -303,7 +188,7 @@ class Result(Mapping[str, TensorResult]):
         tensors = [tensor for tensor in self.values() if tensor.layout == "sparse" and len(tensor)]
         if not tensors:
             raise FailedPreconditionError("no tensor of the result is sparse and has rows: there is nothing to draw")
-        return plots.draw(tensors)
+        return draw(tensors)
 
     def add_to(self, model: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.

@@ -21,8 +21,6 @@ from sparseagg._internal.spec.bounds import DP
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 
-__all__ = ["AdaptiveClip", "PrivacyLedger"]
-
 _ABOVE_0, _BELOW_1, _FINITE = 5e-324, 1 - 2.0**-53, sys.float_info.max
 _MOST_NOISE = 2.0**40  # dp-accounting overflows where the square of the noise does
 

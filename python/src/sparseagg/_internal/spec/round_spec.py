@@ -9,9 +9,8 @@ from typing import Any, SupportsIndex
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, checked_text, did_you_mean, shown
-from sparseagg._internal.base.durations import Seconds, seconds_of
-from sparseagg._internal.base.fields import enum_name, write
-from sparseagg._internal.base.plain_text import html_table
+from sparseagg._internal.base.fields import Seconds, enum_name, seconds_of, write
+from sparseagg._internal.base.text import html_table
 from sparseagg._internal.base.types import (
     Absent,
     DTypeLike,
@@ -25,40 +24,27 @@ from sparseagg._internal.base.types import (
     ResultLayout,
     Weighting,
 )
-from sparseagg._internal.spec.bounds import DP, ClipSpec, checked
-from sparseagg._internal.spec.cluster_spec import ClusterSpec
+from sparseagg._internal.spec.bounds import DP, ClipSpec, ClusterSpec, checked
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
-    ORDER_OPS,
     Aggregation,
     Described,
     aggregation_message,
+    checked_shape,
     copy_of,
     dtype_name,
     key_bytes,
-    words_of,
+    sizes_of,
 )
-from sparseagg._internal.spec.shapes import checked_shape, sizes_of
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-__all__ = [
-    "DTYPES",
-    "ORDER_OPS",
-    "Aggregation",
-    "RoundSpec",
-    "TensorSpec",
-    "checked_spec",
-    "dtype_name",
-    "is_weighted",
-    "key_bytes",
-    "words_of",
-]
 
 # Sizes of a TensorSpec: name, description, bounds. On the wire, a row_width of 0 means 1.
 _NUM_ROWS = ("num_rows must be a number of rows from 0 to 2^64 - 1, 0 for all of uint64", 0, (1 << 64) - 1)
 _ROW_WIDTH = ("row_width must be a number of values from 1 to 2^32 - 1", 1, (1 << 32) - 1)
+
+_DTYPE_NUMBERS = set(pb.DType.values())
 
 # Fields of RoundSpec by kind. The limits are None if they are 0 in the message.
 _LIMITS = ("max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
@@ -502,6 +488,8 @@ def _completed(message: pb.TensorSpec) -> pb.TensorSpec:
     """Sets what a message may leave out: sizes that its shape gives, a row_width of 1, and the layout."""
     if message.dtype == pb.DTYPE_UNSPECIFIED:
         raise InvalidArgumentError(f"tensor {message.name!r} has no dtype; known: {', '.join(DTYPES)}")
+    if message.dtype not in _DTYPE_NUMBERS:
+        dtype_name(enum_name(pb.DType.DESCRIPTOR, message.dtype))  # which raises
     if message.layout == pb.TENSOR_LAYOUT_UNSPECIFIED:
         message.layout = pb.TENSOR_LAYOUT_SPARSE
     if message.HasField("shape"):  # no size is 0 then

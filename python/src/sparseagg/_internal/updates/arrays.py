@@ -13,37 +13,25 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import shown
-from sparseagg._internal.base.float_environment import default_float_environment
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import (
+    READ_ON_GPU,
+    Array,
+    Entries,
+    Keyed,
+    Rows,
+    cuda_device,
+    has_columns,
+    read_parts,
+    to_numpy,
+)
+from sparseagg._internal.base.tables import Places, is_table, read_columns, read_table
 from sparseagg._internal.base.types import Update
-from sparseagg._internal.foreign.device_arrays import READ_ON_GPU, cuda_device
-from sparseagg._internal.foreign.numpy_arrays import has_columns, to_numpy
-from sparseagg._internal.foreign.parts import Array, Entries, Keyed, Rows
-from sparseagg._internal.foreign.sparse_arrays import read_parts
-from sparseagg._internal.foreign.tables import Places, is_table, read_columns, read_table
+from sparseagg._internal.spec.of_model import every_name
 from sparseagg._internal.spec.options import outside_key_space
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.spec.tied import every_name
 from sparseagg._internal.updates.wire_values import first_true, wire_columns, wire_values
 from sparseagg.errors import InvalidArgumentError, SparseaggError
-
-__all__ = [
-    "Array",
-    "TensorData",
-    "check_dense_shape",
-    "check_key_shape",
-    "check_sparse_shape",
-    "engine_data",
-    "engine_tensor_data",
-    "given_tensors",
-    "is_module",
-    "kind_of",
-    "readable",
-    "tensor_data",
-    "to_numpy",
-    "update_data",
-    "with_wire_keys",
-]
-
 
 _NUMBER_TEXTS = (
     "number them the same way in all clients: by a common list of the texts, or by a 64-bit hash of each, in a tensor "

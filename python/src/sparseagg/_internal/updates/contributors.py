@@ -1,28 +1,22 @@
-"""Updates as callers give them: client ids, weights, and collections of updates."""
+"""Who contributes what: client ids, weights, and the updates of many clients."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, SupportsIndex, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsFloat, SupportsIndex, Union
 
-from sparseagg._internal.base import bfloat16
+import numpy as np
+
+from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import checked_text, is_number, shown
-from sparseagg._internal.base.float_environment import default_float_environment
-from sparseagg._internal.updates.arrays import to_numpy
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import Array, to_numpy
+from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.updates.arrays import TensorData, tensor_data
 from sparseagg.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_of
-
-__all__ = [
-    "ClientId",
-    "checked_client_id",
-    "checked_updates",
-    "checked_weight",
-    "named_updates",
-    "naming_client",
-    "split_weight",
-]
-
 
 ClientId = Union[str, SupportsIndex]  # an integer, also NumPy's, stands for its decimal text
 
@@ -50,7 +44,7 @@ def checked_weight(weight: Any) -> float | None:
     number = weight
     if _is_scalar_array(weight):
         number = to_numpy(weight)
-        if number.dtype.kind in "iuf" or bfloat16.is_bfloat16(number.dtype):
+        if number.dtype.kind in "iuf" or floats.is_bfloat16(number.dtype):
             number = float(number)
     if not is_number(number):
         raise InvalidArgumentError(f"a weight must be a number, got {shown(weight)}")
@@ -134,3 +128,142 @@ def naming_client(client_id: Any) -> Iterator[None]:
         if str(error).startswith("client "):
             raise
         raise error_of(error.code, f"client {client_id!r}: {error}") from error
+
+
+_MOST_SUBMISSIONS = 16384  # of one message
+_MOST_UPDATES = 1 << 20  # of one message: submissions times tensors of the round
+_HEAD_BYTES = 16  # of a submission, besides its id, and the number of keys of each tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchColumn:
+    """The tuples that all clients have of one tensor; client i has those from ``offsets[i]`` to ``offsets[i + 1]``."""
+
+    data: TensorData
+    offsets: Array  # int64, shape (clients + 1,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Some consecutive submissions.
+
+    Attributes:
+        first, stop: their positions.
+        client_ids: joined by line feeds.
+        weights: float64 of each, or no bytes.
+        num_keys: uint32 of each, tensor by tensor.
+        tensors: their tuples.
+    """
+
+    first: int
+    stop: int
+    client_ids: str
+    weights: bytes
+    num_keys: bytes
+    tensors: list[TensorData]
+
+
+def submission_columns(spec: RoundSpec, num_clients: int, updates: Mapping[str, Any]) -> list[BatchColumn]:
+    """Checks and converts the columns of a batch; see ``Round.submit_batch``."""
+    if not isinstance(updates, Mapping):
+        raise InvalidArgumentError(
+            f"updates of a batch must be a mapping from tensor names to (offsets, keys, rows), got {shown(updates)}"
+        )
+    return [_column(spec, num_clients, name, columns) for name, columns in updates.items()]
+
+
+def _column(spec: RoundSpec, num_clients: int, name: str, columns: Any) -> BatchColumn:
+    tensor = spec.tensor(name)
+    if not isinstance(columns, tuple) or len(columns) != 3:
+        raise InvalidArgumentError(f"tensor {name!r} of a batch must be (offsets, keys, rows), got {shown(columns)}")
+    offsets = to_numpy(columns[0])
+    data = tensor_data(tensor, columns[1:], spec.table_columns)
+    if offsets.shape != (num_clients + 1,) or offsets.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"tensor {name!r}: offsets of {num_clients} clients must be {num_clients + 1} integers, not "
+            f"{offsets.dtype} of shape {offsets.shape}"
+        )
+    offsets = offsets.astype(np.int64)
+    if offsets[0] != 0 or offsets[-1] != data.num_keys or (offsets[1:] < offsets[:-1]).any():
+        raise InvalidArgumentError(
+            f"tensor {name!r}: offsets must ascend from 0 to the number of keys, {data.num_keys}; they go from "
+            f"{offsets[0]} to {offsets[-1]}"
+        )
+    return BatchColumn(data, offsets)
+
+
+def columns_of(columns: Sequence[BatchColumn], clients: Array) -> list[BatchColumn]:
+    """Returns the tuples of some clients, whose positions ascend."""
+    picked = []
+    for column in columns:
+        sizes = np.diff(column.offsets)[clients]
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        rows = np.arange(offsets[-1]) + np.repeat(column.offsets[clients] - offsets[:-1], sizes)
+        keys, values = column.data.keys, column.data.values
+        data = dataclasses.replace(
+            column.data,
+            keys=None if keys is None else keys[rows],
+            values=None if values is None else values[rows],
+            num_keys=len(rows),
+        )
+        picked.append(BatchColumn(data, offsets))
+    return picked
+
+
+def batches(
+    client_ids: Sequence[ClientId],
+    columns: Sequence[BatchColumn],
+    weights: Sequence[SupportsFloat] | Array | None,
+    most_bytes: int,
+    num_tensors: int,
+) -> Iterator[Batch]:
+    """Yields batches of about ``most_bytes`` at most, and of one submission at least. ``num_tensors``: of the round.
+
+    Raises:
+        InvalidArgumentError: ids or weights are not as many as the clients, or not of their types.
+    """
+    ids = [checked_client_id(client_id) for client_id in client_ids]
+    for client_id in ids:
+        if "\n" in client_id:
+            raise InvalidArgumentError(f"client id {client_id!r} has a control character")
+    every_weight = None if weights is None else _weights(weights, len(ids))
+    sizes = np.fromiter((len(client_id.encode()) for client_id in ids), np.int64, len(ids))
+    sizes += _HEAD_BYTES + 4 * len(columns)
+    for column in columns:
+        arrays = [array for array in (column.data.keys, column.data.values) if array is not None]
+        row_bytes = sum(array.nbytes for array in arrays) // max(1, column.data.num_keys)
+        sizes += np.diff(column.offsets) * row_bytes
+    ends = np.cumsum(sizes)
+    most = min(_MOST_SUBMISSIONS, max(1, _MOST_UPDATES // num_tensors))
+    first = 0
+    while first < len(ids):
+        limit = most_bytes + (ends[first - 1] if first else 0)
+        stop = min(max(first + 1, int(np.searchsorted(ends, limit, "right"))), first + most)
+        tensors = [_piece(column, first, stop) for column in columns]
+        num_keys = [np.diff(column.offsets[first : stop + 1]).astype("<u4").tobytes() for column in columns]
+        yield Batch(
+            first,
+            stop,
+            "\n".join(ids[first:stop]),
+            b"" if every_weight is None else every_weight[first:stop].tobytes(),
+            b"".join(num_keys),
+            tensors,
+        )
+        first = stop
+
+
+def _weights(weights: Any, num_clients: int) -> Array:
+    array = to_numpy(weights)
+    if array.shape != (num_clients,) or array.dtype.kind not in "iuf":
+        raise InvalidArgumentError(
+            f"weights of {num_clients} clients must be {num_clients} numbers, not {array.dtype} of shape {array.shape}"
+        )
+    return array.astype("<f8")
+
+
+def _piece(column: BatchColumn, first: int, stop: int) -> TensorData:
+    begin, end = int(column.offsets[first]), int(column.offsets[stop])
+    data = column.data
+    assert data.keys is not None  # of a pair (keys, rows)
+    values = None if data.values is None else data.values[begin:end]
+    return dataclasses.replace(data, keys=data.keys[begin:end], values=values, num_keys=end - begin)

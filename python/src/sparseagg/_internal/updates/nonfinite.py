@@ -19,8 +19,6 @@ from sparseagg._internal.base.types import OnNonfinite
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["KEPT", "Nonfinite", "difference", "split_on_nonfinite", "unchanged"]
-
 KEPT = ":kept"
 
 

@@ -8,13 +8,11 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16
+from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import checked_integer, checked_text, is_number, shown
-from sparseagg._internal.base.float_environment import default_float_environment
-from sparseagg._internal.updates.arrays import Array, to_numpy
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import Array, to_numpy
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = ["TopK"]
 
 
 class TopK:
@@ -84,7 +82,7 @@ class TopK:
         keys = _largest(sizes, self._number(len(sizes)))
         chosen = rows[keys]
         if is_bfloat16:
-            sent = bfloat16.float_from_bits(bfloat16.bits_from_float(chosen))
+            sent = floats.float_from_bits(floats.bits_from_float(chosen))
         else:
             with np.errstate(over="ignore"):
                 sent = chosen.astype(dtype)
@@ -114,7 +112,7 @@ class TopK:
         """Returns delta + residual in a new array, whether the delta is bfloat16, and its dtype."""
         checked_text("a tensor's name", name)
         array = to_numpy(delta)
-        is_bfloat16 = bfloat16.is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
+        is_bfloat16 = floats.is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
         if array.dtype.kind != "f" and not is_bfloat16:
             raise InvalidArgumentError(f"tensor {name!r}: a change must be of floats, got {array.dtype}")
         total = np.array(array, np.float64 if array.dtype == np.float64 else np.float32, order="C")

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import bfloat16
-from sparseagg._internal.foreign.parts import Array
+from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import InvalidArgumentError
-
-__all__ = ["check_row_shape", "first_true", "misfit", "wire_columns", "wire_values"]
 
 
 class _Misfit(Exception):
@@ -104,7 +102,7 @@ def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: 
 
 
 def _to_float(spec: TensorSpec, values: Array) -> Array:
-    if bfloat16.is_bfloat16(values.dtype):
+    if floats.is_bfloat16(values.dtype):
         values = values.astype(np.float32)
     if values.dtype.kind not in "fiub":
         raise _refuse_type(spec, values)
@@ -137,13 +135,13 @@ def _rounded_to_odd(values: Array) -> Array:
 def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any byte order
         return values
-    if bfloat16.is_bfloat16(values.dtype):
+    if floats.is_bfloat16(values.dtype):
         return values.view(np.dtype(np.uint16).newbyteorder(values.dtype.byteorder))
     if values.dtype.kind in "iub":
-        return bfloat16.bits_from_integer(values)
+        return floats.bits_from_integer(values)
     if values.dtype.kind != "f":
         raise _refuse_type(spec, values)
-    bits = bfloat16.bits_from_float(values)
+    bits = floats.bits_from_float(values)
     infinite = (bits & 0x7FFF) == 0x7F80
     if infinite.any():
         overflow = infinite & np.isfinite(values)

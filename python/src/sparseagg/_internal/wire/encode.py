@@ -1,19 +1,199 @@
-"""The encoder: from keys and values to chunk messages."""
+"""What is sent: the encodings that a caller asks for and a server knows, and the chunks of an update in them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
 
-from sparseagg._internal.spec.round_spec import DTYPES
+from sparseagg._internal.base import extension
+from sparseagg._internal.base.arguments import checked_integer, shown
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
+from sparseagg._internal.results.server_info import ServerInfo
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import TensorData
-from sparseagg._internal.updates.batch import Batch
-from sparseagg._internal.wire.formats import DEFAULT_CHUNK_BYTES, PLAIN, WireFormat
-from sparseagg._internal.wire.message import Bulk, ChunkMessage
-from sparseagg._internal.wire.values import SCALE_BLOCK
+from sparseagg._internal.updates.contributors import Batch
+from sparseagg._internal.updates.wire_values import misfit
+from sparseagg._internal.wire.columns import (
+    NARROW,
+    SCALE_BLOCK,
+    Gaps,
+    encode_values,
+    first_misfit,
+    strictly_ascends,
+    widens,
+)
+from sparseagg._internal.wire.message import Bulk, ChunkMessage, bulk_of
+from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Piece", "encode_batch", "encode_chunks", "plan_chunks"]
+DEFAULT_CHUNK_BYTES = 1 << 20
+_LOCAL_CHUNK_BYTES = 2 << 20  # on one machine, where a chunk that is sent again costs little
+_CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
+ENCODINGS = ("auto", "plain")
+# Not "implicit", whose keys servers count as no bytes: delta_bitpacked takes only one byte for 128 consecutive keys.
+_PACKED_KEYS = ("delta_bitpacked", "bitmap")
+_ALL_KEYS = ("implicit", *_PACKED_KEYS)
+
+# A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
+ValueEncoding = Union[None, NarrowEncoding, Mapping[str, NarrowEncoding]]
+
+
+@dataclasses.dataclass(frozen=True)
+class WireFormat:
+    """The encodings of one upload, in addition to the plain ones, which every server knows.
+
+    Attributes:
+        keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for consecutive keys),
+            "delta_bitpacked", "bitmap". All of them keep the keys and their order.
+        values: names of the narrower value encodings, by tensor. Values of other tensors are not rounded.
+    """
+
+    keys: frozenset[str] = frozenset()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def value_encoding(self, spec: TensorSpec) -> str:
+        """Returns the name of the encoding of a tensor's values."""
+        return self.values.get(spec.name, spec.dtype)
+
+    def encode_values(self, spec: TensorSpec, rows: Array) -> Bulk:
+        """Encodes values of the tensor's dtype, shape (n, row_width). Values in the plain encoding are borrowed."""
+        encoding = self.value_encoding(spec)
+        return bulk_of(rows) if encoding == spec.dtype else encode_values(rows, encoding)
+
+    def check_values(self, tensors: Iterable[TensorData]) -> None:
+        """Raises ``InvalidArgumentError`` if a value is beyond its encoding's range; names tensor, key and value."""
+        for data in tensors:
+            encoding = self.value_encoding(data.spec)
+            if data.values is None or encoding == data.spec.dtype:
+                continue
+            at = first_misfit(data.values, encoding)
+            if at is not None:
+                raise misfit(data.spec, data.keys, at, data.values.reshape(-1)[at], encoding)
+
+    def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
+        """Encodes keys in the smallest encoding. The plain encoding, which wins a tie, borrows the keys.
+
+        Args:
+            keys: uint32 or uint64, shape (n,), contiguous and little-endian.
+
+        Returns:
+            The encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
+        """
+        plain = f"U{keys.dtype.itemsize * 8}"
+        if not self.keys or len(keys) == 0:
+            return plain, 0, bulk_of(keys)
+        engine = extension.find()
+        if engine is not None:
+            name, data = engine.encode_keys(keys, *(each in self.keys for each in _ALL_KEYS))
+            return (plain, 0, bulk_of(keys)) if name == "plain" else (name.upper(), int(keys[0]), data)
+        if not strictly_ascends(keys):
+            return plain, 0, bulk_of(keys)
+        first = int(keys[0])
+        if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:
+            return "IMPLICIT", first, b""
+        # Without the engine there are no bitmaps, which are smaller than gaps only where keys are dense.
+        gaps = Gaps(keys) if "delta_bitpacked" in self.keys else None
+        if gaps is not None and gaps.num_bytes < keys.nbytes:
+            return "DELTA_BITPACKED", first, gaps.encode()
+        return plain, 0, bulk_of(keys)
+
+
+PLAIN = WireFormat()
+
+
+def checked_chunk_bytes(chunk_bytes: Any, is_local: bool = False) -> int:
+    """Returns the bytes of slices in one message that a caller asks for; the default for None.
+
+    ``is_local``: the server is on this machine.
+    """
+    if chunk_bytes is None:
+        return _LOCAL_CHUNK_BYTES if is_local else DEFAULT_CHUNK_BYTES
+    return checked_integer("chunk_bytes must be a number from 1 on, or None", chunk_bytes, 1, sys.maxsize)
+
+
+def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
+    """Returns the bytes of slices in one message, within the server's limit (0: no limit)."""
+    return wanted if max_message_bytes == 0 else max(1, min(wanted, max_message_bytes - _CHUNK_OVERHEAD))
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerWire:
+    """The limits and encodings of one server.
+
+    Attributes:
+        chunk_bytes: bytes of slices in one message.
+        key_encodings: names of the key encodings that the server knows.
+        value_encodings: names of the value encodings that the server knows.
+    """
+
+    chunk_bytes: int
+    key_encodings: frozenset[str]
+    value_encodings: frozenset[str]
+
+    @classmethod
+    def of(cls, info: ServerInfo, wanted_chunk_bytes: int) -> ServerWire:
+        """Returns the limits of the server that ``info`` describes."""
+        chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
+        return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
+
+    def format(self, spec: RoundSpec, key_encoding: KeyEncoding, value_encoding: ValueEncoding) -> WireFormat:
+        """Returns the encodings of an upload.
+
+        Args:
+            spec: of the round.
+            key_encoding: one of ``ENCODINGS``.
+            value_encoding: a name of ``NARROW``, for all tensors whose dtype is a wider float; or a mapping from tensor
+                names to such names; or None: values are not rounded.
+
+        Raises:
+            InvalidArgumentError: the client or the server does not know an encoding, or it is not narrower than its
+                tensor's dtype.
+        """
+        check_key_encoding(key_encoding)
+        by_tensor = value_encodings(spec, value_encoding)
+        for name in by_tensor.values():
+            if name not in self.value_encodings:
+                known = ", ".join(sorted(self.value_encodings))
+                raise InvalidArgumentError(f"the server does not know value_encoding {name!r}; known: {known}")
+        keys = self.key_encodings.intersection(_PACKED_KEYS) if key_encoding == "auto" else frozenset()
+        return WireFormat(frozenset(keys), by_tensor)
+
+
+def check_key_encoding(encoding: str) -> None:
+    """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``ENCODINGS``."""
+    if encoding not in ENCODINGS:
+        raise InvalidArgumentError(f"unknown key_encoding {encoding!r}; known: {', '.join(ENCODINGS)}")
+
+
+def value_encodings(spec: RoundSpec, chosen: ValueEncoding) -> dict[str, str]:
+    """Returns narrower encodings by tensor name, from the ``value_encoding`` of ``ServerWire.format``."""
+    if chosen is None:
+        return {}
+    if isinstance(chosen, str):
+        check_value_encoding(chosen)
+        return {tensor.name: chosen for tensor in spec.tensors if widens(chosen, tensor.dtype)}
+    if not isinstance(chosen, Mapping):
+        raise InvalidArgumentError(
+            f"value_encoding must be a name, a mapping from tensor names to names, or None, got {shown(chosen)}"
+        )
+    for name, encoding in chosen.items():
+        check_value_encoding(encoding)
+        dtype = spec.tensor(name).dtype
+        if not widens(encoding, dtype):
+            raise InvalidArgumentError(f"tensor {name!r}: values of {dtype} are not sent as {encoding}")
+    return dict(chosen)
+
+
+def check_value_encoding(encoding: str) -> None:
+    """Raises ``InvalidArgumentError`` if ``encoding`` is none of ``NARROW``."""
+    if not isinstance(encoding, str) or encoding not in NARROW:
+        raise InvalidArgumentError(f"unknown value_encoding {encoding!r}; known: {', '.join(NARROW)}")
+
 
 _SLICE_OVERHEAD = 64  # bytes of a slice besides its name, keys and values
 _MOST_SLICES = 4096  # of one chunk; a server takes twice as many

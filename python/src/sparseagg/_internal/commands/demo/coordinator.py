@@ -7,17 +7,13 @@ import dataclasses
 import time
 from typing import NamedTuple
 
-from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.commands.demo.check import Submitted
-from sparseagg._internal.commands.demo.model import ClientData, Model
+from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted
 from sparseagg._internal.commands.demo.pull_worker import update_of
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster import Cluster, ClusterRound
-
-__all__ = ["ClientFigures", "Coordinator", "RoundReport"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
+import functools
+import hashlib
 import pathlib
 import re
 import sysconfig
+from typing import Any
 
-__all__ = ["Corpus", "Text", "load", "load_directory", "load_play", "load_standard_library"]
+import numpy as np
+
+from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.progress import ProgressBar
+from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 
 # A word with the punctuation mark after it, if any. So `f(`, `f.` and `f=` are different tokens, and so are a word
 # within a sentence and the same word at its end.
@@ -92,3 +102,85 @@ def load_play(path: pathlib.Path) -> list[Text]:
 def _read(path: pathlib.Path, root: pathlib.Path) -> Text:
     content = path.read_text(encoding="utf-8", errors="replace")
     return Text(path.relative_to(root).as_posix(), _TOKEN.findall(content))
+
+
+Array = np.ndarray[Any, Any]
+
+_SPEC = RoundSpec(
+    tensors=[TensorSpec("count", dtype="int64", num_rows=0)],  # num_rows 0: keys are hashes, all of uint64
+    op="sum",
+    min_contributors=2,
+)
+
+
+@functools.cache
+def hash_token(token: str) -> int:
+    """Returns the token's 64-bit hash."""
+    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest(), "little")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id, the most frequent first.
+
+    Attributes:
+        hashes: hashes of the tokens, ascending, uint64.
+        ids: the id of each hash.
+        counts: by id, how often the token occurs in all clients' texts.
+    """
+
+    hashes: Array
+    ids: Array
+    counts: Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def encode(self, tokens: list[str]) -> Array:
+        """Returns the ids of those tokens that the vocabulary has."""
+        hashes = np.fromiter((hash_token(token) for token in tokens), np.uint64, len(tokens))
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        encoded: Array = self.ids[at[self.hashes[at] == hashes]]
+        return encoded
+
+
+def count_tokens(tokens: list[str]) -> tuple[Array, Array]:
+    """Returns a client's update: the hashes of its tokens, and how often the client uses each token."""
+    counts = collections.Counter(tokens)
+    hashes = np.fromiter((hash_token(token) for token in counts), np.uint64, len(counts))
+    return hashes, np.fromiter(counts.values(), np.int64, len(counts))
+
+
+def learn_vocabulary(
+    client: Client, texts: list[Text], size: int, concurrency: int
+) -> tuple[Vocabulary, RoundInfo, int]:
+    """Runs the round of counts.
+
+    Args:
+        client: of the server.
+        texts: of the clients that take part.
+        size: number of tokens to keep at most.
+        concurrency: number of clients that submit at the same time.
+
+    Returns:
+        The vocabulary, the round, and the number of tokens that at least two clients use.
+
+    Raises:
+        ValueError: no two clients share a token.
+    """
+    counting = client.create_round(_SPEC)
+    with (
+        ProgressBar("vocabulary", len(texts), "clients") as bar,
+        concurrent.futures.ThreadPoolExecutor(concurrency) as pool,
+    ):
+        for _ in pool.map(lambda text: counting.submit(text.name, count_tokens(text.tokens)), texts):
+            bar.advance()
+    merged = counting.finish()["count"]
+    counting.delete()
+    if len(merged) == 0 or merged.values is None:
+        raise ValueError("no two clients share a token")
+    # The most frequent tokens first. Hashes break ties, so that every run gives the same ids.
+    chosen = np.lexsort((merged.keys, -merged.values))[:size]
+    by_hash = np.argsort(merged.keys[chosen])
+    vocabulary = Vocabulary(hashes=merged.keys[chosen][by_hash], ids=by_hash, counts=merged.values[chosen])
+    return vocabulary, counting.info, len(merged)

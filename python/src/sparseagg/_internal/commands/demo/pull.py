@@ -11,17 +11,14 @@ import sys
 import time
 from typing import Any
 
-from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.blocking_round import Round
+from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.commands.demo.check import Submitted
 from sparseagg._internal.commands.demo.coordinator import ClientFigures, Coordinator
+from sparseagg._internal.commands.demo.model import Submitted
 from sparseagg._internal.commands.demo.pull_worker import Site, label_of, payload_of
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.results.tasks import NewTask
+from sparseagg._internal.results.server_info import NewTask
 from sparseagg.cluster import ClusterRound
-
-__all__ = ["PullCoordinator"]
 
 _POLL_S = 0.1
 

@@ -19,13 +19,10 @@ import time
 import numpy as np
 
 from sparseagg._internal.client.async_client import Client
-from sparseagg._internal.client.async_worker import worker
+from sparseagg._internal.client.async_tasks import worker
 from sparseagg._internal.client.blocking_client import Client as BlockingClient
-from sparseagg._internal.commands.demo.check import Submitted
-from sparseagg._internal.commands.demo.model import ClientData, Model, client_gradient
-from sparseagg._internal.results.tasks import Outcome, Task
-
-__all__ = ["Site", "label_of", "payload_of", "update_of"]
+from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted, client_gradient
+from sparseagg._internal.results.server_info import Outcome, Task
 
 # Short, so that the clients of a killed process need not wait for long.
 _LEASE_S = 2.0

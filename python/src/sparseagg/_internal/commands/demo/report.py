@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from sparseagg._internal.commands.demo.coordinator import RoundReport
 
-__all__ = ["NO_PLOT", "plot", "table_header", "table_row"]
-
 # What to do where ``plot`` draws nothing.
 NO_PLOT = "matplotlib is not installed; `pip install matplotlib` installs it"
 

@@ -12,17 +12,15 @@ import time
 from typing import Any
 
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.commands.demo import check, corpus, report
+from sparseagg._internal.commands.demo import corpus, report
 from sparseagg._internal.commands.demo.coordinator import Coordinator
-from sparseagg._internal.commands.demo.model import ClientData, HeldOut, Model
+from sparseagg._internal.commands.demo.corpus import learn_vocabulary
+from sparseagg._internal.commands.demo.model import ClientData, HeldOut, Model, differences
 from sparseagg._internal.commands.demo.pull import PullCoordinator
-from sparseagg._internal.commands.demo.vocabulary import learn_vocabulary
-from sparseagg._internal.commands.output import put
+from sparseagg._internal.commands.parser import put
 from sparseagg._internal.local.server import Server
 from sparseagg.cluster import Cluster
 from sparseagg.errors import InvalidArgumentError, SparseaggError
-
-__all__ = ["Options", "add_arguments", "main", "run"]
 
 # The round that is checked: the first one whose gradient has no rows of zeros in either table.
 _CHECKED_ROUND = 2
@@ -204,7 +202,7 @@ def _train(
     dense = sum(r.bytes_dense for r in reports)
     put("", f"upload      {sparse / 1e6:.0f} MB, {dense / sparse:.0f} times less than dense updates would take")
     put(f"check       round {checked_round} against the same mean in NumPy … ", end="", flush=True)
-    differing = check.differences(*to_check)
+    differing = differences(*to_check)
     put("differs" if differing else "the same, bit for bit")
     problems = [f"round {checked_round} differs from the reference: {text}" for text in differing]
     if not losses[-1] < losses[0]:

@@ -8,10 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparseagg._internal.foreign.numpy_arrays import has_attribute, has_columns
-from sparseagg._internal.foreign.parts import Array, Keyed, Rows
-
-__all__ = ["Places", "is_table", "read_columns", "read_table"]
+from sparseagg._internal.base.foreign import Array, Keyed, Rows, has_attribute, has_columns
 
 KEY = "key"  # the name of the column with the keys
 

@@ -1,20 +1,53 @@
-"""Results and descriptions as the extension gives them, as the package's."""
+"""Columns as the engine takes and gives them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparseagg._internal.base import bfloat16
-from sparseagg._internal.results.device_result import DeviceTensorResult
+import numpy as np
+
+from sparseagg._internal.base import floats
+from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.wire.columns import decode_values, encode_values, first_misfit, widens
 
 if TYPE_CHECKING:
     from sparseagg._engine import Aggregator, RawDeviceResult, RawResult
 
-__all__ = ["device_result", "round_info", "tensor_result"]
+
+_PAGE_BYTES = 1 << 20  # of a server's result
+
+
+def part_of(whole: TensorResult, begin: int, end: int, encoding: str) -> TensorResult:
+    """Returns the rows in a range of keys, in new arrays.
+
+    Args:
+        whole: the tensor.
+        begin: first key.
+        end: behind the last key; 0: all keys from ``begin`` on.
+        encoding: of the values. If it is narrower than the dtype, each page of a server's size is rounded, unless one
+            of its values is beyond the encoding's range.
+    """
+    first = int(np.searchsorted(whole.keys, np.uint64(begin))) if begin else 0
+    last = int(np.searchsorted(whole.keys, np.uint64(end))) if end else len(whole)
+    has_all_keys = "keys" not in vars(whole) and (first, last) == (0, len(whole))  # which are made when asked for
+    columns = {name: getattr(whole, name) for name in ("values", "counts", "weights", "moments")}
+    columns["keys"] = None if has_all_keys else whole.keys
+    columns = {name: None if column is None else column[first:last].copy() for name, column in columns.items()}
+    values = columns["values"]
+    if values is not None and len(values) and widens(encoding, whole.dtype):
+        sent = [column for name, column in columns.items() if name != "keys" or whole.layout == "sparse"]
+        row_bytes = sum(column.nbytes for column in sent if column is not None) // len(values)
+        num_rows = max(1, _PAGE_BYTES // row_bytes)
+        for page in (values[start : start + num_rows] for start in range(0, len(values), num_rows)):
+            if first_misfit(page, encoding) is None:
+                narrow = encode_values(page, encoding)
+                page[...] = decode_values(narrow, encoding, whole.dtype, page.size).reshape(page.shape)
+    return dataclasses.replace(whole, **columns)
 
 
 def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> TensorResult:
@@ -22,7 +55,7 @@ def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tensor
     columns = _columns(spec, tensor, raw)
     columns["moments"] = raw["moments"] if spec.aggregation_of(tensor).return_moments else None
     if raw["values"] is not None and raw["dtype"] == "bfloat16":
-        columns["values"] = bfloat16.float_from_bits(raw["values"])
+        columns["values"] = floats.float_from_bits(raw["values"])
     return TensorResult(**columns)
 
 

@@ -1,0 +1,236 @@
+"""Keys and values of tensors as bytes, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparseagg._internal.base import extension, floats
+from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.spec.options import DTYPES
+from sparseagg._internal.wire.message import Bulk
+from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import aggregation_pb2 as pb
+
+BLOCK_KEYS = 128
+_GROUP = 8  # keys of any width together fill whole bytes
+
+
+def strictly_ascends(keys: Array) -> bool:
+    """Returns whether each key, of shape (n,), is larger than the key before, which packing requires."""
+    # Keys in no order mostly show that among the first.
+    return bool((keys[1:64] > keys[:63][: len(keys[1:64])]).all()) and bool((keys[1:] > keys[:-1]).all())
+
+
+class Gaps:
+    """The gaps between keys, and the size of their encoding, which is known before ``encode``.
+
+    Args:
+        keys: uint32 or uint64, shape (n,) with n ≥ 1, strictly ascending.
+
+    Attributes:
+        num_bytes: size of the encoding.
+    """
+
+    def __init__(self, keys: Array) -> None:
+        num_blocks = -(-len(keys) // BLOCK_KEYS)
+        padded = np.zeros(num_blocks * BLOCK_KEYS, dtype=keys.dtype)
+        gaps = padded[1 : len(keys)]
+        np.subtract(keys[1:], keys[:-1], out=gaps)
+        gaps -= keys.dtype.type(1)
+        self._blocks = padded.reshape(num_blocks, BLOCK_KEYS)
+        self._widths = _bit_lengths(self._blocks.max(axis=1))
+        self._num_keys = len(keys)
+        self.num_bytes = num_blocks + int(_block_sizes(self._widths, len(keys)).sum())
+
+    def encode(self) -> bytes:
+        """Returns the bytes of DELTA_BITPACKED, whose first_key is the first key."""
+        pieces: list[bytes] = [b""] * len(self._widths)
+        for width in np.unique(self._widths).tolist():
+            rows = np.flatnonzero(self._widths == width)
+            packed = _pack(self._blocks[rows], width)
+            size = BLOCK_KEYS // 8 * width
+            for position, row in enumerate(rows.tolist()):
+                pieces[row] = packed[position * size : (position + 1) * size]
+        # The last block ends with its last key, without the padding.
+        return (self._widths.tobytes() + b"".join(pieces))[: self.num_bytes]
+
+
+def _bit_lengths(numbers: Array) -> Array:
+    """Returns the number of bits of each number, uint8; exact for all of uint64."""
+    high = numbers.astype(np.uint64) >> np.uint64(32)
+    low = (numbers & numbers.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    lengths = np.where(high > 0, 32 + np.frexp(high.astype(np.float64))[1], np.frexp(low)[1])
+    return lengths.astype(np.uint8)
+
+
+def _block_sizes(widths: Array, num_keys: int) -> Array:
+    """Returns the bytes of each block, int64; the last block may have fewer keys."""
+    sizes = widths.astype(np.int64) * (BLOCK_KEYS // 8)
+    if len(sizes):
+        last = num_keys - (len(sizes) - 1) * BLOCK_KEYS
+        sizes[-1] = (last * int(widths[-1]) + 7) // 8
+    return sizes
+
+
+def _pack(blocks: Array, width: int) -> bytes:
+    """Returns the bytes of whole blocks of gaps, of ``width`` bits each."""
+    if width == 0:
+        return b""
+    groups = blocks.reshape(-1, _GROUP)
+    words = np.zeros((-(-width // 8), len(groups)), dtype="<u8")
+    for k in range(_GROUP):
+        word, shift = divmod(k * width, 64)
+        gaps = groups[:, k].astype(np.uint64)
+        if shift + width > 64:
+            words[word + 1] |= gaps >> np.uint64(64 - shift)
+        words[word] |= gaps << np.uint64(shift) if shift else gaps
+    return np.ascontiguousarray(words.T).view(np.uint8)[:, :width].tobytes()
+
+
+# Value encodings that round, by name; all but the last are names of dtypes, too.
+NARROW = ("float32", "float16", "bfloat16", "int8_scaled")
+SCALE_BLOCK = 64  # values that share a scale
+_MAX_SCALE = 2.0**120  # 127 times this is within float32
+_LARGEST_MULTIPLE = 127
+
+
+def widens(encoding: str, dtype: str) -> bool:
+    """Returns whether values of a tensor of ``dtype`` may be sent as ``encoding``, which is narrower."""
+    return encoding in NARROW and (dtype == "float64" or (dtype == "float32" and encoding != "float32"))
+
+
+def encoded_bytes(encoding: str, num_values: int) -> int:
+    """Returns the bytes of ``num_values`` values; ``encoding`` is one of ``NARROW`` or a dtype."""
+    if encoding == "int8_scaled":
+        return num_values + 4 * -(-num_values // SCALE_BLOCK)
+    return num_values * DTYPES[encoding]
+
+
+@default_float_environment()
+def first_misfit(values: Array, encoding: str) -> int | None:
+    """Returns the row-major position of the first value beyond the range of ``encoding``; None if there is none.
+
+    A finite value is beyond the range if it rounds to infinity. "int8_scaled" holds finite values only.
+    """
+    flat = values.reshape(-1)
+    if flat.size == 0:
+        return None
+    with np.errstate(all="ignore"):
+        ends = np.array([flat.min(), flat.max()])
+        if np.isfinite(ends).all() and not _misfits(ends, encoding).any():
+            return None
+        bad = _misfits(flat, encoding)
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def _misfits(flat: Array, encoding: str) -> Array:
+    if encoding == "int8_scaled":
+        return ~(np.abs(flat.astype(np.float64)) / _LARGEST_MULTIPLE <= _MAX_SCALE)
+    narrow = np.frombuffer(encode_values(flat, encoding), dtype=_wire_type(encoding))
+    infinite = (narrow & 0x7FFF) == 0x7F80 if encoding == "bfloat16" else np.isinf(narrow)
+    return infinite & np.isfinite(flat)
+
+
+@default_float_environment()
+def encode_values(values: Array, encoding: str) -> bytes:
+    """Returns the bytes of float values, rounded to nearest even, row-major.
+
+    Args:
+        values: float32 or float64, of any shape; for "int8_scaled" all of them finite.
+        encoding: one of ``NARROW``.
+    """
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if encoding == "bfloat16":
+        return floats.bits_from_float(flat).astype("<u2").tobytes()
+    if encoding != "int8_scaled":
+        with np.errstate(over="ignore", under="ignore"):
+            return flat.astype(_wire_type(encoding)).tobytes()
+    num_scales = -(-flat.size // SCALE_BLOCK)
+    blocks = np.zeros((num_scales, SCALE_BLOCK))
+    blocks.reshape(-1)[: flat.size] = flat
+    with np.errstate(under="ignore"):
+        scales = (np.abs(blocks).max(axis=1, initial=0.0) / _LARGEST_MULTIPLE).astype("<f4")
+        wide = scales.astype(np.float64)[:, None]
+        multiples = np.rint(np.divide(blocks, wide, out=np.zeros_like(blocks), where=wide > 0))
+    np.clip(multiples, -_LARGEST_MULTIPLE, _LARGEST_MULTIPLE, out=multiples)
+    return bytes(scales.tobytes() + multiples.astype(np.int8).reshape(-1)[: flat.size].tobytes())
+
+
+@default_float_environment()
+def decode_values(data: Bulk, encoding: str, dtype: str, num_values: int) -> Array:
+    """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
+
+    Raises:
+        InvalidArgumentError: ``data`` has the wrong length, or ``dtype`` is not wider than ``encoding``.
+    """
+    if encoding != dtype and not widens(encoding, dtype):
+        raise InvalidArgumentError(f"values of {dtype} do not come as {encoding}")
+    if len(data) != encoded_bytes(encoding, num_values):
+        raise InvalidArgumentError(f"{len(data)} bytes are not those of {num_values} values as {encoding}")
+    if encoding == dtype:
+        return np.frombuffer(data, dtype=_wire_type(dtype))
+    if encoding == "bfloat16":
+        bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
+        return bits.view(np.float32).astype(dtype, copy=False)
+    if encoding != "int8_scaled":
+        return np.frombuffer(data, dtype=_wire_type(encoding)).astype(dtype)
+    num_scales = -(-num_values // SCALE_BLOCK)
+    scales = np.frombuffer(data, dtype="<f4", count=num_scales).astype(dtype)
+    multiples = np.frombuffer(data, dtype=np.int8, offset=4 * num_scales).astype(dtype)
+    multiples *= np.repeat(scales, SCALE_BLOCK)[:num_values]
+    return multiples
+
+
+def _wire_type(dtype: str) -> np.dtype[np.generic]:
+    """Returns the little-endian type of a dtype; uint16 for bfloat16."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
+
+
+_PACKED_KEYS = {pb.KEY_ENCODING_DELTA_BITPACKED: "delta_bitpacked", pb.KEY_ENCODING_BITMAP: "bitmap"}
+_PLAIN_KEYS = {pb.KEY_ENCODING_U32: "<u4", pb.KEY_ENCODING_U64: "<u8"}
+
+
+def decode_keys(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
+    """Returns the keys of a slice, whose bytes are ``data``, shape (n,), as ``key_type``, uint32 or uint64.
+
+    Raises:
+        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of num_keys keys.
+    """
+    keys = _decode(piece, data, key_type)
+    if piece.num_keys not in (0, len(keys)):
+        raise InvalidArgumentError(f"num_keys {piece.num_keys}, but {len(keys)} keys")
+    return keys.astype(key_type, copy=False)
+
+
+def decode_rows(piece: pb.TensorSlice, data: Bulk, dtype: str, num_values: int) -> Array:
+    """Returns the values of a slice, whose bytes are ``data``, shape (num_values,), as ``dtype``; bfloat16 as uint16.
+
+    Raises:
+        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of ``num_values`` values.
+    """
+    if piece.value_encoding == pb.VALUE_ENCODING_UNSPECIFIED:
+        return decode_values(data, dtype, dtype, num_values)
+    known = {number: name for name, number in pb.ValueEncoding.items()}
+    name = known.get(piece.value_encoding, f"VALUE_ENCODING_{piece.value_encoding}")
+    return decode_values(data, name[len("VALUE_ENCODING_") :].lower(), dtype, num_values)
+
+
+def _decode(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
+    if piece.key_encoding in _PACKED_KEYS:  # which a client without the engine does not ask for
+        name = _PACKED_KEYS[piece.key_encoding]
+        with extension.errors():
+            keys: Array = extension.load().decode_keys(name, data, piece.first_key, piece.num_keys, key_type.itemsize)
+        return keys
+    if piece.key_encoding in _PLAIN_KEYS:
+        wire = np.dtype(_PLAIN_KEYS[piece.key_encoding])
+        if len(data) % wire.itemsize:
+            raise InvalidArgumentError(f"{len(data)} bytes of keys are no multiple of {wire.itemsize}")
+        return np.frombuffer(data, dtype=wire)
+    if piece.key_encoding == pb.KEY_ENCODING_IMPLICIT:
+        return np.arange(piece.num_keys, dtype=np.uint64) + np.uint64(piece.first_key)
+    if piece.key_encoding == pb.KEY_ENCODING_UNSPECIFIED and not data:  # a page without keys
+        return np.empty(0, dtype=np.uint64)
+    raise InvalidArgumentError(f"key_encoding {piece.key_encoding} is unknown here")
