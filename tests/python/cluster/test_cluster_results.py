@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import importlib.util
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -248,6 +249,29 @@ def test_a_lost_disk_is_an_error_of_the_round(lost):
                 cluster.create_round(SPEC, opened.name.removeprefix("rounds/"))
         with pytest.raises(sa.errors.NotFoundError, match=cluster.addresses[lost]):
             cluster.resume(opened.name)
+
+
+@pytest.mark.parametrize("restored", [[0], [0, 1]])
+def test_servers_go_on_with_their_backups(restored, start_server, tmp_path):
+    """A restored copy has another name than the data that it is of, and the part of each round that it had."""
+    folders = [("--data-dir", str(tmp_path / f"{n}"), "--backup-dir", str(tmp_path / f"{n}-backups")) for n in (0, 1)]
+    servers = [start_server(*each) for each in folders]
+    addresses = [each.address for each in servers]
+    with Cluster(addresses) as cluster:
+        opened = submitted(cluster)
+        name = opened.name.removeprefix("rounds/")
+        for number in restored:
+            with sa.Client(addresses[number]) as client:
+                before = client.server_info().instance
+                client.backup("monday")
+            servers[number].kill()
+            shutil.rmtree(tmp_path / f"{number}")
+            shutil.copytree(tmp_path / f"{number}-backups/monday", tmp_path / f"{number}")
+            start_server(*folders[number], address=addresses[number])
+            with sa.Client(addresses[number]) as client:
+                assert client.server_info().instance != before
+        again = cluster.create_round(SPEC, name)
+        assert digest(again.finish()) == digest(sa.aggregate(updates_of(), SPEC))
 
 
 def test_a_stopped_server_is_waited_for_until_the_timeout():

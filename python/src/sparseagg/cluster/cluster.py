@@ -202,14 +202,15 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
                     f"servers have different limits {name}, and refuse some clients: {limits}"
                 )
         homes = [dataclasses.replace(home, instance=info.instance) for home, info in zip(servers, infos)]
-        there = []
+        there = {}
         for server in range(0 if round_id is None else len(homes)):
             with contextlib.suppress(NotFoundError):
-                there.append(self._opened(server, str(round_id)))
-        for opened in there:
+                there[server] = self._opened(server, str(round_id))
+        for opened in there.values():
             created = opened.spec.cluster.servers if opened.spec.cluster else ()
-            for home, before in zip(homes, created):
-                if before.instance not in ("", home.instance):
+            for server, (home, before) in enumerate(zip(homes, created)):
+                # One with a part has it from a backup, if its data has another name.
+                if server not in there and before.instance not in ("", home.instance):
                     raise NotFoundError(
                         f"server {home.address} has lost round {round_id} with its data: delete the round"
                     )
