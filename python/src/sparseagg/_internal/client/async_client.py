@@ -167,7 +167,8 @@ class Client(TaskCalls, StreamCalls):
             The bytes that the copy takes.
 
         Raises:
-            AlreadyExistsError: there is a backup of this name.
+            AlreadyExistsError: there is a backup of this name. It is whole; perhaps an earlier attempt of this call has
+                made it, whose answer was lost.
             FailedPreconditionError: the server has no --data-dir or no --backup-dir.
             ResourceExhaustedError: the disk has no room for the copy.
             DeadlineExceededError: the copy was not there at the end of ``timeout``.
