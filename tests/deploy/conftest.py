@@ -1,17 +1,22 @@
-"""Fixtures of tests/deploy: an operator's shell, in which docker is Podman."""
+"""Fixtures of tests/deploy: an operator's shell, in which docker and kubectl are Podman."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sparseagg as sa
+from real_server import START_TIMEOUT_S
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "scripts"), str(Path(__file__).parent)]
 
@@ -19,6 +24,9 @@ import machine  # noqa: E402
 import run_page  # noqa: E402
 
 HOWTOS = machine.REPOSITORY / "docs" / "howto"
+SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=1000)])
+UPDATE = {"t": (np.arange(0, 1000, 2), np.ones(500, np.float32))}
+PATIENT = sa.RetryPolicy(attempts=100)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,25 +37,29 @@ def alone() -> None:
 
 
 class Shell:
-    """An operator's folder, with docker on the PATH and a checkout in the home folder."""
+    """An operator's folder, with docker, kubectl and helm on the PATH and a checkout in the home folder."""
 
     def __init__(self, folder: Path) -> None:
         programs = folder / "bin"
         programs.mkdir()
-        stand_in = shlex.join([sys.executable, str(Path(__file__).with_name("programs.py")), "docker"])
-        (programs / "docker").write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
-        (programs / "docker").chmod(0o755)
+        for name in ("docker", "kubectl", "helm"):
+            stand_in = shlex.join([sys.executable, str(Path(__file__).with_name("programs.py")), name])
+            (programs / name).write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
+            (programs / name).chmod(0o755)
         (folder / "sparseagg").symlink_to(machine.REPOSITORY)
         self.folder = folder / "empty"
         self.folder.mkdir()
         path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
-        self._environment = {"HOME": str(folder), "PATH": os.pathsep.join(path)}
+        (folder / "state").mkdir()
+        self._environment = {"HOME": str(folder), "HOWTO_STATE": str(folder / "state"), "PATH": os.pathsep.join(path)}
 
     def page(self, text: str) -> None:
-        """Does what a part of a page says (scripts/run_page.py), also what it leaves out as being for root."""
+        """Does what a part of a page says (scripts/run_page.py), with what it leaves to root and to the cluster."""
         for name, value in self._environment.items():
             os.environ[name] = value
-        run_page.run_page(text.replace("not here: as root", ""), self.folder, self._environment["PATH"])
+        run_page.run_page(
+            re.sub("not here: (as root|in the cluster)", "", text), self.folder, self._environment["PATH"]
+        )
 
     def do(self, *lines: str) -> None:
         self.page("```sh\n" + "\n".join(lines) + "\n```\n")
@@ -70,9 +82,16 @@ def clean(alone: None) -> Iterator[None]:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in ("HOME", "PATH"):
-        monkeypatch.setenv(name, os.environ[name])  # as it was, at the end
+    for name in ("HOME", "HOWTO_STATE", "PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # as it was, at the end
     return Shell(tmp_path)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
 
 
 def get(url: str) -> dict:
@@ -95,3 +114,10 @@ def part(page: str, *headings: str) -> str:
     """Returns the sections of a how-to that have these headings."""
     sections = {text.partition("\n")[0]: text for text in (HOWTOS / f"{page}.md").read_text().split("\n## ")}
     return "\n".join(sections[each] for each in headings)
+
+
+def block(page: str, title: str) -> str:
+    """Returns the commands of a how-to that are for another machine, by the end of their title."""
+    blocks = run_page.blocks_of((HOWTOS / f"{page}.md").read_text())
+    (found,) = [content for _, name, content in blocks if name == f"not here: {title}"]
+    return found

@@ -135,7 +135,7 @@ def main(server: Path) -> None:
     install = "apt-get update && apt-get install -y --no-install-recommends systemd dbus"
     build(
         SYSTEMD,
-        text=f"FROM {RUNTIME}\nUSER root\nRUN {install}\nSTOPSIGNAL SIGRTMIN+3\n"
+        text=f"FROM {RUNTIME}\nUSER root\nRUN {install} && rmdir /var/lib/sparseagg\nSTOPSIGNAL SIGRTMIN+3\n"
         'ENTRYPOINT ["/lib/systemd/systemd"]\nCOPY usr /usr\n',
     )
     podman("image", "prune", "--force")

@@ -11,21 +11,8 @@ import urllib.request
 from collections.abc import Callable
 
 import machine
-import numpy as np
 import sparseagg as sa
-from conftest import Shell, get, part
-from real_server import START_TIMEOUT_S
-
-SPEC = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=1000)])
-UPDATE = {"t": (np.arange(0, 1000, 2), np.ones(500, np.float32))}
-PATIENT = sa.RetryPolicy(attempts=100)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+from conftest import PATIENT, SPEC, UPDATE, Shell, get, part, until
 
 
 def inspected(container: str, form: str) -> str:

@@ -115,7 +115,8 @@ def docker(words: list[str]) -> None:
     (STATE / "address").write_text(f"localhost:{found[1]}")
 
 
-def _created() -> dict[str, Any]:
+def created_objects() -> dict[str, Any]:
+    """Returns what kubectl and helm have made, by kind and name."""
     path = STATE / "created.json"
     return (
         json.loads(path.read_text())
@@ -125,7 +126,7 @@ def _created() -> dict[str, Any]:
 
 
 def _create(kind: str, name: str, value: Any) -> None:
-    created = _created()
+    created = created_objects()
     created[kind][name] = value
     (STATE / "created.json").write_text(json.dumps(created))
 
@@ -158,12 +159,12 @@ def kubectl(words: list[str]) -> None:
         assert words[1:][target - 1] in ("deployment/merge-sparseagg", "restore")
         _in_container(command, {"/var/lib/sparseagg": str(STATE / "volume")})
     elif words[:2] == ["delete", "pod"] or words[0] == "wait":
-        assert words[-1].rpartition("/")[2] in _created()["Pod"], words
+        assert words[-1].rpartition("/")[2] in created_objects()["Pod"], words
     else:
         assert words[:2] in (["rollout", "status"], ["scale", "--replicas=0"], ["scale", "--replicas=1"]), words
         kind, _, name = words[2].partition("/")
         assert kind == "deployment"
-        assert name in _created()["Deployment"]
+        assert name in created_objects()["Deployment"]
 
 
 def helm(words: list[str]) -> None:
@@ -175,7 +176,7 @@ def helm(words: list[str]) -> None:
     with helm_python.Chart.load(REPOSITORY / words[3]) as chart:
         chart.validate_schema(values)
         rendered = chart.render(values, name=words[2], namespace="default")
-    created = _created()
+    created = created_objects()
     for name, text in rendered.items():
         for manifest in yaml.safe_load_all(text) if name.endswith(".yaml") else []:
             if manifest is None:
@@ -187,7 +188,7 @@ def helm(words: list[str]) -> None:
                         assert volume["secret"]["secretName"] in created["Secret"], volume
                     if "persistentVolumeClaim" in volume:
                         assert volume["persistentVolumeClaim"]["claimName"] in created["PersistentVolumeClaim"], volume
-                _create("Deployment", manifest["metadata"]["name"], {})
+                _create("Deployment", manifest["metadata"]["name"], manifest["spec"])
             if manifest["kind"] == "ConfigMap":
                 (STATE / "server.toml").write_text(manifest["data"]["server.toml"])
 
