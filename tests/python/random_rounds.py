@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import reference
 import sparseagg as sa
+from every_client import digest
 
 SUMS = ["sum", "mean", "coordinate_mean"]
 OPS = [*SUMS, "union", "min", "max"]
@@ -176,3 +178,41 @@ def error_of(call: Callable[[], Any]) -> type[sa.SparseaggError] | None:
     except sa.SparseaggError as error:
         return type(error)
     return None
+
+
+def check_in_process(
+    rng: np.random.Generator, spec: sa.RoundSpec, device: str = "cpu"
+) -> tuple[dict[str, reference.Update], int, sa.Result | None]:
+    """Merges random updates by an aggregator, and by aggregate with one thread and with two.
+
+    Asserts: all of them end as the reference does, with equal results.
+
+    Returns: the updates that count, how many were refused, and the aggregator's result; None where the merge fails.
+    """
+    names = [f"client-{i}" for i in range(rng.integers(0, 12))]
+    pools = random_pools(rng, spec)
+    updates = {name: random_update(rng, spec, pools) for name in names}
+    weights = {name: weight_for(spec, float(rng.integers(0, 8))) for name in names}
+    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
+    refusals = {name: error_of(functools.partial(reference.check_update, spec, expected[name])) for name in names}
+    accepted = {name: update for name, update in expected.items() if refusals[name] is None}
+    failure = error_of(lambda: reference.merge(spec, accepted))
+
+    rng.shuffle(names)
+    aggregator = sa.Aggregator(spec, threads=int(rng.integers(1, 3)), device=device)
+    for name in names:
+        refused = error_of(functools.partial(aggregator.add, name, updates[name], weights[name]))
+        # With several tensors, it is open which of two flaws is met first.
+        assert refused == refusals[name] or (refused and refusals[name] and len(spec.tensors) > 1), name
+    rng.shuffle(names)
+    at_once = {name: (updates[name], weights[name]) for name in names if name in accepted}
+    calls = [aggregator.finish, *(functools.partial(sa.aggregate, at_once, spec, threads=count) for count in (1, 2))]
+    num_refused = len(names) - len(accepted)
+    if failure is not None:
+        assert [error_of(call) for call in calls] == [failure] * 3
+        return accepted, num_refused, None
+    results = [call() for call in calls]
+    for result in results:
+        assert reference.differences(spec, accepted, result) == []
+        assert digest(result) == digest(results[0])
+    return accepted, num_refused, results[0]

@@ -10,23 +10,9 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
 
-import pytest
 import sparseagg as sa
-from real_server import START_TIMEOUT_S, server_binary
-
-
-def temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder of temporary files that a test and its children have for themselves, with the server of the tests."""
-    path = tmp_path / "temporary"
-    path.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
-    return path
+from real_server import START_TIMEOUT_S
 
 
 class Watched:
@@ -55,23 +41,6 @@ class Watched:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-@contextlib.contextmanager
-def watching() -> Iterator[Callable[[int], Watched]]:
-    """Watches processes by their ids; those that go on in the end are killed."""
-    watched: list[Watched] = []
-
-    def of(pid: int) -> Watched:
-        watched.append(Watched(pid))
-        return watched[-1]
-
-    try:
-        yield of
-    finally:
-        for process in watched:
-            process.kill()
-            process.close()
 
 
 class Python:
@@ -116,24 +85,6 @@ for line in sys.stdin:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-@contextlib.contextmanager
-def pythons() -> Iterator[Callable[[str], Python]]:
-    """Starts processes with an object ``server``, given as an expression."""
-    started: list[Python] = []
-
-    def start(server: str) -> Python:
-        started.append(Python(server))
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for process in started:
-            process.kill()
-            process.process.stdin.close()
-            process.process.stdout.close()
 
 
 def serves(address: str) -> bool:

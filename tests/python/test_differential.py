@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -21,6 +20,7 @@ from http_calls import LOCAL, request
 from random_cases import Case, Counted, Sent, random_round, random_stream
 from random_rounds import error_of
 from real_server import ServerProcess
+from signing import key_pair
 from sparseagg import errors
 from sparseagg.cluster import Cluster
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -33,10 +33,8 @@ FAILED = "failed"
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
     """A server's key for certificates, and its public key in PEM."""
-    private = tmp_path_factory.mktemp("key") / "private"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-    public = subprocess.run(["openssl", "pkey", "-in", private, "-pubout"], check=True, capture_output=True).stdout
-    return private, public
+    private, public = key_pair(tmp_path_factory.mktemp("key"))
+    return private, public.read_bytes()
 
 
 @pytest.fixture(scope="module")

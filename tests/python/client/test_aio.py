@@ -20,47 +20,6 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
-def test_aio_round_from_open_to_delete(server):
-    async def job():
-        async with sa.aio.Client(server.address) as client:
-            assert (await client.server_info()).version
-            opened = await client.create_round(ONE)
-            await asyncio.gather(*(opened.submit(f"c{i}", {"v": ([i % 3, 9], [1.0, 2.0])}) for i in range(20)))
-            assert (await opened.refresh()).num_submissions == 20
-            assert (await opened.submit("c0", ([0, 9], [1.0, 2.0]))).duplicate
-            result = await opened.finish()
-            assert (await opened.wait()).state == "done"
-            part = await opened.result(["v"], keys=(1, 3))
-            listed = [found.id async for found in client.list_rounds()]
-            assert opened.id in listed
-            assert (await client.get_round(opened.id)).info.state == "done"
-            await opened.delete()
-            with pytest.raises(sa.errors.NotFoundError):
-                await opened.refresh()
-            return result, part
-
-    result, part = run(job())
-    assert result["v"].keys.tolist() == [0, 1, 2, 9]
-    assert result["v"].values.tolist() == [7.0, 7.0, 6.0, 40.0]
-    assert part["v"].keys.tolist() == [1, 2]
-
-
-def test_aio_errors_are_typed(server):
-    async def job():
-        async with sa.aio.Client(server.address) as client:
-            opened = await client.create_round(ONE)
-            with pytest.raises(sa.InvalidArgumentError, match="key 10"):
-                await opened.submit("a", ([10], [1.0]))
-            for call in (opened.wait, opened.result):
-                with pytest.raises(TimeoutError):
-                    await call(timeout=0.01)
-            await opened.cancel("enough")
-            with pytest.raises(sa.RoundFailedError, match="enough"):
-                await opened.result()
-
-    run(job())
-
-
 def test_aio_client_may_be_made_before_the_loop_that_it_is_used_in(server):
     client = sa.aio.Client(server.address)
 
@@ -106,27 +65,6 @@ def test_aio_aggregate_of_an_asynchronous_generator_says_what_to_do(client, serv
     for use in (lambda: run(job()), lambda: client.aggregate(updates(), ONE), lambda: sa.aggregate(updates(), ONE)):
         with pytest.raises(sa.InvalidArgumentError, match="updates is no asynchronous iterator"):
             use()
-
-
-def test_aio_after_disconnect_says_so(server):
-    async def job():
-        client = sa.aio.Client(server.address)
-        opened = await client.create_round(ONE)
-        await opened.submit("a", ([1], [1.0]))
-        await client.close()
-        await client.close()
-        for call in (
-            client.server_info(),
-            client.aggregate([([1], [1.0])], ONE),
-            opened.submit("b", ([1], [1.0])),
-            opened.submit("b", ([1], [1.0]), resumable=True),
-            opened.finish(),
-            opened.result(),
-        ):
-            with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
-                await call
-
-    run(job())
 
 
 class Waiting(Scripted):
@@ -216,28 +154,6 @@ def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
             await call_too_late()
 
     run(job())
-
-
-def test_aio_result_ranges_end_where_they_say(server):
-    async def job():
-        async with sa.aio.Client(server.address) as client:
-            opened = await client.create_round(ONE)
-            await opened.submit("a", ([0, 9], [1.0, 2.0]))
-            await opened.finish()
-            assert len((await opened.result(keys=(0, 0)))["v"]) == 0
-            assert (await opened.result(keys=(0, None)))["v"].keys.tolist() == [0, 9]
-            with pytest.raises(sa.InvalidArgumentError, match="ends at 0, before it begins at 5"):
-                await opened.result(keys=(5, 0))
-
-    run(job())
-
-
-def test_aio_aggregate_merges(server):
-    async def job():
-        async with sa.aio.Client(server.address) as client:
-            return await client.aggregate([([1], [1.0]), ([1], [2.0])], ONE)
-
-    assert run(job())["v"].values.tolist() == [3.0]
 
 
 @pytest.mark.parametrize("resumable", [False, True])

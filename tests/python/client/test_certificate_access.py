@@ -7,13 +7,13 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
 import urllib.error
 import urllib.request
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from signing import key_pair
 from sparseagg._internal.certificates.bundle import _read_chunks, _varint
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor
 from sparseagg._internal.commands.cli import main
@@ -21,17 +21,10 @@ from sparseagg._internal.commands.cli import main
 TIMEOUT_S = 60
 
 
-def make_key(folder: pathlib.Path, name: str) -> tuple[pathlib.Path, bytes]:
-    """Returns the file of a private key, and the public key."""
-    private = folder / f"{name}.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(private)], check=True)
-    public = subprocess.run(["openssl", "pkey", "-in", str(private), "-pubout"], check=True, capture_output=True)
-    return private, public.stdout
-
-
 @pytest.fixture
 def certificate_key(tmp_path):
-    return make_key(tmp_path, "certificate")
+    private, public = key_pair(tmp_path)
+    return private, public.read_bytes()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -131,7 +124,8 @@ def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):
 
 def test_key_is_rotated_without_a_restart(start_server, certificate_key, tmp_path):
     private, public = certificate_key
-    other, other_public = make_key(tmp_path, "other")
+    other, other_file = key_pair(tmp_path, "other")
+    other_public = other_file.read_bytes()
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)], certificate=True)
     server = start_server("--certificate-key", str(private))
     with sa.Client(server.address) as client:

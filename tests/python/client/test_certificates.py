@@ -11,11 +11,11 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from signing import key_pair, rsa_key
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
 from sparseagg._internal.commands.cli import main
 from sparseagg._internal.wire.columns import decode_keys
@@ -50,9 +50,7 @@ def _update(rng):
 def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
     for name in ("certificate", "other"):
-        private, public = folder / f"{name}.key", folder / f"{name}.pub"
-        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-        subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
+        key_pair(folder, name)
     return folder
 
 
@@ -626,10 +624,8 @@ def test_rounds_that_get_no_certificate(start_server, certifying, keys):
 
 
 def test_bad_key_stops_the_start(start_server, tmp_path):
-    path = tmp_path / "rsa.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "rsa", "-out", path], check=True, capture_output=True)
     with pytest.raises(AssertionError, match=r"--certificate-key: .*rsa.key has no Ed25519 private key"):
-        start_server("--certificate-key", str(path))
+        start_server("--certificate-key", str(rsa_key(tmp_path)))
 
 
 def test_commands_verify_and_replay(certified, keys, tmp_path, capsys, monkeypatch):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from growth import ONE, UPDATE, check_linear, cpu_clock, many_rounds, round_of_tensors, spec_of, update_of
+from http_calls import LOCAL, request
 from real_server import ServerProcess
 
 FLAGS = ("--max-tensors", "0", "--max-open-rounds", "0")
@@ -99,3 +100,43 @@ SIZES = {
 def test_cost_of_client_and_server_is_in_proportion(make, connected, roomy):
     clocks = (time.process_time, cpu_clock(roomy.process.pid))
     check_linear(lambda n: make(connected, n), SIZES[make], *clocks)
+
+
+# ---- what the status page reads costs the server in proportion to rounds and tensors ----
+
+
+def rounds(client: sa.Client, n: int) -> None:
+    for _ in range(n):
+        client.create_round(ONE)
+
+
+def tensors(client: sa.Client, n: int) -> None:
+    client.create_round(spec_of(n))
+
+
+@pytest.mark.parametrize(("make", "n"), [(rounds, 200), (tensors, 1000)])
+def test_cost_of_the_list_of_rounds_is_in_proportion(make, n, tmp_path):
+    flags = (*LOCAL, "--max-tensors", "0", "--max-open-rounds", "0")
+    servers = {size: ServerProcess(tmp_path / f"{size}.log", *flags) for size in (n, 4 * n)}
+    for size, server in servers.items():
+        with sa.Client(server.address) as client:
+            make(client, size)
+
+    def read(size: int) -> Callable[[], object]:
+        def run() -> None:
+            token = ""
+            while True:
+                path = f"/v1/rounds?page_size=100&page_token={token}"
+                answer = request(servers[size].http_address, "GET", path)
+                assert answer.status == 200, answer.body
+                token = answer.json.get("nextPageToken", "")
+                if not token:
+                    return
+
+        return run
+
+    clocks = [cpu_clock(server.process.pid) for server in servers.values()]
+    try:
+        check_linear(read, n, lambda: sum(clock() for clock in clocks))
+    finally:
+        assert [server.stop() for server in servers.values()] == [0, 0]

@@ -68,17 +68,6 @@ def test_close_and_wait_read_nothing(open_round, monkeypatch):
         assert (info.state, info.num_submissions, info.results[0].num_keys) == ("done", 1, 10)
 
 
-def test_result_of_a_round_without_one_says_why(open_round):
-    opened = open_round()
-    opened.cancel("for a test")
-    assert opened.close().state == "cancelled"
-    for call in (opened.result, opened.finish):
-        with pytest.raises(sa.RoundFailedError, match="cancelled: for a test"):
-            call()
-    with pytest.raises(sa.InvalidArgumentError, match="timeout must be a number"):
-        opened.close(timeout="soon")
-
-
 def test_result_waits_until_the_round_is_closed(client):
     opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
     opened.submit("a", ([1], [1.0]))
@@ -109,31 +98,3 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(
     assert 1 <= calls <= 15
     opened.close()
     assert opened.wait().state == "done"
-
-
-def test_round_errors_name_it_and_its_state(client):
-    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], max_submissions=1))
-    with pytest.raises(TimeoutError, match=f"^{opened.name} is still open"):
-        opened.result(timeout=0.02)
-    opened.submit("a", ([1], [1.0]))
-    opened.wait(60)
-    with pytest.raises(
-        sa.errors.FailedPreconditionError, match=f"^{opened.name} is done: there are max_submissions 1 submissions"
-    ):
-        opened.submit("b", ([1], [1.0]))
-    with pytest.raises(sa.InvalidArgumentError, match=r"tensors names one of them twice: \['v', 'v'\]"):
-        opened.result(["v", "v"])
-
-
-def test_aio_round_errors_name_it_and_its_state(server):
-    async def job():
-        async with sa.aio.Client(server.address) as client:
-            opened = await client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)]))
-            with pytest.raises(TimeoutError, match=f"^{opened.name} is still open"):
-                await opened.result(timeout=0.02)
-            await opened.close()
-            await opened.wait()
-            with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is done"):
-                await opened.submit("b", ([1], [1.0]))
-
-    asyncio.run(job())

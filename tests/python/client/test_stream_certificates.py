@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import sparseagg as sa
+from signing import key_pair
 from sparseagg import errors
 from sparseagg._internal.certificates.statement import decode_cbor
 
@@ -23,10 +24,7 @@ SPECS = {
 
 @pytest.fixture
 def keys(tmp_path):
-    private, public = tmp_path / "key", tmp_path / "key.pub"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    return private, public
+    return key_pair(tmp_path)
 
 
 @pytest.fixture

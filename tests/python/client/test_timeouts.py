@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -56,27 +55,14 @@ def silence(request, monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["wait", "close", "finish"])
-def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
+def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, connect, call):
     server = start_server()
-    with sa.Client(server.address, timeout=None) as client:
-        opened = client.create_round(SPEC)
-        silence(server)
-        with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
-            getattr(opened, call)(timeout=0.1)
-
-
-@pytest.mark.parametrize("call", ["wait", "close", "finish"])
-def test_wait_with_asyncio_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
-    server = start_server()
-
-    async def job():
-        async with sa.aio.Client(server.address, timeout=None) as client:
-            opened = await client.create_round(SPEC)
-            silence(server)
-            with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
-                await getattr(opened, call)(timeout=0.1)
-
-    asyncio.run(job())
+    client = connect(server.address, timeout=None)
+    opened = client.create_round(SPEC)
+    silence(server)
+    with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
+        getattr(opened, call)(timeout=0.1)
+    client.close()
 
 
 TIMED = {
@@ -94,33 +80,19 @@ LATE = (
 
 @pytest.mark.parametrize("knows", [False, True], ids=["new", "used"])
 @pytest.mark.parametrize("call", TIMED)
-def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call, knows):
+def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, connect, call, knows):
     server = start_server()
     retry = sa.RetryPolicy(initial=60.0, maximum=60.0)
-    with sa.Client(server.address, timeout=None, retry=retry) as client:
-        opened = client.create_round(SPEC)
-        if knows:
-            opened.submit("a", update())
-        silence(server)
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError, match=LATE):
-            TIMED[call](opened, client)
-        assert time.monotonic() - begun < retry.initial, "no attempt after it"
-
-
-@pytest.mark.parametrize("call", TIMED)
-def test_call_with_asyncio_of_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, call):
-    server = start_server()
-
-    async def job():
-        async with sa.aio.Client(server.address, timeout=None) as client:
-            opened = await client.create_round(SPEC)
-            await opened.submit("a", update())
-            silence(server)
-            with pytest.raises(TimeoutError, match=LATE):
-                await TIMED[call](opened, client)
-
-    asyncio.run(job())
+    client = connect(server.address, timeout=None, retry=retry)
+    opened = client.create_round(SPEC)
+    if knows:
+        opened.submit("a", update())
+    silence(server)
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match=LATE):
+        TIMED[call](opened, client)
+    assert time.monotonic() - begun < retry.initial, "no attempt after it"
+    client.close()
 
 
 def test_calls_within_their_timeout_are_what_they_are_without(client):

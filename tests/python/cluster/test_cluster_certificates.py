@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-
 import numpy as np
 import pytest
 import sparseagg as sa
+from signing import key_pair, rsa_key
 from sparseagg.cluster import Cluster
 
 SPEC = sa.RoundSpec(
@@ -27,10 +25,7 @@ TIMES = ("createTime", "closeTime")
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
     """The file of a private key; that of its public key has the suffix .pub."""
-    private = tmp_path_factory.mktemp("keys") / "certificate.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
-    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", private.with_suffix(".pub")], check=True)
-    return private
+    return key_pair(tmp_path_factory.mktemp("keys"))[0]
 
 
 def _submit_all(rnd):
@@ -134,7 +129,7 @@ def test_wrong_key_files_are_named(key, tmp_path):
     wrong = tmp_path / "wrong.key"
     for content, mode, text in (
         (b"no key", 0o600, "has no private key in PEM"),
-        (_rsa(tmp_path), 0o600, "is not of Ed25519"),
+        (rsa_key(tmp_path).read_bytes(), 0o600, "is not of Ed25519"),
         (key.read_bytes(), 0o666, "has the mode 666: everybody may replace the secret"),
     ):
         wrong.write_bytes(content)
@@ -146,12 +141,6 @@ def test_wrong_key_files_are_named(key, tmp_path):
             _submit_all(rnd)
             with pytest.raises(sa.InvalidArgumentError, match=f"wrong.key.*{text}"):
                 rnd.finish()
-
-
-def _rsa(folder: pathlib.Path) -> bytes:
-    path = folder / "rsa.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "rsa", "-out", path], check=True, capture_output=True)
-    return path.read_bytes()
 
 
 def test_leaves_are_for_coordinators_and_rounds_with_certificates(key):

@@ -286,3 +286,29 @@ def test_client_gradient_is_the_derivative_of_its_loss():
 def test_plot_without_matplotlib_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert plot(tmp_path / "x.png", [1.0], []) is False
+
+
+# ---- the demo whose clients are workers ----
+
+
+def test_demo_pull_agrees_though_worker_processes_are_killed(tmp_path):
+    flags = [
+        "--server",
+        server_binary(),
+        "--out",
+        str(tmp_path),
+        "--quick",
+        "--pull",
+        "--clients",
+        "12",
+        "--rounds",
+        "2",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "sparseagg", "demo", *flags], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["reference_equal"] is True
+    assert summary["kills"] == 2
+    assert summary["loss_last"] < summary["loss_first"]

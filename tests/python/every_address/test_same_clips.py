@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
 import pytest
-import reference
 import sparseagg as sa
-from every_client import SEED, one, refusal
+from every_client import one, refusal
 from golden_cases.case import unchecked
-from random_clips import with_random_clips
-from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
 
 THREE_FOUR = ([2, 1], [4.0, 3.0])  # of norm 5
 
 
 def clipped(**bounds) -> sa.RoundSpec:
     return one(clip=sa.ClipSpec(**bounds))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_random_bounds_equal_the_reference(any_client, seed):
-    print("seed", seed)
-    rng = np.random.default_rng([SEED, 39, seed])
-    spec = None
-    while spec is None:
-        spec = with_random_clips(rng, random_spec(rng))
-    pools = random_pools(rng, spec)
-    updates = {f"client {i}": random_update(rng, spec, pools) for i in range(6)}
-    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in updates}
-    expected = {name: as_reference(spec, updates[name], weights[name]) for name in updates}
-    opened = any_client.create_round(spec)
-    for name in updates:
-        refused = error_of(functools.partial(opened.submit, name, updates[name], weights[name]))
-        if error_of(functools.partial(reference.check_update, spec, expected[name])) is not None:
-            assert refused is not None
-            del expected[name]
-        else:
-            assert refused is None
-    if error_of(lambda: reference.merge(spec, expected)) is not None:
-        return
-    result = opened.finish()
-    assert reference.differences(spec, expected, result) == []
-    found = [reference.clip(spec, update) for update in expected.values()]
-    assert (result.info.clip.num_l2 if result.info.clip else 0) == sum(each.factor < 1 for each in found)
 
 
 def test_refused_submission_changes_nothing_and_may_come_again(any_client):

@@ -176,6 +176,7 @@ def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(
     [
         ({"tensors": ["w"]}, "unknown tensor 'w'; this round has 'v'"),
         ({"tensors": []}, "tensors has no name; None is for all tensors"),
+        ({"tensors": ["v", "v"]}, "tensors names one of them twice: ['v', 'v']"),
         ({"keys": (3, 1)}, "the key range ends at 1, before it begins at 3"),
         ({"value_encoding": "int32"}, "unknown value_encoding 'int32'; known: float32, float16, bfloat16, int8_scaled"),
         ({"key_encoding": "zip"}, "unknown key_encoding 'zip'; known: auto, plain"),

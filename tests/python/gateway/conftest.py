@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import browser
 import pytest
-from real_server import REPOSITORY
+from http_calls import LOCAL
+from real_server import REPOSITORY, ServerProcess
 from served import QuietFiles
 
 
@@ -28,3 +29,11 @@ def origin() -> Iterator[str]:
     yield f"http://127.0.0.1:{files.server_port}"
     files.shutdown()
     files.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, origin: str) -> Iterator[ServerProcess]:
+    """A server with a gateway, which pages of ``origin`` may ask, too."""
+    running = ServerProcess(tmp_path_factory.mktemp("gateway") / "log", *LOCAL, "--http-origins", origin)
+    yield running
+    assert running.stop() == 0

@@ -18,6 +18,7 @@ import reference
 import sparseagg as sa
 from http_calls import LOCAL, TIMEOUT_S, request
 from served import PLAN, SIZE, SPEC, client_page, create_tasks, fill_status, submit_some
+from signing import key_pair
 
 if browser.programs() is None:
     pytest.skip("no chromium and chromium-driver here (scripts/deps.sh browser installs them)", allow_module_level=True)
@@ -28,15 +29,6 @@ TEXTS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 5,
     "It was the best of times, it was the worst of times, it was the age of wisdom. " * 5,
 ]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, origin):
-    from real_server import ServerProcess
-
-    running = ServerProcess(tmp_path_factory.mktemp("browser") / "log", *LOCAL, "--http-origins", origin)
-    yield running
-    assert running.stop() == 0
 
 
 def start_client(page: browser.Page, name: str, text: str) -> None:
@@ -227,8 +219,7 @@ def test_status_page_says_what_to_do_first_and_when_the_server_was_seen(driver, 
 def test_status_page_saves_the_certificate_of_a_round(driver, tmp_path):
     from real_server import ServerProcess
 
-    key = tmp_path / "certificate.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    key, _ = key_pair(tmp_path)
     server = ServerProcess(tmp_path / "log", *LOCAL, "--certificate-key", str(key))
     try:
         with sa.Client(server.address) as client:

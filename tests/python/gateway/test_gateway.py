@@ -11,22 +11,13 @@ import struct
 import numpy as np
 import pytest
 import sparseagg as sa
-from http_calls import LOCAL, raw, read_all, request
+from http_calls import raw, read_all, request
 from real_server import REPOSITORY
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000, "rowWidth": 2}]}
 KEYS = np.array([3, 9], "<u4")
 ROWS = np.array([[1, 2], [3, 4]], "<f4")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    from real_server import ServerProcess
-
-    running = ServerProcess(tmp_path_factory.mktemp("gateway") / "log", *LOCAL)
-    yield running
-    assert running.stop() == 0
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from http_calls import LOCAL, request
+from http_calls import request
 
 SPEC = {
     "round": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": 1000, "rowWidth": 2}]},
@@ -13,15 +13,6 @@ SPEC = {
 }
 KEYS = np.array([3, 9], "<u4")
 ROWS = np.array([[1, 2], [3, 4]], "<f4")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    from real_server import ServerProcess
-
-    running = ServerProcess(tmp_path_factory.mktemp("gateway") / "log", *LOCAL)
-    yield running
-    assert running.stop() == 0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from http_calls import LOCAL, TIMEOUT_S, request
+from http_calls import TIMEOUT_S, request
 
 pytest.importorskip("openapi_python_client", reason="openapi-python-client needs Python 3.10")
 
@@ -20,8 +20,8 @@ PACKAGE = "generated_sparseagg_client"
 
 
 @pytest.fixture
-def address(start_server):
-    return start_server(*LOCAL).http_address
+def address(server):
+    return server.http_address
 
 
 @pytest.fixture

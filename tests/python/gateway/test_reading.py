@@ -23,17 +23,13 @@ SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, origin):
-    from real_server import ServerProcess
-
-    running = ServerProcess(tmp_path_factory.mktemp("reading") / "log", *LOCAL, "--http-origins", origin)
-    running.origin = origin
-    fill_status(running)
-    with sa.Client(running.address) as client:
+def server(server, origin):
+    server.origin = origin
+    fill_status(server)
+    with sa.Client(server.address) as client:
         client.create_round(SPEC, round_id=LONG)
-    create_tasks(running.http_address, LONG, ["phone"])
-    yield running
-    assert running.stop() == 0
+    create_tasks(server.http_address, LONG, ["phone"])
+    return server
 
 
 def opened(driver: browser.Driver, server: Any, path: str, width: int = 1100, scheme: str = "light") -> browser.Page:

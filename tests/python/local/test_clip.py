@@ -9,8 +9,7 @@ import pytest
 import reference
 import sparseagg as sa
 from random_clips import with_random_clips
-from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
-from reference import differences
+from random_rounds import check_in_process, random_spec
 
 
 def summary_of(clipped: list[reference.Clipped]) -> sa.ClipSummary:
@@ -41,38 +40,14 @@ def check_round(seed: int, met: collections.Counter[str]) -> None:
     spec = None
     while spec is None:
         spec = with_random_clips(rng, random_spec(rng))
-    names = [f"client-{i}" for i in range(rng.integers(1, 9))]
-    pools = random_pools(rng, spec)
-    updates = {name: random_update(rng, spec, pools) for name in names}
-    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in names}
-    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
-    accepted = {}
     for device in ("cpu", "cuda"):
-        aggregator = sa.Aggregator(spec, threads=int(rng.integers(1, 3)), device=device)
-        rng.shuffle(names)
-        for name in names:
-            refusal = error_of(lambda: reference.check_update(spec, expected[name]))  # noqa: B023
-            refused = error_of(lambda: aggregator.add(name, updates[name], weights[name]))  # noqa: B023
-            assert (refused is None) == (refusal is None), (name, refused, refusal)
-            if len(spec.tensors) == 1:
-                assert refused is refusal, name
-            if refusal is None:
-                accepted[name] = expected[name]
-            else:
-                met["refused"] += 1
-        failure = error_of(lambda: reference.merge(spec, accepted))
-        if failure is not None:
-            assert error_of(aggregator.finish) is failure
+        accepted, num_refused, result = check_in_process(rng, spec, device)
+        met["refused"] += num_refused
+        if result is None:
             continue
-        result = aggregator.finish()
-        assert differences(spec, accepted, result) == []
-        clipped = [reference.clip(spec, update) for update in accepted.values()]
         counts = result.info.clip or summary_of([])  # None where all bounds are infinite
-        assert counts == summary_of(clipped)
+        assert counts == summary_of([reference.clip(spec, update) for update in accepted.values()])
         met.update({"l2": counts.num_l2, "linf": counts.num_linf, "max_keys": counts.num_max_keys})
-    if accepted and not failure:
-        at_once = {name: (updates[name], weights[name]) for name in accepted}
-        assert differences(spec, accepted, sa.aggregate(at_once, spec)) == []
 
 
 def test_clip_equal_rows_keep_the_lower_keys():

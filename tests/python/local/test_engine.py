@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pickle
@@ -14,15 +13,12 @@ import sys
 from typing import Any
 
 import golden
-import ml_dtypes
 import numpy as np
 import pytest
-import reference
 import sparseagg as sa
 from golden_cases import cases
 from google.protobuf import json_format
-from random_rounds import as_reference, error_of, is_weighted, random_pools, random_spec, random_update, weight_for
-from reference import differences
+from random_rounds import check_in_process, is_weighted, random_spec
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.wire.message import Page
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -72,35 +68,7 @@ def same(a: sa.Result, b: sa.Result) -> bool:
 def test_engine_random_updates_equal_the_reference(seed):
     print("seed", seed)
     rng = np.random.default_rng([20261122, seed])
-    spec = random_spec(rng)
-    print(spec)
-    names = [f"client-{i}" for i in range(rng.integers(0, 12))]
-    pools = random_pools(rng, spec)
-    updates = {name: random_update(rng, spec, pools) for name in names}
-    weights = {name: weight_for(spec, float(rng.integers(0, 8))) for name in names}
-    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
-    refusals = {name: error_of(functools.partial(reference.check_update, spec, expected[name])) for name in names}
-    accepted = {name: update for name, update in expected.items() if refusals[name] is None}
-    failure = error_of(lambda: reference.merge(spec, accepted))
-
-    rng.shuffle(names)
-    aggregator = sa.Aggregator(spec, threads=int(rng.integers(1, 3)))
-    for name in names:
-        refused = error_of(lambda: aggregator.add(name, updates[name], weights[name]))  # noqa: B023
-        if len(spec.tensors) == 1:
-            assert refused == refusals[name], name
-        else:  # with more, it is open which of two flaws is met first
-            assert (refused is None) == (refusals[name] is None), name
-    rng.shuffle(names)
-    at_once = {name: (updates[name], weights[name]) for name in names if name in accepted}
-    if failure is not None:
-        assert error_of(aggregator.finish) is failure
-        assert error_of(lambda: sa.aggregate(at_once, spec, threads=2)) is failure
-        return
-    results = [aggregator.finish(), *(sa.aggregate(at_once, spec, threads=threads) for threads in (1, 2))]
-    for result in results:
-        assert differences(spec, accepted, result) == []
-        assert same(result, results[0])
+    check_in_process(rng, random_spec(rng))
 
 
 @pytest.mark.parametrize("case", GOLDEN_CASES, ids=lambda case: case.name)
@@ -134,62 +102,6 @@ def test_engine_gives_the_golden_results(case):
     for page in entry["expected"]:
         reader.add(Page.of(json_format.ParseDict(page, pb.ResultPage())))
     assert same(result, reader.result(result.info))
-
-
-OPTIONS = [
-    {"op": "sum"},
-    {"op": "mean", "weighting": "by_weight", "return_counts": True, "return_weights": True},
-    {"op": "coordinate_mean", "weighting": "by_weight", "result_layout": "auto"},
-    {"op": "union"},
-    {"op": "min", "prune_zeros": True},
-    {"op": "max", "result_layout": "dense", "fill": 2.0},
-    {"op": "sum", "numerics": "fixed_point", "value_bound": 1e4, "max_submissions": 10},
-    {"op": "sum", "min_contributors": 2, "result_dtype": "float64"},
-]
-
-
-DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(str(v) for v in options.values()))
-def test_engine_equals_the_server(client, dtype, options):
-    spec = sa.RoundSpec(
-        [
-            sa.TensorSpec("sparse", dtype, num_rows=500, row_width=3),
-            sa.TensorSpec("hashed", dtype, num_rows=1 << 40, result_layout="sparse"),
-            sa.TensorSpec("dense", dtype, num_rows=20, layout="dense"),
-        ],
-        **{name: value for name, value in options.items() if name != "value_bound" or "float" in dtype},
-    )
-    rng = np.random.default_rng([7, DTYPES.index(dtype), OPTIONS.index(options)])
-    updates = []
-    for _ in range(5):
-        rows = [rng.integers(-40, 40, shape).astype(np.float64) for shape in ((200, 3), (50, 1), (20, 1))]
-        rows = [r.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for r in rows]
-        update = {
-            "sparse": (rng.integers(0, 500, 200), rows[0]),
-            "hashed": (np.sort(rng.choice(1 << 40, 50, replace=False)).astype(np.uint64), rows[1]),
-            "dense": rows[2],
-        }
-        updates.append((update, weight_for(spec, float(rng.integers(1, 8)))))
-    assert same(sa.aggregate(updates, spec), client.aggregate(updates, spec))
-
-
-def test_engine_order_of_adding_leaves_no_trace():
-    rng = np.random.default_rng(3)
-    spec = one(num_rows=50, weighting="by_weight", op="mean")
-    updates = {
-        f"c{i}": ((rng.integers(0, 50, 30), rng.standard_normal(30).astype(np.float32)), float(i + 1)) for i in range(4)
-    }
-    results = []
-    for order in itertools.permutations(updates):
-        aggregator = sa.Aggregator(spec, threads=2)
-        for name in order:
-            aggregator.add(name, *updates[name])
-        results.append(aggregator.finish())
-        results.append(sa.aggregate({name: updates[name] for name in order}, spec))
-    assert all(same(result, results[0]) for result in results)
 
 
 def test_engine_list_positions_are_ids_in_the_order_of_numbers():

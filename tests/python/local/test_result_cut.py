@@ -12,7 +12,7 @@ import sparseagg as sa
 from order_rounds import random_order_round
 from random_clips import with_random_clips
 from random_cuts import with_random_cuts
-from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
+from random_rounds import check_in_process, error_of, random_spec
 from reference import differences
 from sparseagg import errors
 
@@ -30,28 +30,7 @@ def test_random_round_equals_the_reference(seed):
         spec = with_random_clips(rng, spec) or spec
     spec = with_random_cuts(rng, spec)
     print(spec)
-    names = [f"client-{i}" for i in range(rng.integers(1, 9))]
-    pools = random_pools(rng, spec)
-    updates = {name: random_update(rng, spec, pools) for name in names}
-    weights = {name: weight_for(spec, float(rng.integers(1, 8))) for name in names}
-    expected = {name: as_reference(spec, updates[name], weights[name]) for name in names}
-    accepted = {
-        name: update
-        for name, update in expected.items()
-        if not error_of(lambda: reference.check_update(spec, update))  # noqa: B023
-    }
-    failure = error_of(lambda: reference.merge(spec, accepted))
-    aggregator = sa.Aggregator(spec, threads=1 + seed % 2)
-    rng.shuffle(names)
-    for name in names:
-        refused = error_of(lambda: aggregator.add(name, updates[name], weights[name]))  # noqa: B023
-        assert (refused is None) == (name in accepted), name
-    if failure is not None:
-        assert error_of(aggregator.finish) is failure
-        return
-    at_once = {name: (updates[name], weights[name]) for name in accepted}
-    for result in (aggregator.finish(), sa.aggregate(at_once, spec)):
-        assert differences(spec, accepted, result) == []
+    check_in_process(rng, spec)
 
 
 @pytest.mark.parametrize("seed", range(60))

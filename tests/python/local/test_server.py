@@ -9,31 +9,15 @@ import pathlib
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 import sparseagg as sa
-from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
+from server_processes import others_hold, path_in, serves
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.local.server_directory import ServerDirectory
 from sparseagg.errors import ProgramMissingError
 
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path) -> pathlib.Path:
-    return temporary_folder(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def watch() -> Iterator[Callable[[int], Watched]]:
-    with watching() as of:
-        yield of
-
-
-@pytest.fixture
-def python() -> Iterator[Callable[[str], Python]]:
-    with pythons() as start:
-        yield start
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def fake_server(path: pathlib.Path, *lines: str) -> pathlib.Path:

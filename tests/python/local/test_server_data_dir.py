@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from real_server import ServerProcess
-from server_processes import temporary_folder
 from sparseagg._internal.local.server_directory import ServerDirectory
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100)])
@@ -20,9 +19,7 @@ def update(key: int, value: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {"v": (np.array([key]), np.array([value], np.float32))}
 
 
-@pytest.fixture(autouse=True)
-def _folder(monkeypatch, tmp_path):
-    temporary_folder(monkeypatch, tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_rounds_go_on_after_a_stop(tmp_path):

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
-from server_processes import Watched, serves, temporary_folder, watching
+from server_processes import Watched, serves
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.local.server_directory import ServerDirectory
 
@@ -23,15 +23,7 @@ KILLS = int(os.environ.get("SPARSEAGG_TEST_KILLS", "20"))
 SEED = 25
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path) -> pathlib.Path:
-    return temporary_folder(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def watch() -> Iterator[Callable[[int], Watched]]:
-    with watching() as of:
-        yield of
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def run_script(path: pathlib.Path, text: str) -> subprocess.CompletedProcess[str]:

@@ -5,37 +5,21 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import os
-import pathlib
 import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import sparseagg as sa
 from real_server import START_TIMEOUT_S
-from server_processes import Python, Watched, others_hold, path_in, pythons, serves, temporary_folder, watching
+from server_processes import others_hold, path_in, serves
 from sparseagg._internal.local import server as module
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.local.server_directory import ServerDirectory, until
 
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path) -> pathlib.Path:
-    return temporary_folder(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def watch() -> Iterator[Callable[[int], Watched]]:
-    with watching() as of:
-        yield of
-
-
-@pytest.fixture
-def python() -> Iterator[Callable[[str], Python]]:
-    with pythons() as start:
-        yield start
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_shared_server_is_one_for_processes_that_start_at_once(python, watch):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import sparseagg as sa
-from server_processes import serves, temporary_folder
+from server_processes import serves
 from sparseagg._internal.local.server import Server
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3, layout="dense")])
@@ -26,9 +26,7 @@ def tmp_path() -> Iterator[pathlib.Path]:
         yield pathlib.Path(path)
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path) -> pathlib.Path:
-    return temporary_folder(monkeypatch, tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def aggregate(address: str) -> list[float]:

@@ -101,12 +101,6 @@ def test_readme_example_and_commands_run_in_the_environment_of_make_run(
     assert output(command, "merge", "a.npz", "b.npz", "-o", "merged.npz") == "v: 1 rows, sparse\n"
 
 
-def test_python_readme_example_runs(server: ServerProcess) -> None:
-    (example,) = blocks((REPOSITORY / "python" / "README.md").read_text(encoding="utf-8"), "python")
-    assert "localhost:8001" in example
-    exec(compile(example.replace("localhost:8001", server.address), "python/README.md", "exec"), {})
-
-
 @pytest.mark.parametrize("folder", [".", "python"])
 def test_readme_aggregate_without_a_server_takes_the_spec_of_its_example(folder: str, server: ServerProcess) -> None:
     text = (REPOSITORY / folder / "README.md").read_text(encoding="utf-8")

@@ -209,13 +209,6 @@ def test_server_info_tells_the_encodings(client):
     assert "float32" in info.value_encodings
 
 
-def test_submit_unknown_encoding_sends_nothing(client):
-    rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
-    with pytest.raises(sa.InvalidArgumentError, match="unknown key_encoding"):
-        rnd.submit("c", ([1], [1.0]), key_encoding="zip")
-    assert rnd.refresh().num_refused == 0
-
-
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_keys_without_the_engine_are_sent_as_gaps_and_asked_for_plain(monkeypatch, dtype):
     rng = np.random.default_rng([SEED, np.dtype(dtype).itemsize])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -89,15 +87,6 @@ def test_submit_int8_values_do_not_depend_on_the_size_of_chunks(server):
     assert_equal(results[0], results[2])
 
 
-def test_aggregate_narrow_values_as_in_a_round(client):
-    updates = {f"c{i}": update(i) for i in range(3)}
-    alone = client.aggregate(updates, SPEC, value_encoding="float16")
-    rnd = client.create_round(SPEC)
-    for name, tensors in updates.items():
-        rnd.submit(name, tensors, value_encoding="float16")
-    assert_equal(alone, rnd.finish())
-
-
 def test_result_narrow_values_are_rounded_and_come_back_wide(client):
     rnd = client.create_round(SPEC)
     rnd.submit("a", update(0))
@@ -129,20 +118,6 @@ def test_result_of_many_pages_packed_or_plain_is_the_same(start_server):
         for i in range(3):
             rnd.submit(f"c{i}", update(i))
         assert_equal(rnd.finish(), rnd.result(key_encoding="plain"))
-
-
-def test_aio_client_takes_the_same_options(server):
-    async def run() -> tuple[sa.Result, sa.Result]:
-        async with sa.aio.Client(server.address) as client:
-            rnd = await client.create_round(SPEC)
-            await rnd.submit("c", update(0), value_encoding="float16")
-            closed = await rnd.finish(value_encoding="float16")
-            return closed, await client.aggregate(
-                {"c": update(0)}, SPEC, value_encoding="float16", key_encoding="plain"
-            )
-
-    closed, alone = asyncio.run(run())
-    assert_equal(closed, alone)
 
 
 @pytest.mark.parametrize("row_width", [1, 3, 24, 63, 64, 65, 96, 128, 300, 1000])

@@ -1,4 +1,4 @@
-"""SPARSEAGG_SIMD forces what the engine in this process runs on, and shows in no bit of a result."""
+"""The engine as a module of this process: the instructions that it runs on, and its protobuf."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import import_order
 import pytest
 
 MERGE = """
@@ -45,3 +46,20 @@ def test_every_target_is_in_force_and_gives_the_same_bits() -> None:
         assert description.endswith(f", {target})")
         digests.add(digest)
     assert len(digests) == 1
+
+
+# ---- the engine has a protobuf of its own, which no other library of the process meets ----
+
+
+@pytest.mark.parametrize("order", import_order.ORDERS[""], ids="-".join)
+def test_engine_works_beside_protobuf_and_grpc(order):
+    done = import_order.run(order)
+    assert (done.returncode, done.stdout) == (0, "all used\n"), done.stderr
+
+
+def test_engine_exports_no_symbol_of_protobuf():
+    import sparseagg._engine as engine
+
+    listed = import_order.exported_symbols(engine.__file__)
+    assert "PyInit__engine" in listed
+    assert [name for name in listed if "google8protobuf" in name] == []
