@@ -3,8 +3,7 @@
 The result has the bits of one server that has all submissions. ``docs/scale.md`` has the picture.
 """
 
-from sparseagg.cluster.cluster import Cluster
-from sparseagg.cluster.cluster_client import ClusterClient
+from sparseagg.cluster.cluster import Cluster, ClusterClient
 from sparseagg.cluster.cluster_round import ClusterRound
 
 __all__ = ["Cluster", "ClusterClient", "ClusterRound"]

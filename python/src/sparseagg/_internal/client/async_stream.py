@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from sparseagg import staleness as tables
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
-from sparseagg._internal.base.fields import Seconds, as_of, duration
+from sparseagg._internal.base.fields import Seconds, as_of, duration, read
 from sparseagg._internal.base.types import KeyEncoding, Update
 from sparseagg._internal.client.async_round import Round, batch_receipt
 from sparseagg._internal.client.connection import Connection
@@ -280,7 +280,7 @@ class Stream:
             request.timeout.CopyFrom(wait_request("", poll).timeout)
             answer = await self._connection.call("WatchVersions", request, poll, deadline, patient=True)
             if answer.versions or seconds_to(deadline) == 0:
-                return [StreamVersion.from_proto(version) for version in answer.versions]
+                return [read(StreamVersion, version) for version in answer.versions]
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 
     async def versions(self, after: SupportsIndex = 0) -> AsyncIterator[StreamVersion]:

@@ -339,20 +339,8 @@ class Client:
         public_address: str | None = None,
         device: str | None = None,
     ) -> None:
-        self._inner = _Operations(
-            address,
-            token=token,
-            tls=tls,
-            tenant=tenant,
-            insecure_token=insecure_token,
-            timeout=timeout,
-            retry=retry,
-            chunk_bytes=chunk_bytes,
-            connections=connections,
-            options=options,
-            public_address=public_address,
-            device=device,
-        )
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self._inner = _Operations(**given)
         self._connection = self._inner._connection
 
     def __reduce__(self) -> tuple[Any, ...]:

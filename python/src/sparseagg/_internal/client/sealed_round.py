@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
 from sparseagg._internal.base.arguments import Timeout, checked_integer
+from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.requests import export_request, inspect_request, partial_request
@@ -288,7 +289,7 @@ class CertifiedRound(RoundCalls):
             round=self.name, client_id=checked_client_id(client_id), submission_id=submission_id
         )
         with naming_round(self.name):
-            return SubmissionReceipt.from_proto(await self._connection.call("GetReceipt", request))
+            return read(SubmissionReceipt, await self._connection.call("GetReceipt", request))
 
     async def leaves(self) -> Leaves:
         """Returns the leaves of the submissions, of which the certificate's tree is made.

@@ -56,11 +56,6 @@ class StreamPlace:
     staleness: int
     weight: float
 
-    @classmethod
-    def from_proto(cls, proto: pb.StreamCommit) -> StreamPlace:
-        """Returns the values of a message."""
-        return read(cls, proto, weight=proto.staleness_weight)
-
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
@@ -99,7 +94,8 @@ class Submission:
         if isinstance(proto, pb.Submission):
             given = {"round": round_name, "duplicate": False, "content_hash": proto.content_hash.hex()}
         if proto.HasField("stream_commit"):
-            given["stream"] = StreamPlace.from_proto(proto.stream_commit)
+            place = proto.stream_commit
+            given["stream"] = read(StreamPlace, place, weight=place.staleness_weight)
         return read(cls, proto, **given)
 
 
@@ -153,11 +149,6 @@ class Timeline:
     stages: tuple[StageTime, ...] = ()
     longest: str = ""
 
-    @classmethod
-    def from_proto(cls, proto: pb.RoundTimeline) -> Timeline:
-        """Returns the values of a message."""
-        return read(cls, proto, stages=tuple(read(StageTime, stage) for stage in proto.stages))
-
 
 @dataclasses.dataclass(frozen=True)
 class TensorSummary:
@@ -195,11 +186,6 @@ class ClipSummary:
     num_linf: int
     num_max_keys: int
     factors: tuple[int, ...]
-
-    @classmethod
-    def from_proto(cls, proto: pb.ClipSummary) -> ClipSummary:
-        """Returns the values of a message."""
-        return read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,14 +249,15 @@ class RoundInfo:
     @classmethod
     def from_proto(cls, proto: pb.Round) -> RoundInfo:
         """Returns the values of a message."""
+        timeline = proto.timeline
         return read(
             cls,
             proto,
             spec=RoundSpec.from_proto(proto.spec),
-            timeline=Timeline.from_proto(proto.timeline),
+            timeline=read(Timeline, timeline, stages=tuple(read(StageTime, stage) for stage in timeline.stages)),
             results=tuple(read(TensorSummary, summary) for summary in proto.results),
             recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
-            clip=ClipSummary.from_proto(proto.clip) if proto.HasField("clip") else None,
+            clip=read(ClipSummary, proto.clip) if proto.HasField("clip") else None,
             as_of=now(),
         )
 
@@ -327,11 +314,6 @@ class SubmissionReceipt:
     tree_size: int = 0
     path: tuple[bytes, ...] = ()
 
-    @classmethod
-    def from_proto(cls, proto: pb.SubmissionReceipt) -> SubmissionReceipt:
-        """Returns the values of a message."""
-        return read(cls, proto)
-
     def to_json(self) -> str:
         """Returns the receipt in JSON, as the HTTP gateway gives it."""
         proto = pb.SubmissionReceipt(
@@ -349,7 +331,7 @@ class SubmissionReceipt:
     def from_json(cls, text: str | bytes) -> SubmissionReceipt:
         """Returns the receipt in a text of ``to_json``; ``InvalidArgumentError`` if there is none."""
         try:
-            return cls.from_proto(json_format.Parse(text, pb.SubmissionReceipt()))
+            return read(cls, json_format.Parse(text, pb.SubmissionReceipt()))
         except (json_format.ParseError, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"it is no receipt in JSON: {error}") from error
 
@@ -375,11 +357,6 @@ class StreamVersion:
     num_submissions: int
     cause: str
     cut_time: datetime.datetime | None
-
-    @classmethod
-    def from_proto(cls, proto: pb.StreamVersion) -> StreamVersion:
-        """Returns the values of a message."""
-        return read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)

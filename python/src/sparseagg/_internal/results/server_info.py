@@ -83,11 +83,6 @@ class ServerActivity:
     received_bytes_history: tuple[int, ...]
     resident_bytes_history: tuple[int, ...]
 
-    @classmethod
-    def from_proto(cls, proto: pb.ServerActivity) -> ServerActivity:
-        """Returns the values of a message."""
-        return read(cls, proto)
-
 
 @dataclasses.dataclass(frozen=True)
 class ServerInfo:
@@ -127,7 +122,7 @@ class ServerInfo:
             limits=read(ServerLimits, proto.limits),
             key_encodings=_names(pb.KeyEncoding, "KEY_ENCODING_", proto.key_encodings),
             value_encodings=_names(pb.ValueEncoding, "VALUE_ENCODING_", proto.value_encodings),
-            activity=ServerActivity.from_proto(proto.activity) if proto.HasField("activity") else None,
+            activity=read(ServerActivity, proto.activity) if proto.HasField("activity") else None,
         )
 
 
