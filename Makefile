@@ -69,7 +69,7 @@ RAY_VENV := build/ray-venv
 .PHONY: test-ray
 test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (some minutes)
 	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
-	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]' 'ray[data]'
+	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]' 'ray[data,default]'
 	RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest \
 	  -p no:cacheprovider -k 'ray or parquet or parts' \
 	  tests/python/cluster tests/system/test_cluster_crash_cycles.py

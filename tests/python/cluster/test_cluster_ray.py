@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import secrets
 import subprocess
 import sys
 
@@ -32,6 +33,35 @@ ray.init(address=sys.argv[1], log_to_driver=False)
 cluster = Cluster(2, executor="ray", name="kept", data_dir=sys.argv[2], server_cpus=0, reducer_cpus=0)
 cluster.create_round(one(op="mean", num_rows=1000, return_counts=True), "round")
 os.kill(os.getpid(), 9)
+"""
+
+
+# A job: `ray job submit` sets RAY_ADDRESS, and says nothing of the CPUs that this Ray has.
+JOB = """
+import os
+import sparseagg as sa
+from every_client import digest, one
+from sparseagg.cluster import Cluster
+
+spec = one(op="mean", num_rows=1000, return_counts=True)
+updates = {f"client-{i}": ([i, 7], [1.0, 0.1 * i]) for i in range(12)}
+with Cluster(2, executor="ray", reducers=2, ranges=3, reducer_cpus=0) as cluster:
+    with cluster.create_round(spec) as opened:
+        for client_id, update in updates.items():
+            opened.submit(client_id, update)
+        same = digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+print("job", bool(os.environ["RAY_ADDRESS"]), same)
+"""
+
+# A Ray that takes jobs, in a process of its own: the tests are connected to another one.
+HEAD = """
+import subprocess, sys
+import ray
+
+with ray.init("local", num_cpus=4, include_dashboard=True, dashboard_port=0, log_to_driver=False) as head:
+    command = ["ray.scripts.scripts", "job", "submit", "--address", f"http://{head.dashboard_url}", "--"]
+    job = subprocess.run([sys.executable, "-m", *command, sys.executable, sys.argv[1]])
+sys.exit(job.returncode)
 """
 
 
@@ -103,6 +133,19 @@ def test_servers_with_a_name_outlive_their_driver_and_are_followed(ray, tmp_path
         cluster.shutdown()
     with pytest.raises(sa.errors.NotFoundError):
         Cluster.attach("kept")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiohttp_cors") is None, reason="no ray[default]: make test-ray")
+def test_job_of_ray_needs_no_words(tmp_path):
+    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment.update(PYTHONPATH=os.pathsep.join(sys.path), RAY_AUTH_TOKEN=secrets.token_hex(32))
+    # Its dashboard, which takes the job, has eleven processes, for which a busy machine may need minutes.
+    environment.update(RAY_DASHBOARD_STARTUP_TIMEOUT_S="600", RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT="600")
+    head = [sys.executable, "-c", HEAD, str(tmp_path / "job.py")]
+    done = subprocess.run(head, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "job True True" in done.stdout
 
 
 def test_ray_keeps_no_token(ray, monkeypatch, updates):
