@@ -409,7 +409,7 @@ lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 
 # The tests' own network namespace has the fixed ports of the how-tos free; what needs a network is done before.
 .PHONY: test-deploy
-test-deploy: deps-deploy $(VENV)/.deploy $(PROMTOOL) server ## deploys as an operator does, in containers of Podman; as root (5 minutes)
+test-deploy: deps-deploy $(VENV)/.deploy $(PROMTOOL) server ## deploys as an operator does, in containers of Podman; as root (10 minutes)
 	$(BIN)/python tests/deploy/machine.py $(CURDIR)/$(SERVER)
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) SPARSEAGG_DEPLOY=alone \
 	  unshare --net $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
