@@ -9,6 +9,5 @@ From the top down; each folder imports only those below it, which ``lint-imports
     results    results, and what the server says of rounds, submissions and tasks
     updates    callers' updates: arrays as keys and rows, client ids, weights
     spec       what a round computes
-    foreign    arrays, sparse tensors and tables of other libraries
-    base       checks of arguments, types, errors' texts
+    base       checks of arguments, types, errors' texts; arrays, sparse tensors and tables of other libraries
 """

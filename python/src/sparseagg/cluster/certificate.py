@@ -15,8 +15,6 @@ from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.cluster.plan import on_all
 from sparseagg.errors import FailedPreconditionError
 
-__all__ = ["RoundCertificate", "certify"]
-
 
 @dataclasses.dataclass(frozen=True)
 class RoundCertificate:

@@ -33,8 +33,6 @@ from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
 from sparseagg.cluster.tables import dataset_of, write_parts
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 
-__all__ = ["ClusterRound"]
-
 _LOCATE_S = 30.0  # that a handle waits for a server that starts elsewhere
 
 

@@ -16,8 +16,6 @@ from sparseagg.cluster.published import Part
 from sparseagg.cluster.reduce import KnownRounds, RangeTask, run_task
 from sparseagg.errors import DeadlineExceededError
 
-__all__ = ["Executor", "LocalExecutor", "RayExecutor"]
-
 _RETRIES = 10  # of a range, when its actor has died: such a range may need more memory than a node has
 
 

@@ -16,8 +16,6 @@ from sparseagg._internal.spec.options import DTYPES, key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.plan import KeyRange
 
-__all__ = ["COLUMNS", "concatenated", "cut_rows", "dense", "is_cut", "is_dense", "join_ranges", "rows_between"]
-
 COLUMNS = ("keys", "values", "counts", "weights", "moments")  # of a TensorResult, in order of its rows
 
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from sparseagg._internal.base.foreign import Array
 
-__all__ = ["KeyRange", "Plan", "cuts_of_rows", "cuts_of_sample", "on_all", "seconds_left"]
-
 _LEAST_BYTES = 1 << 20  # of a range, unless the caller wants smaller ones: below, a range costs more than it saves
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key

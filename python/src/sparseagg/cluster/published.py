@@ -28,8 +28,6 @@ from sparseagg.cluster.plan import KeyRange, seconds_left
 from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-__all__ = ["Listed", "Part", "RangeStore", "end_round", "name_of_clients", "read_list", "read_part"]
-
 _BLOCK_BYTES = 3 << 20  # of a page; the largest message of a server is 4 MiB by default
 _HEAD_BYTES = 4096  # of a request besides the columns of its page
 

@@ -22,8 +22,6 @@ from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
 
-__all__ = ["RangeMerge", "result_of_nothing"]
-
 _SAMPLE = 100_000  # keys of all tensors and servers, at least
 _OF_RANGE = 2_000  # keys of each range: the fullest of 5,000 then has a tenth more than the mean, at most
 

@@ -15,8 +15,6 @@ from sparseagg._internal.spec.bounds import HomeServer
 from sparseagg.cluster.server_keeper import ServerKeeper, directory_of
 from sparseagg.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError, UnimplementedError
 
-__all__ = ["RayServers", "ray_session"]
-
 _READY_S = 120.0  # of all servers: nodes may have to start first
 _RESOURCE = "sparseagg_server"  # of nodes that mount the servers' volume
 _RETRIES = 10  # of a call, when the actor has been started again

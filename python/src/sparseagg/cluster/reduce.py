@@ -21,8 +21,6 @@ from sparseagg.cluster.plan import KeyRange, on_all
 from sparseagg.cluster.published import Part, RangeStore
 from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
-__all__ = ["OrderedSubmissions", "RangeTask", "merges_on_arrival", "range_spec", "run_task", "two_homes"]
-
 _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
 _SUMS = ("sum", "mean", "coordinate_mean")

@@ -16,8 +16,6 @@ from sparseagg._internal.spec.bounds import HomeServer
 from sparseagg.cluster.plan import on_all
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError
 
-__all__ = ["LocalServers", "ServerKeeper"]
-
 _PORTS = "ports.json"  # of a server's directory: where it listened last
 _READY_S = 60.0
 _FIRST_PAUSE_S = 0.1

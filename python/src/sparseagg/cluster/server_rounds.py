@@ -17,8 +17,6 @@ from sparseagg.cluster.published import Listed, Part
 from sparseagg.cluster.reduce import merges_on_arrival
 from sparseagg.errors import InvalidArgumentError
 
-__all__ = ["cluster_info", "cluster_spec", "server_spec"]
-
 
 def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 0) -> RoundSpec:
     """Returns the spec of the round of server ``index``, which does not close itself; no ``homes``: it is only checked.

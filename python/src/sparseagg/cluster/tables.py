@@ -18,8 +18,6 @@ from sparseagg.cluster.join import COLUMNS
 from sparseagg.cluster.published import Part, read_part
 from sparseagg.errors import UnimplementedError
 
-__all__ = ["arrow_table", "dataset_of", "write_parts"]
-
 
 def write_parts(
     folder: str | os.PathLike[str], kind: str, parts: Sequence[Part], rounds: Sequence[Round]

@@ -3,56 +3,41 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparseagg._internal.commands.demo.coordinator import RoundReport
 
 # What to do where ``plot`` draws nothing.
 NO_PLOT = "matplotlib is not installed; `pip install matplotlib` installs it"
 
-# Title, width, and the unit or explanation below the title.
-_COLUMNS = (
-    ("round", 5, ""),
-    ("clients", 7, ""),
-    ("tuples in", 9, ""),
-    ("keys out", 8, ""),
-    ("sparse", 8, "MB"),
-    ("dense", 8, "MB"),
-    ("compute", 8, "ms, sum"),
-    ("upload", 8, "ms, sum"),
-    ("merge", 6, "ms"),
-    ("download", 8, "ms"),
-    ("apply", 6, "ms"),
-    ("round", 7, "ms"),
-    ("held-out", 8, "loss"),
+# Title, width, the unit or explanation below the title, and how a ``RoundReport`` and its loss fill the cell.
+_COLUMNS: tuple[tuple[str, int, str, Callable[[RoundReport, float], str]], ...] = (
+    ("round", 5, "", lambda report, _: f"{report.number}"),
+    ("clients", 7, "", lambda report, _: f"{report.clients}"),
+    ("tuples in", 9, "", lambda report, _: f"{report.tuples}"),
+    ("keys out", 8, "", lambda report, _: f"{report.keys}"),
+    ("sparse", 8, "MB", lambda report, _: f"{report.bytes_sparse / 1e6:.1f}"),
+    ("dense", 8, "MB", lambda report, _: f"{report.bytes_dense / 1e6:.1f}"),
+    ("compute", 8, "ms, sum", lambda report, _: f"{report.compute_ms:.0f}"),
+    ("upload", 8, "ms, sum", lambda report, _: f"{report.upload_ms:.0f}"),
+    ("merge", 6, "ms", lambda report, _: f"{report.merge_ms:.0f}"),
+    ("download", 8, "ms", lambda report, _: f"{report.download_ms:.0f}"),
+    ("apply", 6, "ms", lambda report, _: f"{report.apply_ms:.0f}"),
+    ("round", 7, "ms", lambda report, _: f"{report.wall_ms:.0f}"),
+    ("held-out", 8, "loss", lambda _, loss: f"{loss:.4f}"),
 )
 
 
 def table_header() -> str:
     """Returns the head of the table: two lines and a rule."""
-    titles = "  ".join(title.rjust(width) for title, width, _ in _COLUMNS)
-    units = "  ".join(unit.rjust(width) for _, width, unit in _COLUMNS)
+    titles = "  ".join(title.rjust(width) for title, width, *_ in _COLUMNS)
+    units = "  ".join(unit.rjust(width) for _, width, unit, _ in _COLUMNS)
     return f"{titles}\n{units}\n{'─' * len(titles)}"
 
 
 def table_row(report: RoundReport, loss: float) -> str:
     """Returns one round's line."""
-    cells = (
-        f"{report.number}",
-        f"{report.clients}",
-        f"{report.tuples}",
-        f"{report.keys}",
-        f"{report.bytes_sparse / 1e6:.1f}",
-        f"{report.bytes_dense / 1e6:.1f}",
-        f"{report.compute_ms:.0f}",
-        f"{report.upload_ms:.0f}",
-        f"{report.merge_ms:.0f}",
-        f"{report.download_ms:.0f}",
-        f"{report.apply_ms:.0f}",
-        f"{report.wall_ms:.0f}",
-        f"{loss:.4f}",
-    )
-    return "  ".join(cell.rjust(width) for cell, (_, width, _) in zip(cells, _COLUMNS))
+    return "  ".join(cell(report, loss).rjust(width) for _, width, _, cell in _COLUMNS)
 
 
 def plot(path: pathlib.Path, losses: Sequence[float], reports: Sequence[RoundReport]) -> bool:
