@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
 
 import machine
+import run_page
 import sparseagg as sa
-from conftest import PATIENT, SPEC, UPDATE, Shell, get, part, until
+from conftest import PATIENT, SPEC, UPDATE, Shell, block, get, part, until
 
 
 def inspected(container: str, form: str) -> str:
@@ -32,6 +34,17 @@ def test_plain(shell: Shell) -> None:
     )
     (group,) = get("http://127.0.0.1:9090/api/v1/rules")["data"]["groups"]
     assert len(group["rules"]) == 17
+
+
+def test_one_container() -> None:
+    """The page's line for Podman, but for its first one, which compiles; a stop is in order."""
+    _, run = run_page.commands_of(block("deploy-compose", "with Podman"))
+    with subprocess.Popen(["sh", "-c", f"exec {run}"], env={**os.environ, **machine.ENVIRONMENT}) as container:
+        with sa.Client("127.0.0.1:8001", retry=PATIENT) as client, client.create_round(SPEC) as opened:
+            opened.submit("a", UPDATE)
+            assert opened.finish()["t"].values.sum() == 500
+        machine.podman("stop", "--time", "15", machine.podman("ps", "--quiet").stdout.strip())
+    assert container.returncode == 0
 
 
 class Load:
