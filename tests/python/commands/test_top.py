@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -124,19 +123,22 @@ def test_interrupt_ends_a_look_that_gets_no_answer(monkeypatch):
     closed, top = threading.Event(), pytest.importorskip("sparseagg._internal.commands.top")
 
     class Silent:
-        address = "silent"
+        def __init__(self, address, **_):
+            self.address = address
 
         def server_info(self):
-            signal.raise_signal(signal.SIGINT)  # to the main thread, which waits for this one
+            if self.address == "interrupted":
+                raise KeyboardInterrupt
             assert closed.wait(TIMEOUT_S)
             raise sa.errors.CancelledError("closed")
 
         def close(self):
             closed.set()
 
-    monkeypatch.setattr(top, "Client", lambda *_, **__: Silent())
+    monkeypatch.setattr(top, "Client", Silent)
     with pytest.raises(KeyboardInterrupt):
-        top.watch(top.Servers(["silent"]), 60.0, "")
+        top.watch(top.Servers(["interrupted", "silent"]), 60.0, "")
+    assert closed.is_set()
 
 
 def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
