@@ -26,7 +26,7 @@ from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
-from sparseagg.cluster.plan import Plan, cuts_of_sample, on_all
+from sparseagg.cluster.plan import Plan, cuts_of_sample, on_all, seconds_left
 from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
 from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
 from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
@@ -315,7 +315,8 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
     def _publish(self, counted: frozenset[str] | None, deadline: float | None) -> Listed:
         """Merges, and leaves the result on the servers; returns the first server's list, which another may have put."""
-        limits = [info.limits.max_message_bytes for info in on_all(self._clients, Client.server_info)]
+        servers = on_all(self._clients, lambda client: client.server_info(timeout=seconds_left(deadline)))
+        limits = [server.limits.max_message_bytes for server in servers]
         try:
             infos, parts, store = self._merge.run(counted, limits, deadline)
             assert store is not None

@@ -148,11 +148,14 @@ class Client(TaskCalls, StreamCalls):
         if self._server is not None:
             await self._connection.transport.convert(self._server.stop)
 
-    async def server_info(self) -> ServerInfo:
-        """Returns the server's version, engine and limits."""
-        return ServerInfo.from_proto(
-            await self._connection.call("GetServerInfo", pb.GetServerInfoRequest(with_activity=True))
-        )
+    async def server_info(self, *, timeout: Timeout = None) -> ServerInfo:
+        """Returns the server's version, engine and limits.
+
+        Args:
+            timeout: in seconds or as a timedelta; None for the client's own.
+        """
+        request, deadline = pb.GetServerInfoRequest(with_activity=True), checked_deadline(timeout)
+        return ServerInfo.from_proto(await self._connection.call("GetServerInfo", request, deadline=deadline))
 
     async def backup(self, name: str, *, timeout: Timeout = None) -> int:
         """Makes the server copy its data directory to the folder ``name`` of its --backup-dir; admins may.
