@@ -101,7 +101,9 @@ class DeviceAccumulator : public Accumulator {
   void MultiplyWeights(absl::Span<const double> factors) override;
   // Hands the updates to the CPU engine.
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override;
-  uint64_t ReadBytes() const override { return on_cpu_ ? cpu_->ReadBytes() : 0; }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override {
+    return on_cpu_ ? cpu_->ReadBytes(next) : FinishBytes(next);
+  }
   // Where the order of submissions matters, the accumulator hands its updates to the CPU engine: only that one folds
   // sums before the end whose order matters. Elsewhere a merge as on arrival.
   absl::Status FoldPending(SubmissionOrder order) override;

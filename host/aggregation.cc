@@ -226,6 +226,17 @@ uint64_t Aggregation::BytesWith(const PreparedSubmission* next) const {
   return bytes;
 }
 
+uint64_t Aggregation::ExportBytesWith(const PreparedSubmission* next) const {
+  uint64_t bytes = memory_bytes() + (next == nullptr ? 0 : next->memory_bytes());
+  for (size_t t = 0; t < accumulators_.size(); ++t) {
+    const Accumulator& accumulator = *accumulators_[t];
+    const PreparedUpdate* const update = next == nullptr ? nullptr : next->updates[t].get();
+    const bool is_read = OrderMatters(specs_[t]) || defers_merges_;
+    bytes = SaturatingAdd(bytes, is_read ? accumulator.ReadBytes(update) : accumulator.FoldBytes(update));
+  }
+  return bytes;
+}
+
 absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string_view last_folded) const {
   if (client_id >= last_folded) return absl::OkStatus();
   const std::string folded = memory_limit_ == 0
@@ -363,7 +374,7 @@ absl::StatusOr<std::vector<UpdateRows>> Aggregation::ReadPending(size_t tensor) 
 
 uint64_t Aggregation::ReadBytes(absl::Span<const size_t> tensors) const {
   uint64_t bytes = 0;
-  for (const size_t t : tensors) bytes = SaturatingAdd(bytes, accumulators_[t]->ReadBytes());
+  for (const size_t t : tensors) bytes = SaturatingAdd(bytes, accumulators_[t]->ReadBytes(nullptr));
   return bytes;
 }
 
@@ -394,6 +405,7 @@ std::vector<uint32_t> Aggregation::CanonicalOrder() const {
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(specs_.begin(), specs_.end(), OrderMatters); }
 
 void Aggregation::DeferMerges() {
+  defers_merges_ = true;
   for (const auto& accumulator : accumulators_) accumulator->DeferMerges();
 }
 

@@ -133,8 +133,8 @@ class Aggregation {
   // Returns: the rows of all submissions for a tensor, in the canonical order. Requires: CheckKeepsAll(tensor). Errors:
   // as of Accumulator::ReadPending.
   absl::StatusOr<std::vector<UpdateRows>> ReadPending(size_t tensor);
-  // Returns: an upper bound of the memory that the calls of ReadPending for these tensors keep in addition to
-  // BytesWith(nullptr), without what they return. Saturates.
+  // Returns: an upper bound of the memory that calls of ReadPending for these tensors need in addition to
+  // memory_bytes(), without what they return. Saturates.
   uint64_t ReadBytes(absl::Span<const size_t> tensors) const;
   // Returns: the clients in canonical order.
   std::vector<std::string> SortedClientIds() const;
@@ -176,6 +176,8 @@ class Aggregation {
   // Returns: memory_bytes() and the most that folding and finishing need in addition; if `next` is not null, the same
   // once `next` is added. Saturates.
   uint64_t BytesWith(const PreparedSubmission* next) const;
+  // The same for an aggregation that is never finished here: with the most that ReadPending and ExportPartial need.
+  uint64_t ExportBytesWith(const PreparedSubmission* next) const;
 
  private:
   Aggregation() = default;
@@ -211,6 +213,7 @@ class Aggregation {
   std::vector<std::unique_ptr<Accumulator>> accumulators_;
   std::vector<std::string> client_ids_;  // in order of Add
   uint64_t num_counted_ = 0;
+  bool defers_merges_ = false;
   absl::flat_hash_set<std::string> known_clients_;
   bool is_private_ = false;
   privacy::Lattice lattice_;

@@ -118,9 +118,9 @@ class Accumulator {
   // Requires: KeepsAll(). Errors: RESOURCE_EXHAUSTED: no memory. UNAVAILABLE: updates are in the memory of a device
   // that has failed. Nothing is lost; the call may be repeated.
   virtual absl::StatusOr<std::vector<UpdateRows>> ReadPending() = 0;
-  // Returns: an upper bound of the memory that ReadPending needs in addition to memory_bytes() and
-  // FinishBytes(nullptr), without what it returns. Saturates.
-  virtual uint64_t ReadBytes() const = 0;
+  // Returns: an upper bound of the memory that ReadPending needs in addition to memory_bytes(), and to that of `next`,
+  // an update that is added before unless it is null; without what it returns. Saturates.
+  virtual uint64_t ReadBytes(const PreparedUpdate* next) const = 0;
 
   // Folds all pending updates into the base, one row for each key, and releases them. The result has the bits of one
   // fold over all submissions, since the fold continues from the base.

@@ -49,7 +49,7 @@ class GuardedAccumulator final : public Accumulator {
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
   void DeferMerges() override { inner_->DeferMerges(); }
-  uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return inner_->ReadBytes(next); }
   uint64_t num_submissions() const override { return inner_->num_submissions(); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
   uint64_t FoldBytes(const PreparedUpdate* next) const override { return inner_->FoldBytes(next); }

@@ -97,7 +97,7 @@ class TypedAccumulator : public Accumulator {
   }
 
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return list_.Read(); }
-  uint64_t ReadBytes() const override { return list_.ReadBytes(); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
 
   absl::Status FoldPending(SubmissionOrder order) override {
     CombineRuns();

@@ -38,6 +38,7 @@ class UpdateList {
       return false;
     }
     pending_.Add(cpu_update->bytes, cpu_update->total_keys());
+    growth_bytes_ += FoldedUpdateBytes(spec_, *cpu_update);
     sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *cpu_update));
     updates_.push_back(std::move(cpu_update));
     return true;
@@ -50,6 +51,7 @@ class UpdateList {
     weights_.insert(weights_.end(), other.weights_.begin(), other.weights_.end());
     for (auto& update : other.updates_) updates_.push_back(std::move(update));
     pending_.Add(other.pending_);
+    growth_bytes_ += other.growth_bytes_;
     sort_bytes_ = std::max(sort_bytes_, other.sort_bytes_);
     other.updates_.clear();
   }
@@ -57,7 +59,9 @@ class UpdateList {
   // Requires: none is merged; indices ascend.
   void Remove(absl::Span<const uint32_t> indices) {
     for (const uint32_t index : indices) {
-      if (updates_[index] != nullptr) pending_.Remove(updates_[index]->bytes, updates_[index]->total_keys());
+      if (updates_[index] == nullptr) continue;
+      pending_.Remove(updates_[index]->bytes, updates_[index]->total_keys());
+      growth_bytes_ -= FoldedUpdateBytes(spec_, *updates_[index]);
     }
     EraseAt(indices, updates_);
     EraseAt(indices, weights_);
@@ -92,23 +96,22 @@ class UpdateList {
       pending_.Add(update.bytes, update.num_keys);
       all[i] = {update.keys, update.num_keys, update.values, update.dtype, update.factor, update.owner};
     }
-    sort_bytes_ = 0;
+    growth_bytes_ = sort_bytes_ = 0;
     return all;
   }
-  // Returns: an upper bound of the bytes by which Read enlarges the updates. Saturates.
-  uint64_t ReadBytes() const {
-    uint64_t bytes = 0;
-    for (const auto& update : updates_) {
-      if (update != nullptr) bytes = SaturatingAdd(bytes, FoldedUpdateBytes(spec_, *update));
-    }
-    return bytes;
+  // Returns: an upper bound of the memory that Read takes in addition to that of the updates, and of `next` unless that
+  // is null: by what they grow, and what sorting one of them takes. Saturates.
+  uint64_t ReadBytes(const PreparedUpdate* next) const {
+    const bool is_read = next != nullptr && !next->is_partial();
+    const uint64_t growth = is_read ? FoldedUpdateBytes(spec_, *static_cast<const CpuUpdate*>(next)) : 0;
+    return SaturatingAdd(SaturatingAdd(growth_bytes_, growth), SortBytesWith(next));
   }
 
   // All updates are merged. The weights stay.
   void ClearUpdates() {
     updates_.clear();
     pending_.Clear();
-    sort_bytes_ = 0;
+    growth_bytes_ = sort_bytes_ = 0;
   }
 
   const std::vector<std::unique_ptr<CpuUpdate>>& updates() const { return updates_; }  // null: without keys
@@ -135,6 +138,7 @@ class UpdateList {
   std::vector<std::unique_ptr<CpuUpdate>> updates_;
   std::vector<double> weights_;
   PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
+  uint64_t growth_bytes_ = 0;               // by which MakeWhole enlarges all of them
   uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
 };
 

@@ -96,7 +96,8 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
                        streams_.Find(self.caller().identity().tenant, round->config().id));
       ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
     } else {
-      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id()));
+      const bool is_coordinator = Authorize(self.caller().identity(), Method::kSealRound).ok();
+      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id(), is_coordinator));
     }
     RETURN_IF_ERROR(round->journal().AwaitDurable());
     answer.set_withdrawn(withdrawn);

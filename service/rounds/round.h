@@ -262,12 +262,13 @@ class Round : public std::enable_shared_from_this<Round> {
   // `submission_id`: as in Withdraw.
   bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const;
   // Takes the submission of a client out of the open round, as if it had never been sent, and releases its memory.
-  // `submission_id`: that of its first commit or of its latest retry; empty: any.
-  // Returns: false, without effect, if the client has no such submission.
-  // Errors: FAILED_PRECONDITION: the round is not open; or submissions are merged already. RESOURCE_EXHAUSTED: of
-  // RoundCertificate::CheckMayWithdraw.
-  // Blocks: while a commit adds its submission.
-  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+  // `submission_id`: that of its first commit or of its latest retry; empty: any. `is_coordinator`: also out of a
+  // sealed round of a cluster, whose servers may have more than max_submissions together. Returns: false, without
+  // effect, if the client has no such submission. Errors: FAILED_PRECONDITION: the round is not open; or submissions
+  // are merged already. RESOURCE_EXHAUSTED: of RoundCertificate::CheckMayWithdraw. Blocks: while a commit adds its
+  // submission.
+  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id,
+                                bool is_coordinator = false);
   // Calls `read` with the committed submissions. It must be short, and must not call the round.
   void ReadCommitted(absl::FunctionRef<void(const SubmissionTable::Map&)> read) const;
   // Returns: the result of `read`, which gets the sum; the sum of a closed round may have no aggregation any more. Used
@@ -461,6 +462,10 @@ class Round : public std::enable_shared_from_this<Round> {
   // Returns: whether the range is there already. Errors: of PutRange.
   absl::StatusOr<bool> CheckRangeLocked(absl::Time created, const RangeRecord& range, absl::string_view page) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool TakesWithdrawalsLocked(bool is_coordinator) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const bool is_of_cluster = !config_->homes.servers.empty();
+    return life_.is_open() || (is_coordinator && is_of_cluster && life_.state() == RoundState::kSealed);
+  }
   bool IsReadableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return life_.state() == RoundState::kSealed || life_.keeps_sum();
   }

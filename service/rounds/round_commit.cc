@@ -19,13 +19,17 @@ std::optional<double> FactorOf(const RoundConfig& config, const std::optional<St
 }
 
 // RESOURCE_EXHAUSTED: with `num_more` submissions more there would be more than max_submissions.
-absl::Status CheckRoom(const RoundConfig& config, const SubmissionTable& committed, uint64_t num_more) {
-  const uint64_t most = config.max_submissions;
-  if (most == 0 || committed.num_submissions() + num_more <= most) return absl::OkStatus();
-  const std::string already =
-      absl::StrCat("there are ", committed.num_submissions(), " of max_submissions ", most, " submissions already");
-  if (num_more == 1) return absl::ResourceExhaustedError(already);
-  return absl::ResourceExhaustedError(absl::StrCat(already, ", and the partial has ", num_more));
+absl::Status CheckRoom(const RoundConfig& config, const SubmissionTable& committed, uint64_t num_more,
+                       bool is_partial) {
+  if (config.max_submissions == 0) return absl::OkStatus();
+  // A partial cannot be taken out again, where all servers of a cluster have too many.
+  const uint64_t most = is_partial ? config.MaxShare() : config.max_submissions;
+  if (committed.num_submissions() + num_more <= most) return absl::OkStatus();
+  std::string error = absl::StrCat("there are ", committed.num_submissions(), " of max_submissions ",
+                                   config.max_submissions, " submissions already");
+  if (is_partial) absl::StrAppend(&error, ", and the partial has ", num_more);
+  if (most != config.max_submissions) absl::StrAppend(&error, ", beyond this server's share of ", most);
+  return absl::ResourceExhaustedError(error);
 }
 
 }  // namespace
@@ -215,7 +219,7 @@ absl::StatusOr<Receipt> Round::Add(UploadHandle& handle, Upload& upload, const C
   {
     MutexLock lock(&mu_);
     if (auto answer = AnswerWithoutAddLocked(handle, hash)) return *std::move(answer);
-    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoom(*config_, committed_, num_submissions));
+    if (is_sum || config_->stays_open) RETURN_IF_ERROR(CheckRoom(*config_, committed_, num_submissions, is_sum));
   }
   const uint64_t submission_bytes =
       RoundSum::SubmissionBytes(handle.client_id, handle.submission_id, handle.tag, leaf, upload.chunk_hashes().size());

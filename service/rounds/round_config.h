@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,6 +70,8 @@ struct RoundConfig {
   // Returns: whether the round keeps all submissions until it closes, because it is asked to, or because their order
   // matters for some tensor.
   bool KeepsSubmissions() const;
+  // Returns: max_submissions; of a cluster's round, this server's share, which all servers together cannot exceed.
+  uint64_t MaxShare() const { return max_submissions / std::max<size_t>(homes.servers.size(), 1); }
   // Returns: whether a tensor has bounds (TensorSpec::clip).
   bool HasClip() const;
   // Returns: whether the results are differentially private, so that numbers of submissions are secret.

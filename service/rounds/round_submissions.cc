@@ -55,36 +55,32 @@ void Round::WithdrawLocked(absl::string_view client_id, SubmissionTable::Map& wi
   if (kept_bytes > 0) certificate_.AddWithdrawn(std::move(withdrawn.find(client_id)->second.leaf));
 }
 
-absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
+absl::StatusOr<bool> Round::Withdraw(absl::string_view client_id, absl::string_view submission_id,
+                                     bool is_coordinator) {
   if (config_->HasPrivacy()) {
     return absl::FailedPreconditionError("privacy refuses withdrawals: each would be one more look at the same data");
   }
   {
     MutexLock lock(&mu_);  // first of all, so that the call does not wait for a final merge
-    if (!life_.is_open()) return NotOpenErrorLocked();
+    if (!TakesWithdrawalsLocked(is_coordinator)) return NotOpenErrorLocked();
   }
   SubmissionTable::Map withdrawn;  // freed after both locks are released
   MutexLock merge(&merge_mu_);
   std::vector<uint32_t> index;
-  const Aggregation* const aggregation = sum_.aggregation();
-  if (aggregation != nullptr) {
-    const std::vector<std::string>& ids = aggregation->client_ids();
-    const auto found = std::find(ids.begin(), ids.end(), client_id);
-    if (found != ids.end()) index.push_back(static_cast<uint32_t>(found - ids.begin()));
-  }
+  Aggregation* const holder = sum_.Find(client_id, index);
   {
     MutexLock lock(&mu_);
-    if (!life_.is_open()) return NotOpenErrorLocked();
+    if (!TakesWithdrawalsLocked(is_coordinator)) return NotOpenErrorLocked();
     const CommittedSubmission* const submission = committed_.Find(client_id, submission_id);
     if (submission == nullptr) return false;
-    RETURN_IF_ERROR(aggregation->CheckKeepsAll());
+    RETURN_IF_ERROR(holder->CheckKeepsAll());
     RETURN_IF_ERROR(certificate_.CheckMayWithdraw(submission->leaf));
     certificate_.ReserveWithdrawn(1);
     RETURN_IF_ERROR(journal_->Write(&Store::WithdrawSubmission,
                                     WithdrawnSubmission{std::string(client_id), submission->upload, submission->leaf}));
     WithdrawLocked(client_id, withdrawn);
   }
-  sum_.Remove(index);
+  sum_.RemoveFrom(*holder, index);
   meter_.CountWithdrawn(1);
   return true;
 }

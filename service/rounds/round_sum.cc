@@ -30,9 +30,10 @@ absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   ASSIGN_OR_RETURN(aggregation_, ToStatus([&] {
                      return Aggregation::Create(engine, config_.tensors, /*memory_limit=*/0, std::move(noise));
                    }));
+  engine_ = &engine;
   if (config_.keep_submissions) aggregation_->DeferMerges();
   if (!config_.homes.servers.empty()) exported_.resize(config_.tensors.size());
-  const uint64_t bytes = aggregation_->BytesWith(nullptr);
+  const uint64_t bytes = BytesWith(nullptr);
   const bool is_dense = bytes > aggregation_->memory_bytes();
   // Without a limit, what no memory can hold is refused here all the same, and not when clients have done their work.
   if (is_dense && reservation_.limit() == 0) {
@@ -59,9 +60,16 @@ uint64_t RoundSum::SubmissionBytes(absl::string_view client_id, absl::string_vie
 
 absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSubmission& prepared,
                                      uint64_t upload_bytes) {
+  const bool holds = Holds(prepared);
+  if (holds && held_ == nullptr) {
+    ASSIGN_OR_RETURN(held_, ToStatus([&] { return Aggregation::Create(*engine_, config_.tensors); }));
+    held_->DeferMerges();
+  }
   const auto reserve = [&] {
     const uint64_t kept_bytes = fixed_bytes_ + submissions_bytes_ + submission_bytes;
-    const uint64_t wanted = SaturatingAdd(kept_bytes, aggregation_->BytesWith(&prepared));
+    const uint64_t sum_bytes = BytesWith(holds ? nullptr : &prepared);
+    const uint64_t held_bytes = held_ == nullptr ? 0 : held_->BytesWith(holds ? &prepared : nullptr);
+    const uint64_t wanted = SaturatingAdd(kept_bytes, SaturatingAdd(sum_bytes, held_bytes));
     const uint64_t reserved = reservation_.bytes() + upload_bytes;
     if (wanted <= reserved) return absl::OkStatus();
     return reservation_.Grow(wanted - reserved, "a submission, with the result's growth,");
@@ -72,20 +80,39 @@ absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSu
   return reserve();
 }
 
+bool RoundSum::Holds(const PreparedSubmission& prepared) const {
+  const uint64_t share = config_.MaxShare();
+  return !config_.homes.servers.empty() && share != config_.max_submissions && MergesOnArrival(config_) &&
+         aggregation_->num_counted() + prepared.num_submissions > share;
+}
+
+absl::Status RoundSum::MergeHeld() {
+  if (is_broken_) return absl::InternalError("merging submissions beyond the server's share has failed: restart it");
+  if (held_ == nullptr) return absl::OkStatus();
+  const uint64_t num_before = aggregation_->num_submissions();
+  const absl::Status merged = ToStatus([&] { return aggregation_->MergeFrom(std::move(*held_)); });
+  is_broken_ = !merged.ok() && aggregation_->num_submissions() != num_before;
+  if (merged.ok()) held_ = nullptr;
+  UpdateReservation();
+  return merged;
+}
+
 uint64_t RoundSum::SumBytes() const {
   const bool is_exported =
       !exported_.empty() && std::all_of(exported_.begin(), exported_.end(), [](bool each) { return each; });
-  return is_exported ? aggregation_->memory_bytes() : aggregation_->BytesWith(nullptr);
+  const uint64_t held_bytes = held_ == nullptr ? 0 : held_->BytesWith(nullptr);
+  return SaturatingAdd(held_bytes, is_exported ? aggregation_->memory_bytes() : BytesWith(nullptr));
 }
 
 void RoundSum::UpdateReservation() { reservation_.SetTo(fixed_bytes_ + submissions_bytes_ + SumBytes()); }
 
 absl::Status RoundSum::Add(const std::string& client_id, PreparedSubmission prepared, uint64_t submission_bytes,
                            Reservation& upload, bool& is_partial) {
-  const uint64_t num_before = aggregation_->num_submissions();
-  absl::Status added = ToStatus([&] { return aggregation_->Add(client_id, std::move(prepared)); });
+  Aggregation& sum = Holds(prepared) ? *held_ : *aggregation_;
+  const uint64_t num_before = sum.num_submissions();
+  absl::Status added = ToStatus([&] { return sum.Add(client_id, std::move(prepared)); });
   if (!added.ok()) {
-    is_partial = aggregation_->num_submissions() != num_before;
+    is_partial = sum.num_submissions() != num_before;
     if (!is_partial) UpdateReservation();
     return added;
   }
@@ -109,13 +136,27 @@ absl::Status RoundSum::MergePending() {
   return merged;
 }
 
-void RoundSum::Remove(absl::Span<const uint32_t> indices) {
-  aggregation_->Remove(indices);
+Aggregation* RoundSum::Find(absl::string_view client_id, std::vector<uint32_t>& index) {
+  for (Aggregation* const holder : {held_.get(), aggregation_.get()}) {
+    if (holder == nullptr) continue;
+    const std::vector<std::string>& ids = holder->client_ids();
+    const auto found = std::find(ids.begin(), ids.end(), client_id);
+    if (found == ids.end()) continue;
+    index.push_back(static_cast<uint32_t>(found - ids.begin()));
+    return holder;
+  }
+  return aggregation_.get();
+}
+
+void RoundSum::RemoveFrom(Aggregation& holder, absl::Span<const uint32_t> indices) {
+  holder.Remove(indices);
   UpdateReservation();
 }
 
 absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl::Span<const size_t> tensors) {
-  RETURN_IF_ERROR(reservation_.Grow(aggregation_->ReadBytes(tensors), "sorting the submissions of a round", ""));
+  // A cluster's round has reserved it.
+  const uint64_t bytes = exported_.empty() ? aggregation_->ReadBytes(tensors) : 0;
+  RETURN_IF_ERROR(reservation_.Grow(bytes, "sorting the submissions of a round", ""));
   auto read = ToStatus([&]() -> absl::StatusOr<std::vector<std::vector<UpdateRows>>> {
     std::vector<std::vector<UpdateRows>> all;
     for (const size_t tensor : tensors) {

@@ -19,9 +19,10 @@
 
 namespace sparseagg::service {
 
-// An Aggregation with a reservation, which always covers the committed submissions and the result that they make:
-// whatever is accepted can be finished. Owned by a Round: Create; for each submission ReserveForAdd and Add; Finish or
-// Free; ReserveResults. Not thread-safe: Round guards it with a mutex that is held while the engine works.
+// An Aggregation with a reservation, which always covers the committed submissions and the result that they make, or
+// in a cluster's round their export: whatever is accepted can be finished. Owned by a Round: Create; for each
+// submission ReserveForAdd and Add; Finish or Free; ReserveResults. Not thread-safe: Round guards it with a mutex that
+// is held while the engine works.
 class RoundSum {
  public:
   // `budget`: of the round's tenant, borrowed, as `config` is.
@@ -32,7 +33,7 @@ class RoundSum {
   // Errors: INVALID_ARGUMENT: of Aggregation::Create. FAILED_PRECONDITION: a private round without a noise key.
   // RESOURCE_EXHAUSTED: no memory for the round and its dense results.
   absl::Status Create(Engine& engine, const std::string* noise_key);
-  // Null after Finish and Free.
+  // Null after Finish and Free. Without what is held.
   const Aggregation* aggregation() const { return aggregation_.get(); }
 
   // Returns: the memory that the round needs to remember a committed submission.
@@ -48,7 +49,15 @@ class RoundSum {
   absl::Status Add(const std::string& client_id, PreparedSubmission prepared, uint64_t submission_bytes,
                    Reservation& upload, bool& is_partial);
   // Takes submissions out, by their indices in aggregation()->client_ids(). Requires: CheckKeepsAll.
-  void Remove(absl::Span<const uint32_t> indices);
+  void Remove(absl::Span<const uint32_t> indices) { RemoveFrom(*aggregation_, indices); }
+  // Returns: the aggregation that has the submission of a client; `index`: where it is there, or nothing. Null after
+  // Finish and Free.
+  Aggregation* Find(absl::string_view client_id, std::vector<uint32_t>& index);
+  // Requires: CheckKeepsAll of `holder`, of Find.
+  void RemoveFrom(Aggregation& holder, absl::Span<const uint32_t> indices);
+  // Merges what is held, before the sum is read. Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: an earlier call has
+  // failed half way; a restart of the server reads the submissions again.
+  absl::Status MergeHeld();
   // Multiplies the weights of the submissions. Requires: Aggregation::CheckTakesFactors, and CheckKeepsAll.
   void MultiplyWeights(absl::Span<const double> factors) { aggregation_->MultiplyWeights(factors); }
   // Reads the rows of all submissions for some tensors, as Aggregation::ReadPending; reserves what that needs.
@@ -60,14 +69,24 @@ class RoundSum {
 
   // Computes the results, and frees the aggregation.
   absl::StatusOr<Results> Finish();
-  void Free() { aggregation_.reset(); }
+  void Free() {
+    aggregation_.reset();
+    held_.reset();
+  }
   // Reserves what the ended round keeps. `results`: may be null. `keeps_submissions`: false if they are dropped.
   void ReserveResults(const Results& results, bool keeps_submissions);
 
  private:
   absl::Status MergePending();
-  // Returns: the memory of the sum, with what it takes to finish it. A cluster's coordinator finishes it elsewhere, and
-  // needs no more once all tensors are sorted or merged for its exports.
+  // Returns: whether a submission is held.
+  bool Holds(const PreparedSubmission& prepared) const;
+  // Returns: the memory of aggregation_, with `next` unless that is null, and with what it takes to finish it; in a
+  // cluster's round, which is finished elsewhere, to export it.
+  uint64_t BytesWith(const PreparedSubmission* next) const {
+    return exported_.empty() ? aggregation_->BytesWith(next) : aggregation_->ExportBytesWith(next);
+  }
+  // Returns: the memory of the sum and of what is held. A cluster's round needs no more than that once all tensors are
+  // sorted or merged for its exports.
   uint64_t SumBytes() const;
   // Merges pending updates, if all rounds together have reserved over half of the memory budget, and this round's
   // aggregation has at least doubled since the latest MergePending.
@@ -75,7 +94,12 @@ class RoundSum {
 
   const RoundConfig& config_;
   const MemoryBudget& budget_;
+  Engine* engine_ = nullptr;
   std::unique_ptr<Aggregation> aggregation_;
+  // Of a cluster's round that is merged on arrival: the submissions beyond this server's share of max_submissions. All
+  // servers together may have more than that, of which the coordinator withdraws some. Null: none are held.
+  std::unique_ptr<Aggregation> held_;
+  bool is_broken_ = false;  // by MergeHeld
   Reservation reservation_;
   uint64_t fixed_bytes_ = 0;        // of reservation_: the round and its spec
   uint64_t submissions_bytes_ = 0;  // of reservation_: the records of committed submissions

@@ -52,8 +52,9 @@ absl::StatusOr<SealedReader::ExportPosition> SealedReader::ResumeExport(absl::st
   ExportPosition position;
   if (page_token.empty()) return position;
   ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, round_.create_time()));
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(place, absl::MaxSplits('.', 1));
-  if (!absl::SimpleAtoi(parts.first, &position.submission) || !absl::SimpleAtoi(parts.second, &position.row)) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(place, '.');
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &position.submission) ||
+      !absl::SimpleAtoi(parts[1], &position.row) || !absl::SimpleAtoi(parts[2], &position.num_submissions)) {
     return ForeignPageToken(page_token);
   }
   return position;
@@ -85,6 +86,7 @@ absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t firs
   return round_.ReadSum([&](RoundSum& sum) -> absl::Status {
     // Here, because the sum of a round that is closed in the meantime may be gone.
     RETURN_IF_ERROR(CheckSealed("exported"));
+    RETURN_IF_ERROR(sum.MergeHeld());
     const Aggregation& aggregation = *sum.aggregation();
     RETURN_IF_ERROR(aggregation.CheckKeepsAll(query.tensor));
     const uint64_t num_submissions = aggregation.num_submissions();
@@ -113,8 +115,12 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   std::vector<ExportedClient> clients;  // from at.submission on
   RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
-    return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row));
+    return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row, ".", rows.size()));
   };
+  if (!page_token.empty() && at.num_submissions != rows.size()) {
+    return absl::FailedPreconditionError(
+        "submissions have been withdrawn since the page before: begin the export again");
+  }
   if (at.submission > rows.size()) return ForeignPageToken(page_token);
   ExportPage page;
   const auto is_run = [&](const UpdateRows& update) { return IsRunFrom(spec, update, query.keys.begin); };

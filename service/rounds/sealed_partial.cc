@@ -34,6 +34,7 @@ absl::StatusOr<PartialPage> SealedReader::ExportPartial(const PartialQuery& quer
   const absl::Status read = round_.ReadSum([&](RoundSum& sum) -> absl::Status {
     // Here, because the sum of a round that is closed in the meantime may be gone.
     RETURN_IF_ERROR(CheckSealed("exported"));
+    RETURN_IF_ERROR(sum.MergeHeld());
     RETURN_IF_ERROR(sum.aggregation()->CheckExportsPartial(query.tensor));
     if (config_.keep_submissions) {
       return absl::FailedPreconditionError(
@@ -58,6 +59,7 @@ absl::StatusOr<ExportPage> SealedReader::SampleMerged(const ExportQuery& query, 
   ExportPage page;
   const absl::Status read = round_.ReadSum([&](RoundSum& sum) -> absl::Status {
     RETURN_IF_ERROR(CheckSealed("exported"));
+    RETURN_IF_ERROR(sum.MergeHeld());
     if (first > last) return absl::OkStatus();
     uint64_t offset = query.sample_every / 2;
     while (true) {

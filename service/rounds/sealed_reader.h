@@ -60,8 +60,8 @@ struct PartialPage {
 };
 
 // Reads the submissions of a sealed round, or of a cluster's round that is DONE, page by page: their inner products and
-// distances, their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none
-// and loses none. Each call fails once the round is not sealed any more.
+// distances, their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none,
+// and an export fails that finds one withdrawn. Each call fails once the round is not sealed any more.
 //
 // Errors of every call but the *PageBytes: FAILED_PRECONDITION: the round is not sealed, or not any more.
 // INVALID_ARGUMENT: not a token of this round. RESOURCE_EXHAUSTED: no memory.
@@ -101,8 +101,9 @@ class SealedReader {
 
  private:
   struct ExportPosition {
-    uint64_t submission = 0;  // in ascending order of client ids
-    uint64_t row = 0;         // of its update
+    uint64_t submission = 0;       // in ascending order of client ids
+    uint64_t row = 0;              // of its update
+    uint64_t num_submissions = 0;  // of the sum: a coordinator may withdraw some
   };
   struct ExportedClient {
     std::string id;

@@ -63,7 +63,7 @@ class FailsOnce : public Accumulator {
     return accumulator_->ExportRows(first, last, max_rows);
   }
   PartialTotals Totals() const override { return accumulator_->Totals(); }
-  uint64_t ReadBytes() const override { return accumulator_->ReadBytes(); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return accumulator_->ReadBytes(next); }
   absl::Status FoldPending(SubmissionOrder order) override { return accumulator_->FoldPending(order); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override { return std::move(*accumulator_).Finish(order); }
   uint64_t num_submissions() const override { return accumulator_->num_submissions(); }

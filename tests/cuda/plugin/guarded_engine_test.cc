@@ -30,7 +30,7 @@ class ThrowingAccumulator : public Accumulator {
   absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return Fail(); }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override { return Fail(); }
   PartialTotals Totals() const override { return {7, 8, true}; }
-  uint64_t ReadBytes() const override { return 6; }
+  uint64_t ReadBytes(const PreparedUpdate*) const override { return 6; }
   absl::Status FoldPending(SubmissionOrder) override { return Fail(); }
   absl::StatusOr<Result> Finish(SubmissionOrder) && override { return Fail(); }
   absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder) && override { return Fail(); }
@@ -134,7 +134,7 @@ TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {
   EXPECT_EQ(accumulator->memory_bytes(), 3u);
   EXPECT_EQ(accumulator->FoldBytes(nullptr), 4u);
   EXPECT_EQ(accumulator->FinishBytes(nullptr), 5u);
-  EXPECT_EQ(accumulator->ReadBytes(), 6u);
+  EXPECT_EQ(accumulator->ReadBytes(nullptr), 6u);
 }
 
 }  // namespace

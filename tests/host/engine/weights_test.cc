@@ -129,11 +129,11 @@ TEST_P(WeightsContract, ReadPending_OfLargeUpdates_SortsAndFolds) {
         }
         ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", keys, values)).ok());
         ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", keys, values)).ok());
-        const uint64_t before = aggregation->BytesWith(nullptr);
+        const uint64_t before = aggregation->memory_bytes();
         const uint64_t more = aggregation->ReadBytes(std::vector<size_t>{0});
         const auto read = aggregation->ReadPending(0);
         ASSERT_TRUE(read.ok()) << read.status();
-        EXPECT_LE(aggregation->BytesWith(nullptr), before + more);
+        EXPECT_LE(aggregation->memory_bytes(), before + more);
         for (const UpdateRows& rows : *read) {
           ASSERT_EQ(rows.num_keys, first_sums.size());
           ASSERT_EQ(rows.dtype, num_repeats == 0 ? DType::kFloat32 : DType::kFloat64);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import os
 import sys
@@ -190,8 +191,39 @@ def test_numbers_of_submissions_are_those_of_the_cluster(cluster):
     with submitted(cluster, fixed, updates_of(CLIENTS[1:])) as opened:
         assert digest(opened.finish()) == digest(sa.aggregate(updates_of(CLIENTS[1:]), fixed))
         assert cluster.resume(opened.name).spec == fixed
-    with submitted(cluster, fixed) as opened:
-        assert "20 submissions, beyond max_submissions 19; only=" in failure_of(opened)
+
+
+@pytest.mark.parametrize("options", [{"op": "mean"}, {"numerics": "fixed_point", "value_bound": 100.0}])
+def test_submissions_beyond_the_most_are_withdrawn(cluster, options):
+    """Each server takes some before it can know what the others have. Every coordinator withdraws the same ones."""
+    spec = one(num_rows=1000, max_submissions=15, **options)
+    with submitted(cluster, spec) as first, submitted(cluster, spec) as second:
+        result = first.finish()
+        left = {each.client_id for each in first.submissions()}
+        assert (result.info.num_submissions, len(left)) == (15, 15)
+        expected = digest(sa.aggregate({each: updates_of()[each] for each in left}, spec))
+        assert digest(result) == digest(cluster.resume(first.name).finish()) == expected
+        second.seal()
+        for each in {each.client_id for each in second.submissions()} - set(CLIENTS[3:]):
+            second.withdraw(each)  # as another coordinator does meanwhile
+        assert second.close().num_submissions == 15
+        listed = {each.client_id for each in second.submissions()}
+        assert listed <= set(CLIENTS[3:])
+        kept = {each: updates_of()[each] for each in listed}
+        assert digest(second.result()) == digest(sa.aggregate(kept, spec))
+        assert first.submit(sorted(left)[0], updates_of()[sorted(left)[0]]).duplicate
+
+
+def test_clients_withdraw_nothing_from_a_sealed_round(start_server, tmp_path):
+    holders = {"admin": "-", "client": CLIENTS[0]}
+    rows = [f"{hashlib.sha256(role.encode()).hexdigest()} {role} default {name}" for role, name in holders.items()]
+    (tmp_path / "tokens").write_text("\n".join(rows), encoding="ascii")
+    server = start_server("--tokens-file", str(tmp_path / "tokens"))
+    with Cluster([server.address], token="admin") as admin, submitted(admin) as opened:
+        opened.seal()
+        with sa.open_round(opened.handle, token="client") as rnd, pytest.raises(sa.errors.RoundClosedError):
+            rnd.withdraw(CLIENTS[0])
+        assert opened.withdraw(CLIENTS[0])
 
 
 def test_round_without_submissions(cluster):

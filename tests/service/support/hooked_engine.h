@@ -79,7 +79,7 @@ class HookedAccumulator final : public Accumulator {
     return inner_->ExportRows(first, last, max_rows);
   }
   PartialTotals Totals() const override { return inner_->Totals(); }
-  uint64_t ReadBytes() const override { return inner_->ReadBytes(); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return inner_->ReadBytes(next); }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(hooks_.finish());
     return std::move(*inner_).Finish(order);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
@@ -48,14 +49,23 @@ class SubmissionsFixture : public RoundFixture {
     return Submit(round, chunk);
   }
 
-  // A round that merges on arrival, with submissions of "a" and "b" which are merged.
-  std::shared_ptr<Round> OpenMerged() {
+  // A round that merges on arrival, with submissions of "a" and "b" which are merged. `num_servers`: of its cluster; it
+  // then takes 4 submissions.
+  std::shared_ptr<Round> OpenMerged(int num_servers = 0, const std::string& id = "r") {
     limits_.memory_limit_bytes = 1'000'000;
     v1::RoundSpec spec = SumSpec(1'000'000);
     spec.set_max_submissions(1000);
     spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
     spec.mutable_aggregation()->set_value_bound(1.0);
-    auto round = Open(spec);
+    if (num_servers > 0) {
+      spec.set_max_submissions(4);
+      spec.set_stay_open(true);
+      spec.set_accept_partials(true);
+    }
+    for (int i = 0; i < num_servers; ++i) {
+      spec.mutable_cluster()->add_servers()->set_address(absl::StrCat("a:", i + 1));
+    }
+    auto round = Open(spec, id);
     std::vector<uint32_t> keys(15'000);
     for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = i;
     for (const char* client : {"a", "b"}) {

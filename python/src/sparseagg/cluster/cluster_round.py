@@ -232,15 +232,15 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
         The result has the bits of one server with all submissions. It is held in the memory of this process, and
         nowhere else. The round is then done, and keeps its submissions for ``result_ttl``: another call, of another
-        process too (``Cluster.resume``), gives the same result.
+        process too (``Cluster.resume``), gives the same result. Servers know nothing of each other's submissions: those
+        beyond ``max_submissions`` are withdrawn, in the order of a hash of their ids.
 
         Args:
             timeout: of all calls of servers, in seconds or as a timedelta; None: each is repeated as the clients do it.
             only: the clients whose submissions count; None: all.
 
         Raises:
-            RoundFailedError: there are fewer than ``min_submissions`` or more than ``max_submissions``, or the merge
-                failed, as on one server.
+            RoundFailedError: there are fewer than ``min_submissions``, or the merge failed, as on one server.
             RoundClosedError: a server's round is closed.
             FailedPreconditionError: a client has submissions on two servers; or one of ``only`` has none.
             NotFoundError, UnavailableError: a server has lost the round, or cannot be reached. Nothing is merged then.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -56,6 +59,8 @@ class RangeMerge:
         """
         begun = time.monotonic()
         infos = on_all(self._rounds, lambda opened: opened.seal(seconds_left(deadline)))
+        if only is None:
+            infos = self._withdraw_surplus(infos)
         total = sum(info.num_submissions for info in infos)
         if only is not None:
             there = {each.client_id for part in on_all(self._rounds, Round.submissions) for each in part}
@@ -93,6 +98,25 @@ class RangeMerge:
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
         return infos, parts if total or store else {}, store
 
+    def _withdraw_surplus(self, infos: list[RoundInfo]) -> list[RoundInfo]:
+        """Withdraws what is beyond ``max_submissions``, the same in each coordinator; returns the rounds of then."""
+        most = self._spec.max_submissions
+
+        def is_out(found: tuple[Round, str]) -> bool:
+            with contextlib.suppress(FailedPreconditionError):  # merged: it is within its server's share
+                return found[0].withdraw(found[1]) or True
+            return False
+
+        while most and sum(info.num_submissions for info in infos) > most:
+            listed = [(opened, each.client_id) for opened in self._rounds for each in opened.submissions()]
+            listed.sort(key=lambda found: hashlib.sha256(f"{self._name}/{found[1]}".encode()).digest())
+            infos = on_all(self._rounds, Round.refresh)  # after the list, so that two coordinators withdraw no more
+            surplus = max(0, sum(info.num_submissions for info in infos) - most)
+            if not list(itertools.islice(filter(is_out, listed), surplus)):
+                break
+            infos = on_all(self._rounds, Round.refresh)
+        return infos
+
     def _check_weights(self, only: frozenset[str] | None) -> None:
         """Fails where nobody has a weight, so that a dense tensor would have no key left; as one server does."""
         for tensor in self._spec.tensors:
@@ -119,7 +143,7 @@ class RangeMerge:
             reason = f"closed with {total} submissions, below min_submissions {least}"
             raise RoundFailedError(f"{self._name} failed: FAILED_PRECONDITION: {reason}", "failed")
         if most is not None and total > most:
-            reason = f"the servers have {total} submissions, beyond max_submissions {most}; only=… counts some"
+            reason = f"the servers have {total} submissions, beyond max_submissions {most}"
             raise RoundFailedError(f"{self._name} failed: RESOURCE_EXHAUSTED: {reason}", "failed")
 
     def _ranges(
