@@ -123,7 +123,7 @@ crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=2
 ci-full: ## all that is checked before a release
 	TIDY_BASE= .ci/run
 	$(MAKE) lint-tidy TIDY_BASE= TIDY_FOLDERS='host cuda service python bench tests tools'
-	$(MAKE) tsan tune test-integrations crash-test test-matrix
+	$(MAKE) tsan test-integrations crash-test test-matrix
 
 ## Package
 
@@ -235,13 +235,12 @@ define BENCH_merge
 endef
 define BENCH_round
 	$(if $(QUICK),,$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only)
-	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json --server $(CURDIR)/$(SERVER) $(if $(QUICK),--workloads quick) \
+	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--workloads quick) \
 	  --python flwr=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
 endef
 define BENCH_service
-	$(BIN)/python bench/service.py --out $(BENCH_OUT)/service.json --server $(SERVER) \
-	  --loadgen build/dev/tools/loadgen/sparseagg-loadgen $(if $(QUICK),--quick) $(BENCH_ARGS)
+	$(BIN)/python bench/run.py service --out $(BENCH_OUT)/service.json $(if $(QUICK),--quick) $(BENCH_ARGS)
 endef
 
 .PHONY: bench
@@ -249,13 +248,6 @@ bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine
 	@mkdir -p $(BENCH_OUT)
 	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python merge_bench sparseagg_bench_native
 	$(BENCH_$(MODE))
-
-.PHONY: tune
-tune: build/dev/build.ninja $(VENV)/.demo ## what the CPU planner goes by, measured here, and what that would change (4 minutes)
-	@mkdir -p out/bench
-	cmake --build --preset dev --target merge_tune
-	build/dev/bench/merge_tune --out out/bench/tune.json $(BENCH_ARGS)
-	$(BIN)/python bench/merge/tune.py out/bench/tune.json --out out/bench/tune.png
 
 ## Build
 

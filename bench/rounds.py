@@ -11,9 +11,6 @@ of the others that take part. The coordinator's peak memory is that of the proce
 
 from __future__ import annotations
 
-import os
-import pathlib
-import re
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -21,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from contestants import SEPARATE, Contestant
+from machine import cpu_seconds, reset_peak, resident_bytes
 
 SEED = 20261127
 Array = npt.NDArray[Any]
@@ -112,7 +110,7 @@ def contestant(name: str, updates: Updates, expected: Sums, peer: Peer) -> Conte
 
     def run() -> None:
         # The highest size counts anew: checks take memory, too.
-        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        reset_peak()
         held, used = resident_bytes("self", "VmRSS"), sum(cpu_seconds(pid) for pid in pids)
         stages = Stages()
         sums = peer.round(stages)
@@ -126,18 +124,6 @@ def contestant(name: str, updates: Updates, expected: Sums, peer: Peer) -> Conte
 
     found.run = run
     return found
-
-
-def cpu_seconds(pid: int | str) -> float:
-    """The CPU time that a process has used."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_bytes(pid: int | str, field: str = "VmHWM") -> int:
-    """The highest resident size of a process, or with "VmRSS" the present one."""
-    found = re.search(rf"^{field}:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else 0
 
 
 def check(found: Sums, expected: Sums, is_exact: bool) -> None:

@@ -1,12 +1,13 @@
-"""Compares sparseagg with its peers: workloads × contestants, in one of two modes, in one run and in turns.
+"""The benchmarks: workloads × contestants, in turns, in one of three modes.
 
     run.py merge --out FILE.json [--workloads ABCDEFG] …     updates in memory to a result in memory
     run.py round --out FILE.json [--workloads "10 clients"] … whole rounds, as a coordinator in Python waits for them
+    run.py service --out FILE.json [--workloads tls] …        the server under load (load.py)
 
-Every library has a process of its own. For each workload every contestant first runs once, untimed, is held to a
-reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, until each has its
-repetitions: in the mode merge with fresh memory, and after that with warm. How many those are goes by the first that is
-timed: slow ones have fewer, and the result says how many. Writes a JSON file, which show.py reads.
+In the first two, every library has a process of its own. For each workload every contestant first runs once, untimed,
+is held to a reference, and is out if it is wrong; then they take turns, in an order drawn anew for each turn, until
+each has its repetitions: in the mode merge with fresh memory, and after that with warm. How many those are goes by the
+first that is timed: slow ones have fewer, and the result says how many. Writes a JSON file, which show.py reads.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ import time
 from typing import Any
 
 import data
-import json_lines
+import load
+import machine
 import native
 import numpy as np
 from contestants import MODULES
 from rounds import CASES
 
 HERE = pathlib.Path(__file__).resolve().parent
+BUILD = HERE.parent / "build" / "dev"
 MEMORIES = {"merge": ("fresh", "warm"), "round": ("as it is",)}
 # One that takes longer for a command hangs.
 LONGEST_S = {"merge": 30, "round": 600}
@@ -295,10 +298,12 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=MODULES)
+    parser.add_argument("mode", choices=[*MODULES, "service"])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     parser.add_argument(
-        "--workloads", help=f"letters (ABCDEFG), or cases of rounds, with ; between: {', '.join(CASES)}"
+        "--workloads",
+        help=f"letters (ABCDEFG), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
+        f"{', '.join(load.MEASUREMENTS)}",
     )
     parser.add_argument("--libraries", help="modules of contestants/, with commas between (all of the mode)")
     parser.add_argument("--contestants", default="", help="only those whose name has this regular expression")
@@ -306,7 +311,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--before", type=pathlib.Path, metavar="CHECKOUT", help="another built checkout, to compare with"
     )
-    parser.add_argument("--server", help="the program sparseagg-server, for rounds")
+    parser.add_argument("--server", default=BUILD / "service/sparseagg-server", type=pathlib.Path, help="the program")
+    parser.add_argument("--loadgen", default=BUILD / "tools/loadgen/sparseagg-loadgen", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=1, help="of the workloads and of the turns (%(default)s)")
     parser.add_argument("--divide-clients", type=int, default=1, help="take fewer clients, for a quick look")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")
@@ -314,6 +320,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--least", type=int, default=2, help="repetitions of those that are slow (%(default)s)")
     parser.add_argument("--patience", type=float, help="seconds for one's repetitions (0.7; of rounds 30)")
     parser.add_argument("--fresh-only", action="store_true", help="not with warm memory, for a quick look")
+    parser.add_argument("--quick", action="store_true", help="of the service: little of everything")
     return parser
 
 
@@ -324,39 +331,41 @@ def main() -> int:
     # Workers run in this folder. The links of virtual environments must stay as they are.
     pythons = [each.split("=", 1) for each in options.python]
     options.pythons = {package: str(pathlib.Path(path).absolute()) for package, path in pythons}
-    options.server = options.server and str(pathlib.Path(options.server).absolute())
+    options.server = str(options.server.absolute())
     options.before = options.before and options.before.absolute()
     options.repetitions = options.repetitions or (7 if is_merge else 3)
     options.patience = options.patience or (0.7 if is_merge else 30)
-    given = options.workloads
-    options.workloads = (given or "ABCDEFG") if is_merge else (given.split(";") if given else list(CASES)[:-1])
+    given = options.workloads and (options.workloads if is_merge else options.workloads.split(";"))
     began = time.monotonic()
-    machine: dict[str, Any] = {
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-    if is_merge:
-        library = native.load()
-        threads = sorted({1, options.threads})
-        machine["cpu"] = native.cpu_name(library)
-        machine["memory_bytes_per_s"] = {f"{each} threads": native.memory_speed(library, each) for each in threads}
-    comparison = Comparison(options)
-    with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
-        comparison.run(pathlib.Path(folder))
-    head = {
+    found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": machine,
-        "seed": options.seed,
-        "divide_clients": options.divide_clients,
-        "seconds": round(time.monotonic() - began),
-        "versions": comparison.versions,
-        "absent": comparison.absent,
-        "left_out": comparison.left_out,
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
     }
-    lines = {"workloads": comparison.workloads, "results": comparison.results}
-    json_lines.write(options.out, {**head, **(lines if is_merge else {"rounds": comparison.results})})
+    if options.mode == "service":
+        found["quick"] = options.quick
+        found.update(load.measure(options.server, options.loadgen, options.quick, given or load.MEASUREMENTS))
+    else:
+        if is_merge:
+            library, threads = native.load(), sorted({1, options.threads})
+            speeds = {f"{each} threads": native.memory_speed(library, each) for each in threads}
+            found["machine"].update(cpu=native.cpu_name(library), memory_bytes_per_s=speeds)
+        options.workloads = given or ("ABCDEFG" if is_merge else list(CASES)[:-1])
+        comparison = Comparison(options)
+        with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
+            comparison.run(pathlib.Path(folder))
+        found.update(seed=options.seed, divide_clients=options.divide_clients, versions=comparison.versions)
+        found.update(absent=comparison.absent, left_out=comparison.left_out)
+        if is_merge:
+            found["workloads"] = comparison.workloads
+        found["results" if is_merge else "rounds"] = comparison.results
+    found["seconds"] = round(time.monotonic() - began)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(machine.dumps(found) + "\n", encoding="utf-8")
     return 0
 
 

@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 import data as data_module
+import machine
 import rounds
 from contestants import MODULES
 
@@ -55,26 +56,6 @@ class Allocator:
         else:
             self._mallopt(M_MMAP_MAX, 0)
             self._mallopt(M_TRIM_THRESHOLD, MAX_INT)
-
-
-def memory_bytes(field: str) -> int:
-    """VmRSS or VmHWM of this process; 0 where the system does not say."""
-    try:
-        for line in pathlib.Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
-
-
-def reset_peak() -> bool:
-    """Makes VmHWM what VmRSS is."""
-    try:
-        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
 
 
 class Worker:
@@ -111,11 +92,11 @@ class Worker:
         contestant = self._entries[entry]
         memory = "fresh" if self._reference is not None else "as it is"
         self._set_memory(memory)
-        measured = reset_peak()
-        before = memory_bytes("VmRSS")
+        measured = machine.reset_peak()
+        before = machine.resident_bytes(field="VmRSS")
         _, answer = self._timed(contestant)
         self._ran.add((entry, memory))
-        peak = memory_bytes("VmHWM") - before if measured else None
+        peak = machine.resident_bytes() - before if measured else None
         return {"error": contestant.check(answer, self._reference), "peak_bytes": peak}
 
     def run(self, entry: int, memory: str) -> dict[str, Any]:

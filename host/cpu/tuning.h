@@ -1,5 +1,4 @@
-// Sizes and costs that affect speed and memory, never a result. `make tune` measures them on the machine at hand and
-// prints which ones it would change.
+// Sizes and costs that affect speed and memory, never a result. They were measured (docs/performance.md).
 #ifndef SPARSEAGG_HOST_CPU_TUNING_H_
 #define SPARSEAGG_HOST_CPU_TUNING_H_
 

@@ -17,8 +17,6 @@ import pytest
 import sparseagg as sa
 from real_server import REPOSITORY, server_binary
 
-BENCH = REPOSITORY / "bench"
-
 
 def loadgen_binary() -> str:
     path = os.environ.get("SPARSEAGG_LOADGEN") or str(REPOSITORY / "build/dev/tools/loadgen/sparseagg-loadgen")
@@ -227,7 +225,8 @@ def test_flags_that_cannot_be_are_refused() -> None:
 def test_quick_benchmark_measures_everything(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "service.json"
     programs = ("--server", server_binary(), "--loadgen", loadgen_binary())
-    subprocess.run([sys.executable, BENCH / "service.py", *programs, "--quick", "--out", out], check=True, timeout=300)
+    command = [sys.executable, REPOSITORY / "bench/run.py", "service", *programs, "--quick", "--out", out]
+    subprocess.run(command, check=True, timeout=300)
     found = json.loads(out.read_text())
     assert [run["streams"] for run in found["share_of_sink"]] == [1, 4]
     assert [run["values"] for run in found["packed"]] == ["float16", "float16"]

@@ -1,32 +1,28 @@
-"""Measures the server under load: starts it, drives it with sparseagg-loadgen, and writes a JSON file.
+"""The mode "service" of run.py: starts the server, drives it with sparseagg-loadgen.
 
-What loadgen answers for was verified there, bit for bit. Runs that are compared with each other take turns. Standard
-library only. An update that a Python process sends is measured by `run.py round`.
+What loadgen answers for was verified there, bit for bit. Runs that are compared with each other take turns. An update
+that a Python process sends is measured by `run.py round`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import ctypes
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
-import json_lines
+import sparseagg as sa
+from machine import resident_bytes
 
-BENCH_PID = os.getpid()
-STOP_TIMEOUT_S = 30  # a server that takes longer is killed
 NETWORKS = (10, 1)  # in Gbit/s, of those whose tails are measured beside loopback's
 
 
@@ -51,79 +47,22 @@ FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
 QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
 
 
-def end_with_bench() -> None:
-    """Runs in a child before its program: the kernel will end the child when the benchmark ends, however that ends."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != BENCH_PID:  # the benchmark ended before the signal was set
-        os._exit(1)
-
-
-class Server:
-    """sparseagg-server on a free port, for the time of a `with`; it does not outlive that, however it is left."""
-
-    def __init__(self, binary: pathlib.Path, *flags: str) -> None:
-        always = (
-            "--grpc-address",
-            "127.0.0.1:0",
-            "--metrics-address",
-            "",
-            "--http-address",
-            "",
-            "--log-level",
-            "error",
-        )
-        command = [str(binary), *always, *flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_bench)
-        assert self._process.stdout is not None
-        match = re.search(r"listening grpc=(\S+)", self._process.stdout.readline())
-        if match is None:
-            self._stop()
-            raise SystemExit("service.py: the server did not start")
-        self.address = match.group(1)
-        self.pid = self._process.pid
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        has_ended = self._process.poll() is not None
-        status = self._stop()
-        if has_ended or (kind is None and status != 0):
-            reason = f": {error}" if error is not None else ""
-            raise SystemExit(f"service.py: the server ended with status {status}{reason}")
-
-    def memory_bytes(self) -> int:
-        """Resident now."""
-        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
-        return int(found.group(1)) * 1024 if found else 0
-
-    def _stop(self) -> int:
-        assert self._process.stdout is not None
-        self._process.terminate()
-        try:
-            return self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-        finally:
-            self._process.stdout.close()
-
-
 class Bench:
     """The measurements, each against a server of its own."""
 
-    def __init__(self, server: pathlib.Path, loadgen: pathlib.Path, sizes: Sizes) -> None:
-        self._server = server
+    def __init__(self, server: str, loadgen: pathlib.Path, sizes: Sizes) -> None:
+        self._program = server
         self._loadgen = loadgen
         self._sizes = sizes
 
-    def _load(self, server: Server, workload: str, *flags: str | float, divide: int | None = None) -> dict[str, Any]:
+    def _server(self, *flags: str) -> sa.Server:
+        return sa.Server(program=self._program, options=["--log-level", "error", *flags])
+
+    def _load(self, server: sa.Server, workload: str, *flags: str | float, divide: int | None = None) -> dict[str, Any]:
         always = ("--target", server.address, "--workload", workload)
         command = [self._loadgen, *always, "--divide-clients", divide or self._sizes.divide_clients, *flags]
         texts = [str(part) for part in command]
-        done = subprocess.run(texts, capture_output=True, text=True, check=False, preexec_fn=end_with_bench)
+        done = subprocess.run(texts, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"service.py: {' '.join(texts)}: {done.stderr.strip()}")
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -132,7 +71,7 @@ class Bench:
     def _by_streams(self, *flags: str) -> list[dict[str, Any]]:
         found = []
         for streams in self._sizes.streams:
-            with Server(self._server) as server:
+            with self._server() as server:
                 turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
                 found.append(self._load(server, "A", *turns, *flags))
         return found
@@ -165,7 +104,7 @@ class Bench:
         """
         found = []
         for workload in self._sizes.tail_workloads:
-            with Server(self._server) as server:
+            with self._server() as server:
                 repetitions = ("--repetitions", self._sizes.repetitions)
                 loopback = self._load(server, workload, "--streams", 16, *repetitions)
                 found.append({"gigabits_per_s": None, **loopback})
@@ -185,7 +124,7 @@ class Bench:
         """The same submissions, to one round and dealt out among many; from the first to the last result."""
         many = self._sizes.concurrent_rounds
         seconds: dict[int, list[float]] = {1: [], many: []}
-        with Server(self._server) as server:
+        with self._server() as server:
             for _ in range(self._sizes.repetitions):
                 for rounds, measured in seconds.items():
                     run = self._load(server, "E", "--streams", 16, "--rounds", rounds, "--repetitions", 1)
@@ -196,7 +135,7 @@ class Bench:
 
     def small_rounds(self) -> dict[str, Any]:
         """From the creation of a round to its result, of 20 clients with 1000 tuples each."""
-        with Server(self._server) as server:
+        with self._server() as server:
             flags = ("--whole-rounds", self._sizes.small_rounds, "--streams", 20)
             found = self._load(server, "E", *flags, divide=500)
         say(f"small rounds: p50 {found['latency']['p50_ms']:.2f} ms, p99 {found['latency']['p99_ms']:.2f} ms")
@@ -205,10 +144,10 @@ class Bench:
     def memory_growth(self) -> dict[str, Any]:
         """Resident memory of a server after more and more small rounds."""
         rounds, resident = self._sizes.growth_batch_rounds, []
-        with Server(self._server) as server:
+        with self._server() as server:
             for _ in range(self._sizes.growth_batches):
                 self._load(server, "E", "--whole-rounds", rounds, "--streams", 20, divide=500)
-                resident.append(server.memory_bytes())
+                resident.append(resident_bytes(server.pid or 0, "VmRSS"))
         say(f"memory after each {rounds} rounds: {', '.join(f'{each / 1e6:.1f} MB' for each in resident)}")
         return {"rounds_per_sample": rounds, "resident_bytes": resident}
 
@@ -229,7 +168,7 @@ class Bench:
                     for level in ("memory", "async", "sync"):
                         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sparseagg-bench-", dir=parent))
                         flags = ("--data-dir", folder, "--durability", level)
-                        contestants[level] = (stack.enter_context(Server(self._server, *flags)),)
+                        contestants[level] = (stack.enter_context(self._server(*flags)),)
                     rates = self._in_turns(f"durability, {place}", contestants, workload, 16, divide)
                 facts = {"place": place, "workload": workload, "divide_clients": divide}
                 found.append({**facts, "sequential_bytes_per_s": round(statistics.median(disk)), **rates})
@@ -245,9 +184,9 @@ class Bench:
             tokens.write_text(f"{hashlib.sha256(token.read_bytes()).hexdigest()} admin bench -\n", encoding="ascii")
             dev_tls = ("--dev-tls", str(folder / "tls"))
             ca = ("--tls-ca", folder / "tls" / "ca.pem")
-            plain = stack.enter_context(Server(self._server))
-            secure = stack.enter_context(Server(self._server, *dev_tls))
-            with_tokens = stack.enter_context(Server(self._server, *dev_tls, "--tokens-file", str(tokens)))
+            plain = stack.enter_context(self._server())
+            secure = stack.enter_context(self._server(*dev_tls))
+            with_tokens = stack.enter_context(self._server(*dev_tls, "--tokens-file", str(tokens)))
             contestants: dict[str, tuple[Any, ...]] = {
                 "plain": (plain,),
                 "tls": (secure, *ca),
@@ -287,7 +226,7 @@ class Bench:
         """Good clients among three times as many bad ones, and the server's memory against its limit."""
         limit = 256 << 20
         flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "5s")
-        with Server(self._server, *flags) as server:
+        with self._server(*flags) as server:
             seconds, connections = self._sizes.soak_seconds, self._sizes.soak_connections
             soak = ("--soak", "--duration", seconds, "--connections", connections, "--server-pid", server.pid)
             found = self._load(server, "A", *soak, "--rate", 50, divide=2)
@@ -320,32 +259,7 @@ def say(text: str) -> None:
 MEASUREMENTS = [name for name in vars(Bench) if not name.startswith("_")]
 
 
-def main() -> int:
-    """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--server", type=pathlib.Path, required=True, help="the sparseagg-server to measure")
-    parser.add_argument("--loadgen", type=pathlib.Path, required=True, help="the sparseagg-loadgen to measure with")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
-    parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
-    parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="measure this; may be repeated")
-    parser.add_argument("--skip", action="append", default=[], choices=MEASUREMENTS, help="leave this out")
-    options = parser.parse_args()
-    bench = Bench(options.server, options.loadgen, QUICK if options.quick else FULL)
-    begin = time.monotonic()
-    found: dict[str, Any] = {
-        name: getattr(bench, name)()
-        for name in MEASUREMENTS
-        if name in (options.only or MEASUREMENTS) and name not in options.skip
-    }
-    head = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "cores": os.cpu_count(),
-        "quick": options.quick,
-        "seconds": round(time.monotonic() - begin, 1),
-    }
-    json_lines.write(options.out, {**head, **found})
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(server: str, loadgen: pathlib.Path, quick: bool, names: Sequence[str]) -> dict[str, Any]:
+    """Returns what each of these MEASUREMENTS found."""
+    bench = Bench(server, loadgen, QUICK if quick else FULL)
+    return {name: getattr(bench, name)() for name in names}

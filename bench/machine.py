@@ -1,10 +1,33 @@
-"""The JSON of a benchmark, with one line for each measurement, and numbers of five digits."""
+"""The CPU time and the resident memory of processes; and the JSON of benchmarks."""
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import re
 from typing import Any
+
+
+def cpu_seconds(pid: int | str) -> float:
+    """The CPU time that a process has used."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int | str = "self", field: str = "VmHWM") -> int:
+    """The highest resident size of a process, or with "VmRSS" the present one."""
+    found = re.search(rf"^{field}:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def reset_peak() -> bool:
+    """Makes the highest resident size of this process the present one; False if the system does not let it."""
+    try:
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def rounded(value: Any) -> Any:
@@ -25,9 +48,3 @@ def dumps(value: Any, levels: int = 2) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
     return json.dumps(value)
-
-
-def write(path: pathlib.Path, value: Any) -> None:
-    """Writes ``value`` to a file, whose folder is made where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumps(value) + "\n", encoding="utf-8")
