@@ -25,7 +25,7 @@
 #include "bench/gpu/device_limits.h"
 #include "bench/gpu/gpu_cases.h"
 #include "cuda/cuda_engine.h"
-#include "cuda/device/host_device.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::bench {
 namespace {

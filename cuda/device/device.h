@@ -39,8 +39,8 @@ using KernelCall =
                  DropZeroRows, WriteResult, FillValues, Fetch, CopyWords, NumberSegments, RankValues, PickStatistics>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
-// CudaDevice, and HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls Enter,
-// the operation's calls, then Leave.
+// CudaDevice, and in tests HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls
+// Enter, the operation's calls, then Leave.
 //
 // Calls are asynchronous unless they say `Blocks:`. A returned status may report earlier asynchronous work.
 // Errors: RESOURCE_EXHAUSTED: no memory; the device stays usable. Any other error is final: every later call fails too.

@@ -13,7 +13,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
@@ -22,6 +21,7 @@
 #include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/values.h"

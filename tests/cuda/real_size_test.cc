@@ -17,12 +17,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cuda/cuda_engine.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
 #include "tests/support/engines.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 #include "tests/support/results.h"
 

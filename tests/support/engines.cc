@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "cuda/cuda_engine.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::testing {
 

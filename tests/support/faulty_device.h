@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device/host_device.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::testing {
 

@@ -1,7 +1,7 @@
 #include "tests/support/strict_device.h"
 
-#include "cuda/device/host_device.h"
-#include "cuda/device/run_kernel.h"
+#include "tests/support/host_device.h"
+#include "tests/support/run_kernel.h"
 #include "tests/support/strict_executor.h"
 
 namespace sparseagg::testing {

@@ -15,11 +15,11 @@
 
 #include "cuda/cuda_engine.h"
 #include "cuda/device/device_memory.h"
-#include "cuda/device/host_device.h"
 #include "cuda/merge/sorter.h"
 #include "cuda/transfer/session.h"
 #include "tests/support/engines.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 
 namespace sparseagg::testing {

@@ -7,10 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "cuda/device/host_executor.h"
 #include "cuda/kernels/number.h"
 #include "host/base/half.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_executor.h"
 #include "tests/support/random.h"
 
 namespace sparseagg::testing {

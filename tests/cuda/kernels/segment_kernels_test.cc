@@ -9,13 +9,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/device/host_executor.h"
-#include "cuda/device/run_kernel.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/number.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_executor.h"
 #include "tests/support/random.h"
+#include "tests/support/run_kernel.h"
 
 namespace sparseagg::testing {
 namespace {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "cuda/merge/batch.h"
 #include "host/cpu/cpu_engine.h"
@@ -16,6 +15,7 @@
 #include "tests/support/engines.h"
 #include "tests/support/faulty_device.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/reference.h"
 
 namespace sparseagg::testing {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
 #include "host/base/column.h"
@@ -25,6 +24,7 @@
 #include "tests/support/engines.h"
 #include "tests/support/faulty_device.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
 

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda/device/host_device.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/merger.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::testing {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
 #include "tests/support/results.h"

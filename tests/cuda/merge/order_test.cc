@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
 #include "tests/host/engine/contract.h"
 #include "tests/support/engines.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 
 namespace sparseagg::testing {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_device.h"
-#include "cuda/device/host_executor.h"
-#include "cuda/device/run_kernel.h"
 #include "cuda/device_engine.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
+#include "tests/support/host_executor.h"
 #include "tests/support/reference.h"
+#include "tests/support/run_kernel.h"
 
 namespace sparseagg::testing {
 namespace {

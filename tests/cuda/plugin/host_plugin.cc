@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "cuda/cuda_engine.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::cuda {
 

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "host/base/column.h"
 #include "host/engine.h"
@@ -21,6 +20,7 @@
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
 #include "tests/support/generators.h"
+#include "tests/support/host_device.h"
 #include "tests/support/random.h"
 #include "tests/support/reference.h"
 #include "tests/support/sanitized.h"

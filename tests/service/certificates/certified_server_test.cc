@@ -10,11 +10,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "cuda/device/host_device.h"
 #include "cuda/device_engine.h"
 #include "service/store/store.h"
 #include "tests/service/support/stored_server.h"
 #include "tests/service/support/wire.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::service {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device/host_device.h"
 #include "cuda/kernels/launch.h"
+#include "tests/support/host_device.h"
 
 namespace sparseagg::testing {
 

@@ -1,6 +1,6 @@
 // Runs kernel bodies on the host, one device thread after another.
-#ifndef SPARSEAGG_CUDA_DEVICE_HOST_EXECUTOR_H_
-#define SPARSEAGG_CUDA_DEVICE_HOST_EXECUTOR_H_
+#ifndef SPARSEAGG_TESTS_SUPPORT_HOST_EXECUTOR_H_
+#define SPARSEAGG_TESTS_SUPPORT_HOST_EXECUTOR_H_
 
 #include <cstdint>
 #include <cstring>
@@ -103,4 +103,4 @@ class HostExecutor {
 
 }  // namespace sparseagg::cuda
 
-#endif  // SPARSEAGG_CUDA_DEVICE_HOST_EXECUTOR_H_
+#endif  // SPARSEAGG_TESTS_SUPPORT_HOST_EXECUTOR_H_

@@ -1,6 +1,6 @@
 // Runs a kernel call on the host, with an executor of kernel bodies.
-#ifndef SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_
-#define SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_
+#ifndef SPARSEAGG_TESTS_SUPPORT_RUN_KERNEL_H_
+#define SPARSEAGG_TESTS_SUPPORT_RUN_KERNEL_H_
 
 #include <variant>
 
@@ -82,4 +82,4 @@ void RunKernel(const KernelCall& call, Executor& executor) {
 
 }  // namespace sparseagg::cuda
 
-#endif  // SPARSEAGG_CUDA_DEVICE_RUN_KERNEL_H_
+#endif  // SPARSEAGG_TESTS_SUPPORT_RUN_KERNEL_H_

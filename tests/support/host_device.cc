@@ -1,4 +1,4 @@
-#include "cuda/device/host_device.h"
+#include "tests/support/host_device.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/device/host_executor.h"
-#include "cuda/device/run_kernel.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "tests/support/host_executor.h"
+#include "tests/support/run_kernel.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -1,6 +1,6 @@
-// Device in host memory: takes over when a GPU fails, and stands in for it in tests.
-#ifndef SPARSEAGG_CUDA_DEVICE_HOST_DEVICE_H_
-#define SPARSEAGG_CUDA_DEVICE_HOST_DEVICE_H_
+// Device in host memory: stands in for a GPU in tests.
+#ifndef SPARSEAGG_TESTS_SUPPORT_HOST_DEVICE_H_
+#define SPARSEAGG_TESTS_SUPPORT_HOST_DEVICE_H_
 
 #include <array>
 #include <cstddef>
@@ -106,4 +106,4 @@ class HostDevice : public Device {
 
 }  // namespace sparseagg::cuda
 
-#endif  // SPARSEAGG_CUDA_DEVICE_HOST_DEVICE_H_
+#endif  // SPARSEAGG_TESTS_SUPPORT_HOST_DEVICE_H_
