@@ -234,7 +234,6 @@ Bytes32 SpecDigest(absl::Span<const TensorSpec> specs) {
     add_float(p.weight_bound);
     add_enum(p.keys);
     add_float(p.key_noise_multiplier);
-    add_float(p.key_epsilon);
     add_float(p.key_delta);
     digest.AddNumber(p.public_keys == nullptr ? 0 : p.public_keys->size());
     if (p.public_keys == nullptr) continue;

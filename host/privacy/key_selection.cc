@@ -9,8 +9,6 @@
 namespace sparseagg::privacy {
 namespace {
 
-// Rounding errors of float64 are far below this part of ε, δ and of the probabilities of tails.
-constexpr double kSlack = 0x1p-20;
 // The counts' noise has a standard deviation of a multiple of 2^-10.
 constexpr int kCountSigmaBits = 10;
 
@@ -55,15 +53,11 @@ int64_t KeyWeight(KeySelection selection, uint64_t num_keys) {
 }
 
 KeyRule::KeyRule(const TensorPrivacy& privacy, uint64_t max_keys, uint32_t min_contributors)
-    : selection_(privacy.keys), min_contributors_(std::max(min_contributors, uint32_t{1})) {
+    : min_contributors_(std::max(min_contributors, uint32_t{1})) {
   const auto most = static_cast<double>(max_keys);
-  if (selection_ == KeySelection::kTruncatedGeometric) {
-    SetProbabilities(privacy.key_epsilon / most, privacy.key_delta / most);
-    return;
-  }
   double unit = 1.0;
   double least = 0.0;
-  if (selection_ == KeySelection::kWeightedGaussian) {
+  if (privacy.keys == KeySelection::kWeightedGaussian) {
     unit = std::ldexp(1.0, kKeyWeightBits);
     sigma_numerator_ = static_cast<uint64_t>(std::ceil(std::ldexp(privacy.key_noise_multiplier, kKeyWeightBits)));
     least = unit * LargestScore(static_cast<double>(sigma_numerator_) / unit, privacy.key_delta, max_keys);
@@ -82,23 +76,7 @@ KeyRule::KeyRule(const TensorPrivacy& privacy, uint64_t max_keys, uint32_t min_c
   threshold_ += static_cast<int64_t>(unit) * (int64_t{min_contributors_} - 1);
 }
 
-void KeyRule::SetProbabilities(double epsilon, double delta) {
-  const double growth = std::exp(epsilon * (1.0 - kSlack));
-  const double least = delta * (1.0 - kSlack);
-  double keep = 0.0;
-  while (true) {
-    keep = std::min(growth * keep + least, 1.0 - (1.0 - keep - least) / growth);
-    if (!(keep < 1.0)) return;
-    probabilities_.push_back(static_cast<uint64_t>(std::ldexp(keep, 64)));
-  }
-}
-
 bool KeyRule::Keeps(int64_t score, uint64_t num_contributors, NoiseStream& stream, int64_t& noisy_score) const {
-  if (selection_ == KeySelection::kTruncatedGeometric) {
-    if (num_contributors < min_contributors_) return false;
-    const uint64_t n = num_contributors - min_contributors_;
-    return n >= probabilities_.size() || stream.Next64() < probabilities_[n];
-  }
   noisy_score = score + DiscreteGaussian(sigma_numerator_, sigma_denominator_).Sample(stream);
   return num_contributors >= min_contributors_ && noisy_score >= threshold_;
 }

@@ -3,7 +3,6 @@
 #define SPARSEAGG_HOST_PRIVACY_KEY_SELECTION_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "host/privacy/noise.h"
 #include "host/spec/privacy.h"
@@ -19,42 +18,33 @@ int64_t KeyWeight(KeySelection selection, uint64_t num_keys);
 
 // The rule by which one tensor's keys are kept. A key's score is the sum of the key weights of its contributors.
 //
-// Gaussian selections keep a key if its score and noise are at least a threshold. kWeightedGaussian is that of Gopi and
+// It is kept if its score and noise are at least a threshold. kWeightedGaussian is that of Gopi and
 // others, "Differentially Private Set Union" (arXiv 2002.09745): with σ the key noise multiplier and δ of the tensor,
 //   τ = max over 1 ≤ j ≤ max_keys of 1/√j + σ·Φ⁻¹((1−δ)^(1/j)).
 // A submission that alone lists j of its m keys scores at most 1/√j at each, so that with probability 1 − δ none of
 // them is kept. One unit is added to the threshold, since P[N_ℤ ≥ x] ≤ P[N ≥ x − 1] (arXiv 2004.00010). kCountGaussian:
 // the scores of a submission have an L2 norm ≤ √max_keys, and noise of σ·√max_keys. `min_contributors` = t > 1: keys of
 // fewer contributors are never kept, and t − 1 times the largest key weight is added to the threshold: a submission
-// that brings a key to t contributors is then as hidden as one that brings it to 1. kTruncatedGeometric: each number of
-// contributors has a probability (Desfontaines, Voss, Gipson, Mandayam, arXiv 2006.03684), for ε/max_keys and
-// δ/max_keys a key, so that max_keys keys compose to ε and δ.
+// that brings a key to t contributors is then as hidden as one that brings it to 1.
 class KeyRule {
  public:
   // Requires: the options have passed ResolvePrivacy; `selection` is not kPublic.
   KeyRule(const TensorPrivacy& privacy, uint64_t max_keys, uint32_t min_contributors);
 
-  // Returns: whether a key is kept. `stream`: of NoisePurpose::kKeys. `noisy_score`: set to score and noise, unless
-  // kTruncatedGeometric. Requires: num_contributors ≥ 1; a contributor adds at least 1 to the score.
+  // Returns: whether a key is kept. `stream`: of NoisePurpose::kKeys. `noisy_score`: set to score and noise.
+  // Requires: num_contributors ≥ 1; a contributor adds at least 1 to the score.
   bool Keeps(int64_t score, uint64_t num_contributors, NoiseStream& stream, int64_t& noisy_score) const;
 
-  // Gaussian selections: the threshold and the noise, in units of the score.
+  // The threshold and the noise, in units of the score.
   int64_t threshold() const { return threshold_; }
   uint64_t sigma_numerator() const { return sigma_numerator_; }
   uint64_t sigma_denominator() const { return sigma_denominator_; }
-  // kTruncatedGeometric: element n − t: 2^64 times the probability to keep a key of n contributors. Keys of more than
-  // that are always kept.
-  const std::vector<uint64_t>& probabilities() const { return probabilities_; }
 
  private:
-  void SetProbabilities(double epsilon, double delta);
-
-  KeySelection selection_;
   uint32_t min_contributors_;
   int64_t threshold_ = 0;
   uint64_t sigma_numerator_ = 1;
   uint64_t sigma_denominator_ = 1;
-  std::vector<uint64_t> probabilities_;
 };
 
 // Returns: an upper bound of Φ⁻¹((1−delta)^(1/j)), too large by less than 1e-8.

@@ -16,10 +16,6 @@ namespace {
 constexpr double kMinNorm = 0x1p-500;
 constexpr double kMaxNorm = 0x1p500;
 
-bool IsGaussian(KeySelection keys) {
-  return keys == KeySelection::kWeightedGaussian || keys == KeySelection::kCountGaussian;
-}
-
 absl::Status CheckRange(absl::string_view field, double value, double low, double high, absl::string_view range) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -36,10 +32,7 @@ absl::Status CheckGiven(absl::string_view field, bool given, bool needed, KeySel
 absl::Status CheckRound(const PrivacySpec& round) {
   RETURN_IF_ERROR(CheckRange("noise_multiplier", round.noise_multiplier, 0x1p-10, 0x1p10, "[2^-10, 2^10]"));
   const bool selects = round.keys != KeySelection::kPublic;
-  RETURN_IF_ERROR(
-      CheckGiven("key_noise_multiplier", round.key_noise_multiplier.has_value(), IsGaussian(round.keys), round.keys));
-  RETURN_IF_ERROR(CheckGiven("key_epsilon", round.key_epsilon.has_value(),
-                             round.keys == KeySelection::kTruncatedGeometric, round.keys));
+  RETURN_IF_ERROR(CheckGiven("key_noise_multiplier", round.key_noise_multiplier.has_value(), selects, round.keys));
   RETURN_IF_ERROR(CheckGiven("delta", round.delta.has_value(), selects, round.keys));
   if (selects && !round.public_keys.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("privacy.public_keys has no effect on keys ", Name(round.keys)));
@@ -47,9 +40,6 @@ absl::Status CheckRound(const PrivacySpec& round) {
   if (round.key_noise_multiplier.has_value()) {
     RETURN_IF_ERROR(CheckRange("key_noise_multiplier", *round.key_noise_multiplier, 0x1p-10, kMaxKeyNoiseMultiplier,
                                "[2^-10, 32]"));
-  }
-  if (round.key_epsilon.has_value()) {
-    RETURN_IF_ERROR(CheckRange("key_epsilon", *round.key_epsilon, 0x1p-6, 0x1p6, "[2^-6, 2^6]"));
   }
   if (!selects) return absl::OkStatus();
   return CheckRange("delta", *round.delta, kMinKeyDelta, kMaxKeyDelta, "[2^-40, 0.5]");
@@ -117,10 +107,6 @@ absl::Status CheckResult(const TensorSpec& spec, const PrivacySpec& round) {
     return refuse("privacy.keys ", Name(round.keys),
                   " needs clip.max_keys: the noise is for submissions of so many keys");
   }
-  if (round.keys == KeySelection::kTruncatedGeometric && spec.clip.max_keys > kMaxGeometricKeys) {
-    return refuse("privacy.keys truncated_geometric is for clip.max_keys up to ", kMaxGeometricKeys, ", not ",
-                  spec.clip.max_keys, "; weighted_gaussian takes more");
-  }
   if (round.keys == KeySelection::kCountGaussian &&
       std::sqrt(static_cast<double>(spec.clip.max_keys)) * *round.key_noise_multiplier >= 0x1p15) {
     return refuse("privacy.keys count_gaussian is for √max_keys · key_noise_multiplier up to 2^15");
@@ -153,7 +139,7 @@ absl::Status CheckPublicKeys(const TensorSpec& spec, const std::vector<uint64_t>
 }  // namespace
 
 absl::string_view Name(KeySelection keys) {
-  constexpr absl::string_view kNames[] = {"public", "weighted_gaussian", "count_gaussian", "truncated_geometric"};
+  constexpr absl::string_view kNames[] = {"public", "weighted_gaussian", "count_gaussian"};
   return kNames[static_cast<size_t>(keys)];
 }
 
@@ -199,8 +185,7 @@ absl::Status ResolvePrivacy(const PrivacySpec& round, absl::Span<TensorSpec> spe
     privacy.l2 = spec.clip.l2;
     if (spec.layout == Layout::kSparse) privacy.keys = round.keys;
     if (privacy.keys != KeySelection::kPublic) {
-      privacy.key_noise_multiplier = round.key_noise_multiplier.value_or(0.0);
-      privacy.key_epsilon = round.key_epsilon.value_or(0.0) / static_cast<double>(num_selecting);
+      privacy.key_noise_multiplier = *round.key_noise_multiplier;
       privacy.key_delta = *round.delta / static_cast<double>(num_selecting);
     } else if (const auto listed = round.public_keys.find(spec.name); listed != round.public_keys.end()) {
       privacy.public_keys = std::make_shared<const std::vector<uint64_t>>(listed->second);

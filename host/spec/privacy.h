@@ -18,10 +18,9 @@ struct TensorSpec;
 
 // How the keys of a private result are chosen.
 enum class KeySelection : uint8_t {
-  kPublic,             // keys that do not depend on submissions; all of them are in the result
-  kWeightedGaussian,   // noisy sums of the weights 1/√m of submissions of m keys, above a threshold
-  kCountGaussian,      // noisy numbers of contributors, above a threshold
-  kTruncatedGeometric  // a probability for each number of contributors; for few keys
+  kPublic,            // keys that do not depend on submissions; all of them are in the result
+  kWeightedGaussian,  // noisy sums of the weights 1/√m of submissions of m keys, above a threshold
+  kCountGaussian      // noisy numbers of contributors, above a threshold
 };
 
 // "public", "weighted_gaussian", … as in the Python API.
@@ -32,7 +31,6 @@ struct PrivacySpec {
   double noise_multiplier = 0.0;  // z: standard deviation of the noise on values, in units of the sensitivity
   KeySelection keys = KeySelection::kWeightedGaussian;
   std::optional<double> key_noise_multiplier = std::nullopt;  // σ of the two Gaussian selections
-  std::optional<double> key_epsilon = std::nullopt;           // of kTruncatedGeometric
   std::optional<double> delta = std::nullopt;                 // of the selections of keys, of all tensors together
   // Of kPublic, by tensor: the keys, ascending. A tensor without an entry has all of its rows.
   std::map<std::string, std::vector<uint64_t>> public_keys;
@@ -45,7 +43,6 @@ struct TensorPrivacy {
   double l2 = 0.0;                // C, of the tensors of the round together
   KeySelection keys = KeySelection::kPublic;
   double key_noise_multiplier = 0.0;
-  double key_epsilon = 0.0;
   double key_delta = 0.0;                                    // of this tensor's selection
   std::shared_ptr<const std::vector<uint64_t>> public_keys;  // null: all rows
 };
@@ -53,7 +50,6 @@ struct TensorPrivacy {
 inline constexpr double kMaxKeyNoiseMultiplier = 32.0;
 inline constexpr double kMinKeyDelta = 0x1p-40;
 inline constexpr double kMaxKeyDelta = 0.5;
-inline constexpr uint64_t kMaxGeometricKeys = 10;
 
 // Sets TensorSpec::privacy of all tensors of a round. Requires: the specs are valid but for `privacy`, with their
 // bounds (ResolveClips). Errors: INVALID_ARGUMENT names tensor and field: an option out of range or without effect; or

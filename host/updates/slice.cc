@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 
 namespace sparseagg {
@@ -42,8 +41,6 @@ absl::StatusOr<uint64_t> CountKeys(const SliceView& view, uint64_t rows) {
     case SliceView::Keys::kDeltaBitpacked:
       RETURN_IF_ERROR(wire::CheckDeltaKeys(view.keys.Flatten(storage), view.num_keys));
       return view.num_keys;
-    case SliceView::Keys::kBitmap:
-      return wire::CountBitmapKeys(view.keys.Flatten(storage));
   }
   return absl::InternalError("unknown key type");
 }
@@ -85,7 +82,7 @@ absl::StatusOr<CheckedSlice> CheckedSlice::Create(const TensorSpec& spec, uint64
   slice.chunk_ = chunk;
   slice.num_keys_ = *num_keys;
   slice.num_values_ = *num_values;
-  slice.key_bytes_ = HasPackedKeys(view) ? *num_keys * KeyBytes(spec) : view.keys.size();
+  slice.key_bytes_ = slice.has_packed_keys() ? *num_keys * KeyBytes(spec) : view.keys.size();
   slice.value_bytes_ = *num_values * SizeOf(spec.dtype);
   return slice;
 }

@@ -15,7 +15,7 @@ namespace sparseagg {
 
 // A slice as received, unchecked. Keys and values are little-endian, packed and unaligned. Borrows their bytes.
 struct SliceView {
-  enum class Keys { kU32, kU64, kImplicit, kDeltaBitpacked, kBitmap };
+  enum class Keys { kU32, kU64, kImplicit, kDeltaBitpacked };
   Keys key_type = Keys::kU32;
   ByteSpans keys;          // empty for kImplicit
   uint64_t first_key = 0;  // 0 for kU32 and kU64
@@ -40,7 +40,7 @@ class CheckedSlice {
   uint64_t num_keys() const { return num_keys_; }
   uint64_t num_values() const { return num_values_; }  // num_keys × row_width, or 0 without values
   // Packed keys strictly ascend, and are decoded rather than copied.
-  bool has_packed_keys() const { return HasPackedKeys(view_); }
+  bool has_packed_keys() const { return view_.key_type == SliceView::Keys::kDeltaBitpacked; }
   // Bytes of the keys: as received, or decoded if they are packed. Implicit keys take none.
   uint64_t key_bytes() const { return key_bytes_; }
   // Bytes of the values in the tensor's dtype.
@@ -48,9 +48,6 @@ class CheckedSlice {
 
  private:
   CheckedSlice() = default;
-  static bool HasPackedKeys(const SliceView& view) {
-    return view.key_type == SliceView::Keys::kDeltaBitpacked || view.key_type == SliceView::Keys::kBitmap;
-  }
 
   SliceView view_;
   uint64_t chunk_ = 0;

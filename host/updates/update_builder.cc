@@ -14,7 +14,6 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/base/stream_copy.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 
 namespace sparseagg {
@@ -152,9 +151,7 @@ absl::Status UpdateBuilder::AppendPackedKeys(const internal::InputLocation& loca
   const uint64_t count = slice.num_keys();
   const uint64_t largest = spec_->num_rows == 0 ? std::numeric_limits<uint64_t>::max() : spec_->num_rows - 1;
   Key* const out = column.data() + num_keys_;
-  const bool is_bitmap = slice.view().key_type == SliceView::Keys::kBitmap;
-  const wire::DecodedKeys decoded = is_bitmap ? wire::DecodeBitmapKeys(keys, first_key, count, largest, out)
-                                              : wire::DecodeDeltaKeys(keys, first_key, count, largest, out);
+  const wire::DecodedKeys decoded = wire::DecodeDeltaKeys(keys, first_key, count, largest, out);
   if (decoded.count == count) {
     internal::ExtendOrder(order_, out[0], out[count - 1]);
     key_hash_.Add(out, count * sizeof(Key));

@@ -1,7 +1,6 @@
 #include "host/wire/unpack_kernels.h"
 
 #include <array>
-#include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -127,75 +126,6 @@ void Unpack64(const uint8_t* packed, int width, uint64_t before, uint64_t* HWY_R
   }
 }
 
-HWY_INLINE uint64_t LoadWord(const uint8_t* from) {
-  uint64_t word;
-  std::memcpy(&word, from, sizeof(word));
-  return word;
-}
-
-uint64_t CountBitsSet(const uint8_t* bits, size_t num_bytes) {
-  uint64_t count = 0;
-  size_t i = 0;
-  for (; i + 8 <= num_bytes; i += 8) count += static_cast<uint64_t>(std::popcount(LoadWord(bits + i)));
-  for (; i < num_bytes; ++i) count += static_cast<uint64_t>(std::popcount(bits[i]));
-  return count;
-}
-
-// Lists the set bits of one word bit by bit.
-HWY_INLINE size_t ListBits(uint64_t word, uint32_t base, size_t room, uint32_t* HWY_RESTRICT out) {
-  size_t n = 0;
-  for (; word != 0 && n < room; word &= word - 1) out[n++] = base + static_cast<uint32_t>(std::countr_zero(word));
-  return n;
-}
-
-#if HWY_TARGET == HWY_SCALAR
-
-constexpr int kDenseWord = 65;  // no word is dense
-HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
-  return ListBits(word, base, 64, out);
-}
-
-#else
-
-// Words with fewer set bits than this are listed bit by bit.
-constexpr int kDenseWord = 10;
-
-// Each step stores a whole vector; the next step overwrites its surplus lanes.
-// Requires: `out` has room for 64 elements.
-HWY_INLINE size_t ListDenseWord(uint64_t word, uint32_t base, uint32_t* HWY_RESTRICT out) {
-  const Keys d;
-  auto positions = hn::Iota(d, base);
-  const auto step = hn::Set(d, static_cast<uint32_t>(kLanes));
-  size_t n = 0;
-  for (size_t bit = 0; bit < 64; bit += kLanes) {
-    // Highway reads eight bytes of the mask.
-    const uint64_t lanes = (word >> bit) & ((uint64_t{1} << kLanes) - 1);
-    uint8_t mask[8];
-    std::memcpy(mask, &lanes, sizeof(mask));
-    hn::StoreU(hn::CompressBits(positions, mask), d, out + n);
-    n += static_cast<size_t>(std::popcount(lanes));
-    positions = hn::Add(positions, step);
-  }
-  return n;
-}
-
-#endif
-
-size_t UnpackBits(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t room, uint32_t* HWY_RESTRICT out) {
-  size_t n = 0;
-  size_t i = 0;
-  for (; i + 8 <= num_bytes; i += 8, base += 64) {
-    const uint64_t word = LoadWord(bits + i);
-    if (std::popcount(word) < kDenseWord || n + 64 > room) {
-      n += ListBits(word, base, room - n, out + n);
-    } else {
-      n += ListDenseWord(word, base, out + n);
-    }
-  }
-  for (; i < num_bytes; ++i, base += 8) n += ListBits(bits[i], base, room - n, out + n);
-  return n;
-}
-
 // Stores the vectors that make(i, n) returns: the n values from i on.
 template <class Make>
 HWY_INLINE void StoreFloats(size_t count, float* HWY_RESTRICT out, Make make) {
@@ -245,8 +175,6 @@ namespace sparseagg::wire::internal {
 
 HWY_EXPORT(Unpack32);
 HWY_EXPORT(Unpack64);
-HWY_EXPORT(CountBitsSet);
-HWY_EXPORT(UnpackBits);
 HWY_EXPORT(WidenHalves);
 HWY_EXPORT(WidenBrainHalves);
 HWY_EXPORT(ScaleBytes);
@@ -256,12 +184,6 @@ void UnpackBlock32(const uint8_t* packed, int width, uint32_t before, uint32_t* 
 }
 void UnpackBlock64(const uint8_t* packed, int width, uint64_t before, uint64_t* out) {
   HWY_DYNAMIC_DISPATCH(Unpack64)(packed, width, before, out);
-}
-uint64_t CountBits(const uint8_t* bits, size_t num_bytes) {
-  return HWY_DYNAMIC_DISPATCH(CountBitsSet)(bits, num_bytes);
-}
-size_t UnpackBits32(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t room, uint32_t* out) {
-  return HWY_DYNAMIC_DISPATCH(UnpackBits)(bits, num_bytes, base, room, out);
 }
 void WidenFloat16s(const void* bits, size_t count, float* out) { HWY_DYNAMIC_DISPATCH(WidenHalves)(bits, count, out); }
 void WidenBFloat16s(const void* bits, size_t count, float* out) {

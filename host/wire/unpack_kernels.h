@@ -20,14 +20,6 @@ inline constexpr size_t kReadSlack = 16;
 void UnpackBlock32(const uint8_t* packed, int width, uint32_t before, uint32_t* out);
 void UnpackBlock64(const uint8_t* packed, int width, uint64_t before, uint64_t* out);
 
-// Returns: the number of bits set.
-uint64_t CountBits(const uint8_t* bits, size_t num_bytes);
-
-// Writes `base` + the position of every set bit, ascending; the lowest bit of a byte comes first. Writes at most `room`
-// elements, also temporarily.
-// Returns: the number of elements written.
-size_t UnpackBits32(const uint8_t* bits, size_t num_bytes, uint32_t base, size_t room, uint32_t* out);
-
 // Widen float16 or bfloat16 bits to float32, exactly.
 void WidenFloat16s(const void* bits, size_t count, float* out);
 void WidenBFloat16s(const void* bits, size_t count, float* out);

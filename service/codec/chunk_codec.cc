@@ -8,7 +8,7 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr absl::string_view kKnownKeyEncodings = "U32, U64, IMPLICIT, DELTA_BITPACKED, BITMAP";
+constexpr absl::string_view kKnownKeyEncodings = "U32, U64, IMPLICIT, DELTA_BITPACKED";
 
 absl::Status Invalid(const v1::UpdateChunk& chunk, const v1::TensorSlice& slice, absl::string_view problem) {
   return absl::InvalidArgumentError(
@@ -26,8 +26,6 @@ absl::StatusOr<SliceView::Keys> DecodeKeyEncoding(const v1::UpdateChunk& chunk, 
       return SliceView::Keys::kImplicit;
     case v1::KEY_ENCODING_DELTA_BITPACKED:
       return SliceView::Keys::kDeltaBitpacked;
-    case v1::KEY_ENCODING_BITMAP:
-      return SliceView::Keys::kBitmap;
     case v1::KEY_ENCODING_UNSPECIFIED:
       if (keys.empty() && slice.num_keys() == 0) return SliceView::Keys::kU32;
       return Invalid(chunk, slice, absl::StrCat("key_encoding is missing; known are ", kKnownKeyEncodings));
@@ -100,7 +98,7 @@ absl::StatusOr<Chunk> DecodeChunk(const v1::UpdateChunk& wire, absl::Span<const 
 }
 
 void EncodeKnownEncodings(v1::ServerInfo* info) {
-  for (int encoding = v1::KEY_ENCODING_U32; encoding <= v1::KEY_ENCODING_BITMAP; ++encoding) {
+  for (int encoding = v1::KEY_ENCODING_U32; encoding <= v1::KEY_ENCODING_DELTA_BITPACKED; ++encoding) {
     info->add_key_encodings(static_cast<v1::KeyEncoding>(encoding));
   }
   for (int encoding = v1::VALUE_ENCODING_FLOAT32; encoding <= v1::VALUE_ENCODING_PARTIAL; ++encoding) {

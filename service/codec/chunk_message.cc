@@ -75,17 +75,12 @@ absl::Status ChunkMessage::KeepMessage(const grpc::ByteBuffer& bytes) {
 }
 
 uint64_t ChunkMessage::MostKeysWithoutValues() const {
-  constexpr uint64_t kBitsPerByte = 8;
   uint64_t keys = 0;
   for (int i = 0; i < head_.slices_size(); ++i) {
     const v1::TensorSlice& slice = head_.slices(i);
     const SliceBytes* const bulk = bulk_.empty() ? nullptr : &bulk_[static_cast<size_t>(i)];
     if (!slice.values().empty() || (bulk != nullptr && !bulk->values.empty())) continue;
-    uint64_t most = slice.num_keys();
-    if (slice.key_encoding() == v1::KEY_ENCODING_BITMAP) {
-      most = kBitsPerByte * (bulk != nullptr ? ByteSpans(bulk->keys).size() : slice.keys().size());
-    }
-    keys += std::min(most, UINT64_MAX - keys);
+    keys += std::min<uint64_t>(slice.num_keys(), UINT64_MAX - keys);
   }
   return keys;
 }

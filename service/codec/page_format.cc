@@ -7,7 +7,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 #include "service/codec/column_bytes.h"
 #include "service/codec/spec_codec.h"
@@ -18,7 +17,6 @@ namespace {
 
 template <typename Key>
 void EncodeKeys(absl::Span<const Key> keys, const PageFormat& format, v1::TensorSlice* slice) {
-  uint64_t smallest = keys.size() * sizeof(Key);
   slice->set_key_encoding(sizeof(Key) == sizeof(uint32_t) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64);
   if (!keys.empty()) {
     if (format.implicit_keys && uint64_t{keys.back()} - keys.front() == keys.size() - 1) {
@@ -26,27 +24,14 @@ void EncodeKeys(absl::Span<const Key> keys, const PageFormat& format, v1::Tensor
       slice->set_first_key(keys.front());
       return;
     }
-    const uint64_t delta_bytes = format.delta_keys ? wire::DeltaKeyBytes(keys) : smallest;
-    if (delta_bytes < smallest) {
+    if (format.delta_keys && wire::DeltaKeyBytes(keys) < keys.size() * sizeof(Key)) {
       slice->set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED);
-      smallest = delta_bytes;
-    }
-    if (format.bitmap_keys && wire::BitmapKeyBytes(keys) < smallest) {
-      slice->set_key_encoding(v1::KEY_ENCODING_BITMAP);
-    }
-  }
-  switch (slice->key_encoding()) {
-    case v1::KEY_ENCODING_DELTA_BITPACKED:
       slice->set_first_key(keys.front());
       slice->set_keys(wire::EncodeDeltaKeys(keys));
       return;
-    case v1::KEY_ENCODING_BITMAP:
-      slice->set_first_key(keys.front());
-      slice->set_keys(wire::EncodeBitmapKeys(keys));
-      return;
-    default:
-      slice->set_keys(BytesOf(keys.data(), 0, keys.size()));
+    }
   }
+  slice->set_keys(BytesOf(keys.data(), 0, keys.size()));
 }
 
 v1::ValueEncoding EncodingOf(wire::ValuePacking packing, DType dtype) {
@@ -74,7 +59,6 @@ absl::StatusOr<PageFormat> DecodePageFormat(const v1::ResultFormat& wire) {
   };
   format.implicit_keys = lists(v1::KEY_ENCODING_IMPLICIT);
   format.delta_keys = lists(v1::KEY_ENCODING_DELTA_BITPACKED);
-  format.bitmap_keys = lists(v1::KEY_ENCODING_BITMAP);
   switch (static_cast<int>(wire.value_encoding())) {
     case v1::VALUE_ENCODING_UNSPECIFIED:
       return format;

@@ -19,7 +19,6 @@ struct PageFormat {
   // Key encodings that the page may use in addition to U32 and U64.
   bool implicit_keys = false;
   bool delta_keys = false;
-  bool bitmap_keys = false;
   // Packing of float values. Used only where it is narrower than the result's dtype and holds all values of the page.
   wire::ValuePacking values = wire::ValuePacking::kOwn;
 };

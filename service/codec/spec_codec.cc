@@ -69,8 +69,7 @@ static_assert(static_cast<int>(MeanDivisor::kWeights) == v1::MEAN_DIVISOR_WEIGHT
 static_assert(static_cast<int>(ClipPolicy::kReject) == v1::CLIP_POLICY_REJECT - 1);
 static_assert(static_cast<int>(KeySelection::kPublic) == v1::KEY_SELECTION_PUBLIC - 1 &&
               static_cast<int>(KeySelection::kWeightedGaussian) == v1::KEY_SELECTION_WEIGHTED_GAUSSIAN - 1 &&
-              static_cast<int>(KeySelection::kCountGaussian) == v1::KEY_SELECTION_COUNT_GAUSSIAN - 1 &&
-              static_cast<int>(KeySelection::kTruncatedGeometric) == v1::KEY_SELECTION_TRUNCATED_GEOMETRIC - 1);
+              static_cast<int>(KeySelection::kCountGaussian) == v1::KEY_SELECTION_COUNT_GAUSSIAN - 1);
 static_assert(static_cast<int>(DType::kFloat32) == v1::DTYPE_FLOAT32 - 1 &&
               static_cast<int>(DType::kFloat16) == v1::DTYPE_FLOAT16 - 1 &&
               static_cast<int>(DType::kBFloat16) == v1::DTYPE_BFLOAT16 - 1 &&
@@ -143,7 +142,6 @@ absl::StatusOr<PrivacySpec> DecodePrivacy(const v1::PrivacySpec& wire) {
   privacy.noise_multiplier = wire.noise_multiplier();
   privacy.keys = DecodeEnum<KeySelection>(wire.keys()).value_or(privacy.keys);
   if (wire.has_key_noise_multiplier()) privacy.key_noise_multiplier = wire.key_noise_multiplier();
-  if (wire.has_key_epsilon()) privacy.key_epsilon = wire.key_epsilon();
   if (wire.has_delta()) privacy.delta = wire.delta();
   for (const v1::PublicKeys& keys : wire.public_keys()) {
     if (!privacy.public_keys.emplace(keys.tensor(), std::vector<uint64_t>(keys.keys().begin(), keys.keys().end()))

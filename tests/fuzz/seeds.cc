@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/updates/update.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 #include "tests/fuzz/partials.h"
 #include "tests/service/support/three_tensors.h"
@@ -32,7 +31,7 @@ std::vector<std::string> Chunks() {
   std::vector<uint32_t> keys;
   for (uint32_t key = 5; keys.size() < 200; key += 1 + key % 7) keys.push_back(key);
   for (const v1::KeyEncoding encoding :
-       {v1::KEY_ENCODING_U32, v1::KEY_ENCODING_DELTA_BITPACKED, v1::KEY_ENCODING_BITMAP, v1::KEY_ENCODING_IMPLICIT}) {
+       {v1::KEY_ENCODING_U32, v1::KEY_ENCODING_DELTA_BITPACKED, v1::KEY_ENCODING_IMPLICIT}) {
     for (const char* tensor : {"v", "w", "u"}) {
       v1::UpdateChunk chunk;
       chunk.set_round("rounds/r");
@@ -49,8 +48,6 @@ std::vector<std::string> Chunks() {
         slice->set_keys(keys.data(), keys.size() * sizeof(uint32_t));
       } else if (encoding == v1::KEY_ENCODING_DELTA_BITPACKED) {
         slice->set_keys(wire::EncodeDeltaKeys(absl::MakeConstSpan(keys)));
-      } else if (encoding == v1::KEY_ENCODING_BITMAP) {
-        slice->set_keys(wire::EncodeBitmapKeys(absl::MakeConstSpan(keys)));
       }
       slice->set_values(std::string(keys.size() * 8, '\x20'));  // two float32, or one float64
       if (*tensor == 'u') slice->set_value_encoding(v1::VALUE_ENCODING_NONE), slice->clear_values();

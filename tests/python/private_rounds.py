@@ -179,8 +179,8 @@ def check_noise(result: sa.Result, clients: int, names: tuple[str, str] = ("", "
         b"".join([text(name), *map(number, [3, num_rows, width, dense, 0, 0, dense, 3, 0, 1])])
         # fill, dense_threshold, fixed_divisor; max_submissions; l2, linf, max_keys.
         + b"".join(map(number, [0.0, 0.0, 0.0, 1000, 1.0, math.inf, max_keys]))
-        # noise_multiplier, weight_bound, selection, key_noise_multiplier, key_epsilon, delta; the public keys.
-        + b"".join(map(number, [1.0, 1.0, 0, 0.0, 0.0, 0.0, len(keys), *keys]))
+        # noise_multiplier, weight_bound, selection, key_noise_multiplier, delta; the public keys.
+        + b"".join(map(number, [1.0, 1.0, 0, 0.0, 0.0, len(keys), *keys]))
         for name, num_rows, width, dense, max_keys, keys in (("v", 100, 2, 0, 4, [3, 70]), ("bias", 4, 1, 1, 0, []))
     ]
     rows = {"v": ([3, 70], 2), "bias": ([0, 1, 2, 3], 1)}

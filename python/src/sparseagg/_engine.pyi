@@ -125,14 +125,14 @@ Part = tuple[str, Bulk | None, int, int, Bulk | None, str]
 # The same in the memory of the engine's device: name, keys, number of keys, and values.
 DevicePart = tuple[str, DeviceArray | None, int, DeviceArray | None]
 
-def encode_keys(keys: Array, implicit: bool, delta: bool, bitmap: bool) -> tuple[str, bytes]:
+def encode_keys(keys: Array, implicit: bool, delta: bool) -> tuple[str, bytes]:
     """Returns the name of the smallest encoding of keys, uint32 or uint64, among "plain" and those; and its bytes.
 
     Those of "plain", which wins a tie, and of "implicit" are none.
     """
 
-def decode_keys(encoding: str, data: bytes | memoryview, first_key: int, num_keys: int, key_bytes: int) -> Array:
-    """Returns the keys of "delta_bitpacked" or "bitmap" bytes, as unsigned integers of ``key_bytes``."""
+def decode_keys(data: bytes | memoryview, first_key: int, num_keys: int, key_bytes: int) -> Array:
+    """Returns the keys of "delta_bitpacked" bytes, as unsigned integers of ``key_bytes``."""
 
 class MemoryRound:
     """A round of MemoryRounds. Thread-safe. Errors are those of a server; messages are the fields of the proto's."""

@@ -12,8 +12,7 @@ from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, v
 
 SEED = 20261129
 DELTA = WireFormat(keys=frozenset({"delta_bitpacked"}))
-BITMAP = WireFormat(keys=frozenset({"bitmap"}))
-ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked", "bitmap"}))
+ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked"}))
 
 
 def values_as(encoding: str) -> WireFormat:
@@ -55,7 +54,6 @@ def packed() -> list[Case]:
         Case("delta_keys", "Blocks of 128 and a rest.", one(num_rows=90_000), many, wire=DELTA),
         Case("delta_keys_64_bits", "Gaps of 64 bits, up to the last key.", one(num_rows=0), wide, wire=DELTA),
         Case("delta_keys_first_gap", "first_key is below the first key.", one(num_rows=2000), first_gap, wire=DELTA),
-        Case("bitmap_keys", "Bits from the first key on.", one(num_rows=700), dense, wire=BITMAP),
         Case("run_of_keys", "A run needs no bytes.", one(num_rows=300), run, wire=ALL),
         Case(
             "kinds_of_keys_mixed",
@@ -89,7 +87,7 @@ def packed() -> list[Case]:
         Case("int8_values_of_float64", "The product is exact.", one("float64"), narrow, wire=values_as("int8_scaled")),
         Case("result_in_delta_keys", "What the reader asks for.", one(num_rows=90_000), many, result=DELTA),
         Case("result_in_delta_keys_64_bits", "Up to the last key.", one(num_rows=0), wide, result=ALL),
-        Case("result_in_bitmap_keys", "The smallest.", one(num_rows=700, return_counts=True), dense, result=ALL),
+        Case("result_in_the_smallest_keys", "The smallest.", one(num_rows=700, return_counts=True), dense, result=ALL),
         Case("result_in_a_run", "Keys that need no bytes.", one(num_rows=300), run[:1], result=ALL),
         Case(
             "result_in_plain_keys",
@@ -175,10 +173,7 @@ def packed_refusals() -> list[Case]:
         bad("delta_width_above_64", "No gap has more bits than a key.", "65 bits", DELTA, widen),
         bad("delta_padding", "The bits left over are zero.", "behind the last key", DELTA, pad),
         bad("delta_num_keys_disagrees", "It must agree with the bytes.", "num_keys 2", DELTA, recount),
-        bad("bitmap_with_a_byte_more", "The last byte is not zero.", "bitmap", BITMAP, lengthen),
-        bad("bitmap_beyond_num_rows", "The first key too large is named.", "key 10", BITMAP, shift),
-        bad("bitmap_num_keys_disagrees", "It must agree with the bits.", "num_keys 2", BITMAP, recount),
-        bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED, BITMAP", DELTA, unknown_keys),
+        bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED", DELTA, unknown_keys),
         bad("unknown_value_encoding", "The message lists those known.", "NONE, INT8_SCALED", DELTA, unknown_values),
         bad("int8_scale_negative", "Scales are ≥ 0.", "scale -1", int8, negate),
         bad("int8_without_values", "A scale needs a value.", "4 bytes", int8, drop),

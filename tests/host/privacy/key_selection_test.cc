@@ -90,44 +90,5 @@ TEST(KeyRule, MinContributors_RaisesTheThresholdByTheOthers) {
   }
 }
 
-TensorPrivacy Geometric(double epsilon, double delta) {
-  TensorPrivacy privacy;
-  privacy.keys = KeySelection::kTruncatedGeometric;
-  privacy.key_epsilon = epsilon;
-  privacy.key_delta = delta;
-  return privacy;
-}
-
-// (ε, δ) of one key, in both directions, of the integers that are compared with.
-TEST(KeyRule, TruncatedGeometric_NeighbouringProbabilities_AreWithinTheClaim) {
-  for (const double epsilon : {0.1, 1.0, 5.0}) {
-    for (const uint64_t max_keys : {1, 10}) {
-      const double delta = 1e-5;
-      const KeyRule rule(Geometric(epsilon, delta), max_keys, 1);
-      const long double growth = std::exp(static_cast<long double>(epsilon) / max_keys);
-      const long double slack = static_cast<long double>(delta) / max_keys * 0x1p64L;
-      const auto& keep = rule.probabilities();
-      long double before = 0.0L;
-      for (size_t n = 0; n <= keep.size(); ++n) {
-        const long double now = n < keep.size() ? static_cast<long double>(keep[n]) : 0x1p64L;
-        EXPECT_GE(now, before);
-        EXPECT_LE(now, growth * before + slack) << n;
-        EXPECT_LE(0x1p64L - before, growth * (0x1p64L - now) + slack) << n;
-        before = now;
-      }
-      EXPECT_NEAR(static_cast<double>(keep[0]) * 0x1p-64, delta / static_cast<double>(max_keys), 1e-10);
-    }
-  }
-}
-
-TEST(KeyRule, TruncatedGeometric_ManyContributors_AreAlwaysKept) {
-  const KeyRule rule(Geometric(1.0, 1e-5), 1, 3);
-  const Bytes32 key{};
-  NoiseStream stream(key, 0);
-  int64_t noisy = 0;
-  EXPECT_TRUE(rule.Keeps(1000, 1000, stream, noisy));
-  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(rule.Keeps(2, 2, stream, noisy));
-}
-
 }  // namespace
 }  // namespace sparseagg::privacy

@@ -137,13 +137,8 @@ std::vector<Client> Crowd(int num_clients, const std::vector<uint32_t>& keys) {
 }
 
 TEST(PrivateAggregation, EverySelection_KeepsPopularKeys_AndHidesThoseOfOneClient) {
-  for (const KeySelection keys :
-       {KeySelection::kWeightedGaussian, KeySelection::kCountGaussian, KeySelection::kTruncatedGeometric}) {
-    PrivacySpec privacy = GaussianKeys(keys, 0.01, 1.0, 1e-9);
-    if (keys == KeySelection::kTruncatedGeometric) {
-      privacy.key_noise_multiplier.reset();
-      privacy.key_epsilon = 4.0;
-    }
+  for (const KeySelection keys : {KeySelection::kWeightedGaussian, KeySelection::kCountGaussian}) {
+    const PrivacySpec privacy = GaussianKeys(keys, 0.01, 1.0, 1e-9);
     const std::vector<TensorSpec> specs = Resolved({PrivateTensor()}, privacy, 1.0, 4);
     std::vector<Client> clients = Crowd(200, {1, 5, 999});
     clients.push_back({"z", {0, 2, 998}, {0.1, 0.1, 0.1}});

@@ -98,12 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "needs privacy.key_noise_multiplier"},
         Refusal{"key_noise", [](Round& r) { r.privacy.key_noise_multiplier = 33.0; },
                 "key_noise_multiplier 33 is not in"},
-        Refusal{"key_epsilon", [](Round& r) { r.privacy.key_epsilon = 1.0; }, "key_epsilon has no effect"},
         Refusal{"public_delta", [](Round& r) { r.privacy.keys = KeySelection::kPublic;
                                                r.privacy.key_noise_multiplier.reset(); }, "delta has no effect"},
-        Refusal{"geometric", [](Round& r) { r.privacy.keys = KeySelection::kTruncatedGeometric; r.clip.max_keys = 11;
-                                            r.privacy.key_noise_multiplier.reset(); r.privacy.key_epsilon = 1.0; },
-                "max_keys up to 10, not 11"},
         Refusal{"count_range", [](Round& r) { r.privacy.keys = KeySelection::kCountGaussian;
                                               r.clip.max_keys = uint64_t{1} << 32; }, "up to 2^15"},
         Refusal{"dense_only", [](Round& r) { r.specs[0].layout = Layout::kDense; r.clip.max_keys.reset(); },

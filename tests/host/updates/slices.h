@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "host/updates/update_builder.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 #include "tests/support/values.h"
 
@@ -55,10 +54,6 @@ inline Slice Implicit(uint64_t first, uint64_t count, const std::vector<double>&
 inline Slice Delta(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
   return {SliceView::Keys::kDeltaBitpacked, wire::EncodeDeltaKeys(keys), Floats(values), keys.empty() ? 0 : keys[0],
           keys.size()};
-}
-
-inline Slice Bitmap(const std::vector<uint64_t>& keys, const std::vector<double>& values) {
-  return {SliceView::Keys::kBitmap, wire::EncodeBitmapKeys(keys), Floats(values), keys.empty() ? 0 : keys[0]};
 }
 
 inline absl::Status Append(UpdateBuilder& builder, const TensorSpec& spec, uint64_t chunk, const SliceView& view) {

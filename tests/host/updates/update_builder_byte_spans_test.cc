@@ -31,8 +31,7 @@ std::vector<absl::string_view> Cut(absl::string_view bytes, size_t size) {
 TEST(UpdateBuilderByteSpans, Append_SeveralSpans_GiveTheSameUpdate) {
   const std::vector<double> values = {1, 2, 3, 4, 5};
   const std::vector<Slice> slices = {U32({7, 3, 9, 9, 1}, values), U64({7, 3, 9, 9, 1}, values),
-                                     Delta({1, 3, 7, 9, 500}, values), Bitmap({1, 3, 7, 9, 500}, values),
-                                     Implicit(20, 5, values)};
+                                     Delta({1, 3, 7, 9, 500}, values), Implicit(20, 5, values)};
   for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{1} << 40}) {
     for (const Op op : {Op::kSum, Op::kUnion}) {
       TensorSpec spec = Spec(num_rows);

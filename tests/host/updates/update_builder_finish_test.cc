@@ -149,8 +149,7 @@ TEST(UpdateBuilder, HashContent_DoesNotDependOnChunksOrKeyEncoding) {
     EXPECT_EQ(HashOfContent(spec, {U64({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
     EXPECT_EQ(HashOfContent(spec, {Implicit(5, 4, {1, 2, 3, 4})}), hash);
     EXPECT_EQ(HashOfContent(spec, {Delta({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOfContent(spec, {Bitmap({5, 6, 7, 8}, {1, 2, 3, 4})}), hash);
-    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), Bitmap({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
+    EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), Delta({6, 7}, {2, 3}), Delta({8}, {4})}), hash);
     EXPECT_EQ(HashOfContent(spec, {U32({5}, {1}), Implicit(6, 2, {2, 3}), U64({8}, {4})}), hash);
     EXPECT_EQ(HashOfContent(spec, {Implicit(5, 1, {1}), U32({}, {}), Implicit(6, 3, {2, 3, 4})}), hash);
   }

@@ -49,8 +49,8 @@ TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
     ASSERT_TRUE(Append(builder, spec, 0, Implicit(4, 2, {1, 2}).view()).ok());
     ASSERT_TRUE(Append(builder, spec, 1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
     ASSERT_TRUE(Append(builder, spec, 2, Delta({}, {}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 3, Bitmap({501, 503}, {6, 7}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 4, Bitmap({}, {}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 3, Delta({501, 503}, {6, 7}).view()).ok());
+    ASSERT_TRUE(Append(builder, spec, 4, Delta({}, {}).view()).ok());
     EXPECT_EQ(builder.num_keys(), 7u);
     UpdateBuilder again = builder;
     const auto update = std::move(builder).Finish(1.0);
@@ -63,7 +63,7 @@ TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
     const auto repeated = UpdateBuilder(again).Finish(1.0);
     EXPECT_TRUE(repeated->sorted());
     EXPECT_FALSE(repeated->unique());
-    ASSERT_TRUE(Append(again, spec, 6, Bitmap({502}, {9}).view()).ok());
+    ASSERT_TRUE(Append(again, spec, 6, Delta({502}, {9}).view()).ok());
     const auto descended = std::move(again).Finish(1.0);
     EXPECT_THAT(KeysOf(*descended), ElementsAre(4, 5, 6, 9, 500, 501, 503, 503, 502));
     EXPECT_FALSE(descended->sorted());
@@ -176,7 +176,7 @@ TEST(UpdateBuilder, Append_PackedValues_AreWidened) {
   view.value_packing = wire::ValuePacking::kFloat16;
   ASSERT_TRUE(Append(builder, spec, 0, view).ok());
   ASSERT_TRUE(Append(builder, spec, 1, Delta({4, 5}, {1, 2, 3, 4}).view()).ok());
-  Slice scaled = Bitmap({6}, {});
+  Slice scaled = Delta({6}, {});
   scaled.values = Floats({0.25}) + "\x04\xff";
   view = scaled.view();
   view.value_packing = wire::ValuePacking::kInt8Scaled;
@@ -224,10 +224,6 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
   delta_huge.num_keys = ~uint64_t{0};
   Slice delta_wraps = Delta({~uint64_t{0} - 1, ~uint64_t{0}}, {1, 2, 3, 4});
   delta_wraps.first_key = ~uint64_t{0};
-  Slice bitmap_zero = Bitmap({1, 2}, {1, 2, 3, 4});
-  bitmap_zero.keys.push_back('\0');
-  Slice bitmap_wraps = Bitmap({1, 2}, {1, 2, 3, 4});
-  bitmap_wraps.first_key = ~uint64_t{0};
   const std::vector<BadSlice> table = {
       {"key = num_rows", U32({1, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
       {"key far beyond", U64({~uint64_t{0}}, {1, 2}), {"position 0", "18446744073709551615"}},
@@ -251,11 +247,6 @@ TEST(UpdateBuilder, Append_BadChunks_AreRefused) {
       {"packed keys beyond count", delta_huge, {"bytes of keys"}},
       {"packed keys and too few values", Delta({1, 2}, {1, 2}), {"2 keys", "2 values"}},
       {"packed keys and nan", Delta({1, 22}, {1, 2, std::nan(""), 4}), {"key 22, position 1", "nan"}},
-      {"bit = num_rows", Bitmap({990, 1000}, {1, 2, 3, 4}), {"position 1", "key 1000"}},
-      {"bits that wrap", bitmap_wraps, {"position 0", "18446744073709551615"}},
-      {"bitmap's last byte", bitmap_zero, {"bitmap", "zero"}},
-      {"bits and too many values", Bitmap({1}, {1, 2, 3, 4}), {"1 keys", "4 values"}},
-      {"bits and inf", Bitmap({33, 34}, {1, -inf, 3, 4}), {"key 33, position 0", "-inf"}},
       {"nan", U32({1, 2}, {1, 2, std::nan(""), 4}), {"chunk 17, key 2, position 1", "nan"}},
       {"nan of a run", Implicit(44, 2, {1, 2, std::nan(""), 4}), {"chunk 17, key 45, position 1", "nan"}},
       {"inf", U64({51, 2}, {1, -inf, 3, 4}), {"key 51, position 0, column 1", "-inf"}},

@@ -1,4 +1,4 @@
-// DELTA_BITPACKED and BITMAP against bit-by-bit decoders, on every SIMD target of the machine.
+// DELTA_BITPACKED against a bit-by-bit decoder, on every SIMD target of the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
-#include "host/wire/bitmap_keys.h"
 #include "host/wire/delta_keys.h"
 #include "tests/host/wire/plain_keys.h"
 
@@ -24,8 +23,6 @@ constexpr uint64_t kKeysSeed = 20261124;
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kMax32 = std::numeric_limits<uint32_t>::max();
 
-enum class Encoding { kDelta, kBitmap };
-
 struct Encoded {
   std::string bytes;
   uint64_t first_key = 0;
@@ -33,40 +30,27 @@ struct Encoded {
 };
 
 template <typename Key>
-Encoded Encode(Encoding encoding, const std::vector<Key>& keys) {
+Encoded Encode(const std::vector<Key>& keys) {
   const auto span = absl::MakeConstSpan(keys);
-  Encoded encoded{encoding == Encoding::kDelta ? EncodeDeltaKeys(span) : EncodeBitmapKeys(span),
-                  keys.empty() ? 0 : keys.front(), keys.size()};
-  EXPECT_EQ(encoded.bytes.size(), encoding == Encoding::kDelta ? DeltaKeyBytes(span) : BitmapKeyBytes(span));
+  Encoded encoded{EncodeDeltaKeys(span), keys.empty() ? 0 : keys.front(), keys.size()};
+  EXPECT_EQ(encoded.bytes.size(), DeltaKeyBytes(span));
   return encoded;
 }
 
 // Decodes what may be wrong, and holds the verdict and the keys to the plain decoders. Returns whether all was good.
 template <typename Key>
-bool Check(Encoding encoding, const Encoded& encoded, uint64_t largest) {
+bool Check(const Encoded& encoded, uint64_t largest) {
   const Exact bytes(encoded.bytes);
-  const bool is_delta = encoding == Encoding::kDelta;
-  const auto expected = is_delta ? PlainDeltaKeys(bytes.view(), encoded.first_key, encoded.num_keys)
-                                 : PlainBitmapKeys(bytes.view(), encoded.first_key);
-  uint64_t num_keys = encoded.num_keys;
-  absl::Status status;
-  if (is_delta) {
-    status = CheckDeltaKeys(bytes.view(), num_keys);
-  } else {
-    const auto counted = CountBitmapKeys(bytes.view());
-    status = counted.status();
-    num_keys = counted.value_or(0);
-  }
+  const uint64_t num_keys = encoded.num_keys;
+  const auto expected = PlainDeltaKeys(bytes.view(), encoded.first_key, num_keys);
+  const absl::Status status = CheckDeltaKeys(bytes.view(), num_keys);
   EXPECT_EQ(status.ok(), expected.has_value()) << status;
   if (!status.ok() || !expected.has_value()) return false;
-  EXPECT_EQ(num_keys, expected->size());
   const auto bad = std::find_if(expected->begin(), expected->end(), [&](Wide key) { return key > largest; });
   const auto num_good = static_cast<uint64_t>(bad - expected->begin());
 
   const auto out = std::make_unique<Key[]>(num_keys);  // as large as it has to be
-  const DecodedKeys decoded = is_delta
-                                  ? DecodeDeltaKeys(bytes.view(), encoded.first_key, num_keys, largest, out.get())
-                                  : DecodeBitmapKeys(bytes.view(), encoded.first_key, num_keys, largest, out.get());
+  const DecodedKeys decoded = DecodeDeltaKeys(bytes.view(), encoded.first_key, num_keys, largest, out.get());
   EXPECT_EQ(decoded.count, num_good);
   if (bad != expected->end()) {
     EXPECT_EQ(decoded.bad_key, static_cast<uint64_t>(*bad));
@@ -97,12 +81,12 @@ TEST_P(PackedKeysTest, Delta_AnySizeAndWidth_GivesTheKeysBack) {
       const uint64_t first = random() % 1000;
       const std::vector<uint64_t> keys =
           AscendingKeys(random, bits < 54 ? size : std::min<size_t>(size, 120), first, bits);
-      EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, Encode(Encoding::kDelta, keys), kMax));
+      EXPECT_TRUE(Check<uint64_t>(Encode(keys), kMax));
       if (!keys.empty() && keys.back() > kMax32) continue;
       const std::vector<uint32_t> narrow(keys.begin(), keys.end());
-      const Encoded encoded = Encode(Encoding::kDelta, narrow);
-      EXPECT_EQ(encoded.bytes, Encode(Encoding::kDelta, keys).bytes);
-      EXPECT_TRUE(Check<uint32_t>(Encoding::kDelta, encoded, kMax32));
+      const Encoded encoded = Encode(narrow);
+      EXPECT_EQ(encoded.bytes, Encode(keys).bytes);
+      EXPECT_TRUE(Check<uint32_t>(encoded, kMax32));
     }
   }
 }
@@ -110,8 +94,8 @@ TEST_P(PackedKeysTest, Delta_AnySizeAndWidth_GivesTheKeysBack) {
 TEST_P(PackedKeysTest, Delta_GapsOfAllBits_AreExact) {
   for (const uint64_t last : {uint64_t{1}, kMax32, kMax32 + 1, uint64_t{1} << 57, uint64_t{1} << 63, kMax}) {
     const std::vector<uint64_t> keys = {0, last};
-    EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, Encode(Encoding::kDelta, keys), last));
-    EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, Encode(Encoding::kDelta, keys), last - 1));
+    EXPECT_TRUE(Check<uint64_t>(Encode(keys), last));
+    EXPECT_FALSE(Check<uint64_t>(Encode(keys), last - 1));
   }
 }
 
@@ -121,14 +105,14 @@ TEST_P(PackedKeysTest, Delta_KeysUpToTheEndOfTheirSpace_DoNotWrap) {
     for (const size_t size : {size_t{1}, size_t{128}, size_t{256}, size_t{300}}) {
       std::vector<uint64_t> keys(size);
       for (size_t i = 0; i < size; ++i) keys[i] = end - 3 * (size - 1 - i);
-      Encoded encoded = Encode(Encoding::kDelta, keys);
-      EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, encoded, end));
-      EXPECT_TRUE(end != kMax32 || Check<uint32_t>(Encoding::kDelta, encoded, end));
+      Encoded encoded = Encode(keys);
+      EXPECT_TRUE(Check<uint64_t>(encoded, end));
+      EXPECT_TRUE(end != kMax32 || Check<uint32_t>(encoded, end));
       for (const uint64_t shift : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{1000}}) {
         if (keys.front() > kMax - shift) continue;
         encoded.first_key = keys.front() + shift;
-        EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, end)) << size << " keys, " << shift << " too far";
-        EXPECT_FALSE(end == kMax32 && Check<uint32_t>(Encoding::kDelta, encoded, end));
+        EXPECT_FALSE(Check<uint64_t>(encoded, end)) << size << " keys, " << shift << " too far";
+        EXPECT_FALSE(end == kMax32 && Check<uint32_t>(encoded, end));
       }
     }
   }
@@ -138,12 +122,12 @@ TEST_P(PackedKeysTest, Delta_WidestBlockOfTheKernel_SpansAll32Bits) {
   // 128 gaps of 25 bits, all set: the block ends 2^32 - 1 behind the least key that may come.
   std::vector<uint64_t> keys;
   for (uint64_t i = 0; i < 400; ++i) keys.push_back(i == 0 ? 0 : keys.back() + (uint64_t{1} << 25));
-  const Encoded encoded = Encode(Encoding::kDelta, keys);
+  const Encoded encoded = Encode(keys);
   EXPECT_EQ(encoded.bytes[1], 25);
-  EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, encoded, kMax));
-  EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back()));
-  EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back() - 1));
-  EXPECT_FALSE(Check<uint32_t>(Encoding::kDelta, encoded, kMax32));
+  EXPECT_TRUE(Check<uint64_t>(encoded, kMax));
+  EXPECT_TRUE(Check<uint64_t>(encoded, keys.back()));
+  EXPECT_FALSE(Check<uint64_t>(encoded, keys.back() - 1));
+  EXPECT_FALSE(Check<uint32_t>(encoded, kMax32));
 }
 
 TEST_P(PackedKeysTest, Delta_FirstGap_IsAddedToFirstKey) {
@@ -152,48 +136,18 @@ TEST_P(PackedKeysTest, Delta_FirstGap_IsAddedToFirstKey) {
     for (const int bits : {1, 3, 20, 40}) {
       SCOPED_TRACE(::testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kKeysSeed);
       std::vector<uint64_t> keys = AscendingKeys(random, size, 1000, bits);
-      Encoded encoded = Encode(Encoding::kDelta, keys);
+      Encoded encoded = Encode(keys);
       if (size == 1) encoded.bytes = {'\1', '\0'};
       ASSERT_GT(encoded.bytes[0], 0);
       encoded.bytes[(size + 127) / 128] |= 1;  // the lowest bit of gap_0
       for (uint64_t& key : keys) ++key;
       EXPECT_TRUE(PlainDeltaKeys(encoded.bytes, 1000, size) == std::vector<Wide>(keys.begin(), keys.end()));
-      EXPECT_TRUE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back()));
-      EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, keys.back() - 1));
-      EXPECT_TRUE(keys.back() > kMax32 || Check<uint32_t>(Encoding::kDelta, encoded, keys.back()));
+      EXPECT_TRUE(Check<uint64_t>(encoded, keys.back()));
+      EXPECT_FALSE(Check<uint64_t>(encoded, keys.back() - 1));
+      EXPECT_TRUE(keys.back() > kMax32 || Check<uint32_t>(encoded, keys.back()));
       encoded.first_key = kMax;
-      EXPECT_FALSE(Check<uint64_t>(Encoding::kDelta, encoded, kMax));
+      EXPECT_FALSE(Check<uint64_t>(encoded, kMax));
     }
-  }
-}
-
-TEST_P(PackedKeysTest, Bitmap_AnySizeAndDensity_GivesTheKeysBack) {
-  std::mt19937_64 random(kKeysSeed);
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{8}, size_t{9}, size_t{63}, size_t{64},
-                            size_t{65}, size_t{100}, size_t{1000}, size_t{3000}}) {
-    for (int bits = 0; bits <= 7; ++bits) {
-      SCOPED_TRACE(::testing::Message() << size << " keys, gaps of " << bits << " bits, seed " << kKeysSeed);
-      const std::vector<uint64_t> keys = AscendingKeys(random, size, random() % 1000, bits);
-      EXPECT_TRUE(Check<uint64_t>(Encoding::kBitmap, Encode(Encoding::kBitmap, keys), kMax));
-      const std::vector<uint32_t> narrow(keys.begin(), keys.end());
-      EXPECT_TRUE(Check<uint32_t>(Encoding::kBitmap, Encode(Encoding::kBitmap, narrow), kMax32));
-      if (keys.empty()) continue;
-      EXPECT_TRUE(Check<uint32_t>(Encoding::kBitmap, Encode(Encoding::kBitmap, narrow), keys.back()));
-      EXPECT_FALSE(Check<uint32_t>(Encoding::kBitmap, Encode(Encoding::kBitmap, narrow), keys.back() - 1));
-    }
-  }
-}
-
-TEST_P(PackedKeysTest, Bitmap_KeysUpToTheEndOfTheirSpace_DoNotWrap) {
-  for (const uint64_t end : {kMax32, kMax}) {
-    std::vector<uint64_t> keys;
-    for (uint64_t i = 0; i < 200; ++i) keys.push_back(end - 2 * (199 - i));
-    Encoded encoded = Encode(Encoding::kBitmap, keys);
-    EXPECT_TRUE(Check<uint64_t>(Encoding::kBitmap, encoded, end));
-    EXPECT_TRUE(end != kMax32 || Check<uint32_t>(Encoding::kBitmap, encoded, end));
-    encoded.first_key += 1;
-    EXPECT_FALSE(Check<uint64_t>(Encoding::kBitmap, encoded, end));
-    EXPECT_FALSE(end == kMax32 && Check<uint32_t>(Encoding::kBitmap, encoded, end));
   }
 }
 
@@ -205,11 +159,10 @@ TEST_P(PackedKeysTest, Decode_SpoiltBytes_AsThePlainDecoders) {
     const uint64_t seed = kKeysSeed + static_cast<uint64_t>(trial);
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
-    const Encoding encoding = random() % 3 == 0 ? Encoding::kBitmap : Encoding::kDelta;
-    const int max_bits = encoding == Encoding::kBitmap ? 6 : (random() % 4 == 0 ? 56 : 27);
+    const int max_bits = random() % 4 == 0 ? 56 : 27;
     const std::vector<uint64_t> keys = AscendingKeys(random, random() % 290, random() % 100000,
                                                      static_cast<int>(random() % static_cast<unsigned>(max_bits + 1)));
-    Encoded encoded = Encode(encoding, keys);
+    Encoded encoded = Encode(keys);
     for (uint64_t change = random() % 4; change > 0; --change) {
       const size_t at = encoded.bytes.empty() ? 0 : random() % encoded.bytes.size();
       switch (random() % 8) {
@@ -235,8 +188,8 @@ TEST_P(PackedKeysTest, Decode_SpoiltBytes_AsThePlainDecoders) {
     const uint64_t largest = random() % 3 == 0 && !keys.empty() ? keys[random() % keys.size()]
                              : random() % 2 == 0                ? kMax
                                                                 : random() >> (random() % 64);
-    num_good += Check<uint64_t>(encoding, encoded, largest) ? 1 : 0;
-    Check<uint32_t>(encoding, encoded, std::min(largest, kMax32));
+    num_good += Check<uint64_t>(encoded, largest) ? 1 : 0;
+    Check<uint32_t>(encoded, std::min(largest, kMax32));
     if (HasFailure()) return;
   }
   EXPECT_GT(num_good, kTrials / 20) << "the test has to see good ones, too";
@@ -255,11 +208,6 @@ TEST(PackedKeysLayout, Delta_Example_AsDocumented) {
   std::vector<uint32_t> ascending = run;
   for (uint32_t i = 0; i < 256; ++i) ascending[i] = 5 + i;
   EXPECT_EQ(EncodeDeltaKeys(ascending), std::string(2, '\0')) << "a run costs its widths";
-}
-
-TEST(PackedKeysLayout, Bitmap_Example_AsDocumented) {
-  const std::vector<uint32_t> keys = {1000, 1001, 1007, 1010};
-  EXPECT_EQ(EncodeBitmapKeys(keys), "\x83\x04");
 }
 
 TEST(PackedKeysLayout, CheckDeltaKeys_WrongLengths_AreNamed) {
@@ -288,15 +236,6 @@ TEST(PackedKeysLayout, CheckDeltaKeys_WrongLengths_AreNamed) {
   }
   EXPECT_TRUE(CheckDeltaKeys("", 0).ok());
   EXPECT_TRUE(CheckDeltaKeys("\x03\x40\x05"s, 4).ok());
-}
-
-TEST(PackedKeysLayout, CountBitmapKeys_LastByteZero_IsRefused) {
-  using namespace std::string_literals;
-  const absl::Status status = CountBitmapKeys("\x01\x00"s).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the last of 2 bytes of a bitmap is zero"));
-  EXPECT_EQ(*CountBitmapKeys(""), 0u);
-  EXPECT_EQ(*CountBitmapKeys("\x00\x81"s), 2u);
 }
 
 }  // namespace

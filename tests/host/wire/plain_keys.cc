@@ -39,15 +39,6 @@ std::optional<std::vector<Wide>> PlainDeltaKeys(absl::string_view bytes, uint64_
   return keys;
 }
 
-std::optional<std::vector<Wide>> PlainBitmapKeys(absl::string_view bytes, uint64_t first_key) {
-  if (!bytes.empty() && bytes.back() == '\0') return std::nullopt;
-  std::vector<Wide> keys;
-  for (uint64_t i = 0; i < 8 * bytes.size(); ++i) {
-    if (Bit(bytes, i) != 0) keys.push_back(Wide{first_key} + i);
-  }
-  return keys;
-}
-
 std::vector<uint64_t> AscendingKeys(std::mt19937_64& random, size_t count, uint64_t first, int bits) {
   const uint64_t widest = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
   const size_t at_widest = count < 2 ? 0 : 1 + random() % (count - 1);

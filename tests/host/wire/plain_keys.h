@@ -18,7 +18,6 @@ __extension__ using Wide = unsigned __int128;
 
 // Keys without a bound; nullopt: the bytes have a wrong length, a wrong width, or bits where none may be.
 std::optional<std::vector<Wide>> PlainDeltaKeys(absl::string_view bytes, uint64_t first_key, uint64_t num_keys);
-std::optional<std::vector<Wide>> PlainBitmapKeys(absl::string_view bytes, uint64_t first_key);
 
 // `count` keys, ascending from `first`, with gaps of up to `bits` bits, one of them with all bits set.
 std::vector<uint64_t> AscendingKeys(std::mt19937_64& random, size_t count, uint64_t first, int bits);

@@ -348,7 +348,7 @@ def tag(update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, wire=PLAIN, su
 def test_upload_tag_is_that_of_content_and_chunks():
     assert len(tag()) == 16
     assert tag() == tag((KEYS.astype(np.uint32), VALUES.copy()))
-    assert tag() == tag(wire=WireFormat(keys=frozenset({"implicit", "bitmap", "delta_bitpacked"})))
+    assert tag() == tag(wire=WireFormat(keys=frozenset({"implicit", "delta_bitpacked"})))
     changed = VALUES.copy()
     changed[-1] = -changed[-1]
     others = [

@@ -125,7 +125,7 @@ def test_cli_info_has_every_limit(run):
     text = run("info")
     for name in ("version", "engine", "max_message_bytes", "max_submissions", "upload_timeout"):
         assert name in text
-    assert re.search(r"^key_encodings +u32, u64, .*bitmap", text, re.MULTILINE)
+    assert re.search(r"^key_encodings +u32, u64, .*delta_bitpacked", text, re.MULTILINE)
     assert re.search(r"^value_encodings +.*float32, .*int8_scaled", text, re.MULTILINE)
     assert re.search(r"^start_time +20\d\d-\d\d-\d\dT", text, re.MULTILINE)
     assert re.search(r"^memory_in_use +[\d.]+ MiB$", text, re.MULTILINE)

@@ -120,11 +120,6 @@ def test_noisy_counts():
     np.testing.assert_allclose(result.values, (200 * 0.125 / result.counts)[:, None] * np.ones(2), atol=1e-3)
 
 
-def test_few_keys_by_truncated_geometric():
-    privacy = sa.DP(noise_multiplier=2**-10, keys="truncated_geometric", key_epsilon=4.0, delta=1e-6)
-    assert sa.aggregate(crowd(100), private_spec(privacy), noise_key=KEY)["v"].keys.tolist() == [3, 70]
-
-
 def test_public_keys_may_be_listed():
     privacy = sa.DP(noise_multiplier=2**-10, keys="public", public_keys={"v": [2, 3, 99]})
     result = sa.aggregate(crowd(4), private_spec(privacy), noise_key=KEY)["v"]
@@ -184,10 +179,8 @@ REFUSALS = {
     "weight_bound": (_with(weighting="by_weight"), "weight_bound"),
     "noise": (_dp(noise_multiplier=0), "privacy.noise_multiplier 0 is not in"),
     "delta": (_dp(delta=None), "needs privacy.delta"),
-    "key_epsilon": (_dp(key_epsilon=1.0), "privacy.key_epsilon has no effect"),
     "public": (_dp(keys="public"), "has no effect on keys public"),
     "public_keys": (_dp(public_keys={"v": [1]}), "privacy.public_keys has no effect"),
-    "geometric": (_dp(keys="truncated_geometric"), "has no effect on keys truncated_geometric"),
     "unknown": (_dp(keys="all"), "unknown privacy.keys"),
     "order": (
         lambda: private_spec(sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 1]})),

@@ -133,7 +133,7 @@ def test_plain_keys_and_values_are_borrowed_until_they_are_sent():
 
 
 @pytest.mark.parametrize("values", [{}, {"e": "float16"}, {"e": "int8_scaled", "b": "float32"}])
-@pytest.mark.parametrize("keys", [frozenset(), frozenset({"delta_bitpacked", "bitmap"})])
+@pytest.mark.parametrize("keys", [frozenset(), frozenset({"delta_bitpacked"})])
 def test_progress_ends_at_the_size_of_the_update_however_it_is_packed(keys, values):
     update = {**embedding(1000), "b": np.arange(5.0)}
     upload = make_upload(SPEC, update, client_id="c", weight=None, chunk_bytes=2000, wire=WireFormat(keys, values))

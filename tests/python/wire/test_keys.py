@@ -17,19 +17,11 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 SEED = 20261125
 EXAMPLE = np.array([1000, 1001, 1007, 1010], np.uint32)
-ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked", "bitmap"}))
-
-
-BITMAP = WireFormat(keys=frozenset({"bitmap"}))
+ALL = WireFormat(keys=frozenset({"implicit", "delta_bitpacked"}))
 
 
 def decode_delta(data: bytes, first_key: int, num_keys: int) -> np.ndarray:
     piece = pb.TensorSlice(key_encoding=pb.KEY_ENCODING_DELTA_BITPACKED, first_key=first_key, num_keys=num_keys)
-    return decode_keys(piece, data, np.dtype(np.uint64))
-
-
-def decode_bitmap(data: bytes, first_key: int) -> np.ndarray:
-    piece = pb.TensorSlice(key_encoding=pb.KEY_ENCODING_BITMAP, first_key=first_key)
     return decode_keys(piece, data, np.dtype(np.uint64))
 
 
@@ -67,11 +59,6 @@ def test_decode_delta_first_gap_is_added(first_gap):
         decode_delta(data, 2**64 - first_gap, 1)
 
 
-def test_bitmap_example_as_documented():
-    assert BITMAP.encode_keys(EXAMPLE) == ("BITMAP", 1000, bytes.fromhex("83 04"))
-    assert decode_bitmap(bytes.fromhex("83 04"), 1000).tolist() == EXAMPLE.tolist()
-
-
 @pytest.mark.parametrize("count", [1, 2, 127, 128, 129, 256, 300])
 def test_delta_any_size_and_width_is_exact(count):
     rng = np.random.default_rng(SEED)
@@ -90,14 +77,6 @@ def test_delta_gaps_of_all_bits_are_exact(last):
     data = Gaps(keys).encode()
     assert data == plain_delta([0, last])
     assert decode_delta(data, 0, 2).tolist() == [0, last]
-
-
-@pytest.mark.parametrize("bits", range(6))
-def test_bitmap_any_density_is_exact(bits):
-    rng = np.random.default_rng(SEED)
-    for count in (1, 2, 8, 9, 64, 65, 1000):
-        keys = ascending(rng, count, 2**64 - 2**20, bits, np.uint64)
-        assert np.array_equal(decode_bitmap(BITMAP.encode_keys(keys)[2], int(keys[0])), keys)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +98,6 @@ def test_decode_delta_bits_behind_the_last_key_are_refused(data):
         decode_delta(bytes.fromhex(data), 1000, 4)
 
 
-@pytest.mark.parametrize(("data", "first_key"), [("83 04 00", 1000), ("00", 0), ("83 04", 2**64 - 10)])
-def test_decode_bitmap_what_no_encoder_makes_is_refused(data, first_key):
-    assert decode_bitmap(bytes.fromhex("83 04"), 2**64 - 11).tolist()[-1] == 2**64 - 1
-    with pytest.raises(sa.InvalidArgumentError):
-        decode_bitmap(bytes.fromhex(data), first_key)
-
-
 @pytest.mark.parametrize(
     ("keys", "answer"),
     [([], True), ([5], True), ([1, 2], True), ([2, 2], False), ([3, 2], False), ([*range(100), 99, 100], False)],
@@ -141,7 +113,7 @@ def test_strictly_ascends_repeats_and_descents_are_seen(keys, answer):
     ("keys", "encoding"),
     [
         (range(7, 107), "IMPLICIT"),
-        ([0, 1, 2, 5, 6, 7], "BITMAP"),
+        ([0, 1, 2, 5, 6, 7], "DELTA_BITPACKED"),
         (range(0, 300, 3), "DELTA_BITPACKED"),
         (range(0, 100_000, 997), "DELTA_BITPACKED"),
         ([5, 4], "U32"),
@@ -158,7 +130,6 @@ def test_encode_keys_takes_the_smallest(keys, encoding):
     assert len(data) <= keys.nbytes
     decoded = {
         "IMPLICIT": lambda: np.arange(len(keys)) + first_key,
-        "BITMAP": lambda: decode_bitmap(data, first_key),
         "DELTA_BITPACKED": lambda: decode_delta(data, first_key, len(keys)),
         "U32": lambda: np.frombuffer(data, "<u4"),
     }[name]()
@@ -205,7 +176,7 @@ def test_submit_packed_or_plain_is_the_same_submission(client, num_rows):
 
 def test_server_info_tells_the_encodings(client):
     info = client.server_info()
-    assert info.key_encodings == ("u32", "u64", "implicit", "delta_bitpacked", "bitmap")
+    assert info.key_encodings == ("u32", "u64", "implicit", "delta_bitpacked")
     assert "float32" in info.value_encodings
 
 
@@ -214,14 +185,12 @@ def test_keys_without_the_engine_are_sent_as_gaps_and_asked_for_plain(monkeypatc
     rng = np.random.default_rng([SEED, np.dtype(dtype).itemsize])
     cases = [ascending(rng, count, 5, bits, dtype) for count in (1, 2, 129, 5000) for bits in (0, 1, 3, 9, 17)]
     cases += [rng.permutation(cases[-1]), np.array([1, 1], dtype), np.array([0, np.iinfo(dtype).max], dtype)]
-    known = WireFormat(frozenset({"implicit", "delta_bitpacked"}))
-    packed = [known.encode_keys(keys) for keys in cases]
+    packed = [ALL.encode_keys(keys) for keys in cases]
     assert {name for name, _, _ in packed} == {"IMPLICIT", "DELTA_BITPACKED", f"U{dtype().itemsize * 8}"}
     monkeypatch.setattr(extension, "find", lambda: None)
     for keys, (name, first, data) in zip(cases, packed):
-        for wire in (known, ALL):
-            alone = wire.encode_keys(keys)
-            assert (alone[0], alone[1], bytes(alone[2])) == (name, first, bytes(data)), f"seed {SEED}"
+        alone = ALL.encode_keys(keys)
+        assert (alone[0], alone[1], bytes(alone[2])) == (name, first, bytes(data)), f"seed {SEED}"
     assert list(result_format("auto", None).key_encodings) == [pb.KEY_ENCODING_IMPLICIT]
 
 
@@ -237,6 +206,3 @@ def test_engine_refuses_damaged_keys():
     piece.first_key = (1 << 64) - 5
     with pytest.raises(sa.InvalidArgumentError, match="pass 2"):
         decode_keys(piece, good, np.dtype(np.uint64))
-    bitmap = pb.TensorSlice(key_encoding=pb.KEY_ENCODING_BITMAP)
-    with pytest.raises(sa.InvalidArgumentError):
-        decode_keys(bitmap, b"\1\0", size)

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-PageFormat Packed() { return {.implicit_keys = true, .delta_keys = true, .bitmap_keys = true}; }
+PageFormat Packed() { return {.implicit_keys = true, .delta_keys = true}; }
 
 Result ResultOf(const std::vector<uint32_t>& keys, const std::vector<float>& values) {
   Result result;
@@ -38,13 +38,12 @@ TEST(PageFormat, Keys_TheSmallestOfThoseAllowed) {
   EXPECT_EQ(KeysOf(Steps(100, 1), Packed()).first_key(), 7);
   EXPECT_EQ(KeysOf(Steps(100, 1), Packed()).keys(), "");
   EXPECT_EQ(KeysOf(Steps(100, 3), Packed()).key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
-  EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).key_encoding(), v1::KEY_ENCODING_BITMAP);
+  EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
   EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).keys(), "\xe7");
   EXPECT_EQ(KeysOf({0, 1u << 31}, Packed()).key_encoding(), v1::KEY_ENCODING_U32);
   EXPECT_EQ(KeysOf({}, Packed()).key_encoding(), v1::KEY_ENCODING_U32);
   EXPECT_EQ(KeysOf(Steps(100, 3), {}).key_encoding(), v1::KEY_ENCODING_U32);
   EXPECT_EQ(KeysOf(Steps(100, 3), {}).first_key(), 0);
-  EXPECT_EQ(KeysOf(Steps(100, 3), {.bitmap_keys = true}).key_encoding(), v1::KEY_ENCODING_BITMAP);
   EXPECT_EQ(KeysOf(Steps(100, 1), {.delta_keys = true}).key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
 }
 
@@ -79,11 +78,11 @@ TEST(PageFormat, DecodePageFormat_OtherValueEncodings_AreRefused) {
 TEST(PageFormat, DecodePageFormat_UnknownKeyEncodings_AreIgnored) {
   v1::ResultFormat wire;
   wire.add_key_encodings(static_cast<v1::KeyEncoding>(42));
-  wire.add_key_encodings(v1::KEY_ENCODING_BITMAP);
+  wire.add_key_encodings(v1::KEY_ENCODING_DELTA_BITPACKED);
   const auto format = DecodePageFormat(wire);
   ASSERT_THAT(format, IsOk());
-  EXPECT_TRUE(format->bitmap_keys);
-  EXPECT_FALSE(format->delta_keys || format->implicit_keys);
+  EXPECT_TRUE(format->delta_keys);
+  EXPECT_FALSE(format->implicit_keys);
 }
 
 }  // namespace

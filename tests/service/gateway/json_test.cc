@@ -124,11 +124,11 @@ TEST(Json, ShortNamesOfEnumValues_AreThoseOfTheProto) {
 
   const auto format = [](int count) {
     std::string json = R"({"format": {"keyEncodings": ["u32")";
-    for (int i = 1; i < count; ++i) absl::StrAppend(&json, R"(,"Bitmap")");
+    for (int i = 1; i < count; ++i) absl::StrAppend(&json, R"(,"Delta_Bitpacked")");
     return JsonToMessage(v1::GetResultRequest::descriptor(), json + "]}}");
   };
   const int most = v1::KeyEncoding_descriptor()->value_count();
-  EXPECT_EQ(Parsed<v1::GetResultRequest>(format(most)).format().key_encodings(1), v1::KEY_ENCODING_BITMAP);
+  EXPECT_EQ(Parsed<v1::GetResultRequest>(format(most)).format().key_encodings(1), v1::KEY_ENCODING_DELTA_BITPACKED);
   EXPECT_THAT(format(most + 1).status().message(), HasSubstr("format.key_encodings has more than"));
 }
 
@@ -294,7 +294,7 @@ TEST(Json, Query_FieldsOfAllKinds) {
   const auto result = Parsed<v1::GetResultRequest>(
       QueryToMessage(v1::GetResultRequest::descriptor(), {{"range.begin", "5"},
                                                           {"range.end", "9"},
-                                                          {"format.key_encodings", "DELTA_BITPACKED,BITMAP"},
+                                                          {"format.key_encodings", "DELTA_BITPACKED,IMPLICIT"},
                                                           {"format.key_encodings", "KEY_ENCODING_U32"}}));
   EXPECT_EQ(result.range().begin(), 5u);
   EXPECT_EQ(result.format().key_encodings_size(), 3);

@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(
                  Code::kInvalidArgument, {"tensor 'd'", "implicit"}},
         BadInput{"KeyEncodingUnknown",
                  [](auto& c) { c.mutable_slices(0)->set_key_encoding(static_cast<v1::KeyEncoding>(42)); },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "42", "U32, U64, IMPLICIT, DELTA_BITPACKED, BITMAP"}},
+                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "42", "U32, U64, IMPLICIT, DELTA_BITPACKED"}},
         BadInput{"KeyEncodingMissing", [](auto& c) { c.mutable_slices(0)->clear_key_encoding(); },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "key_encoding", "U32, U64, IMPLICIT"}},
         BadInput{"ValueEncodingUnknown",
@@ -255,22 +255,6 @@ INSTANTIATE_TEST_SUITE_P(
                    c.mutable_slices(0)->set_first_key(~uint64_t{0});
                  },
                  Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "18446744073709551615"}},
-        BadInput{"BitmapNumKeysDisagrees",
-                 [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 2, "\x07"); }, Code::kInvalidArgument,
-                 {"tensor 'v'", "chunk 0", "num_keys 2", "hold 3"}},
-        BadInput{"BitmapTrailingByte",
-                 [](auto& c) {
-                   SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, std::string("\x07\0", 2));
-                 },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "bitmap is zero"}},
-        BadInput{"BitmapPastNumRows",
-                 [](auto& c) {
-                   SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 3, "\x07");
-                   c.mutable_slices(0)->set_first_key(98);
-                 },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "position 2", "key 100"}},
-        BadInput{"BitmapOfAnotherSize", [](auto& c) { SetPackedKeys(c, v1::KEY_ENCODING_BITMAP, 0, "\x3f"); },
-                 Code::kInvalidArgument, {"tensor 'v'", "chunk 0", "6 keys", "6 values"}},
         BadInput{"PackedTooManyTuples",
                  [](auto& c) {
                    SetPackedKeys(c, v1::KEY_ENCODING_DELTA_BITPACKED, 21, std::string(1, '\0'));

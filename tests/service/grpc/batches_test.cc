@@ -101,7 +101,7 @@ TEST_F(BatchesTest, ColumnsThatDoNotAgree_AreRefusedAsAWhole) {
   });
   expect("weights has 8 bytes for 3 client ids", [](auto& batch) { batch.set_weights(std::string(8, 0)); });
   expect("keys must be U32, U64 or IMPLICIT",
-         [](auto& batch) { batch.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_BITMAP); });
+         [](auto& batch) { batch.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_DELTA_BITPACKED); });
   expect("values must not be INT8_SCALED",
          [](auto& batch) { batch.mutable_slices(0)->set_value_encoding(v1::VALUE_ENCODING_INT8_SCALED); });
   expect("there are two slices", [](auto& batch) {

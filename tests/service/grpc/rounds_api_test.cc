@@ -31,7 +31,7 @@ TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
   EXPECT_EQ(info.engine(), "cpu");
   EXPECT_THAT(info.engine_description(), HasSubstr("CPU"));
   EXPECT_THAT(info.key_encodings(), ElementsAre(v1::KEY_ENCODING_U32, v1::KEY_ENCODING_U64, v1::KEY_ENCODING_IMPLICIT,
-                                                v1::KEY_ENCODING_DELTA_BITPACKED, v1::KEY_ENCODING_BITMAP));
+                                                v1::KEY_ENCODING_DELTA_BITPACKED));
   EXPECT_EQ(info.value_encodings_size(), 11);
   EXPECT_THAT(info.features(), ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
                                            "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",

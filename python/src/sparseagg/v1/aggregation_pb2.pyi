@@ -33,7 +33,6 @@ DTYPE_UNSPECIFIED: DType
 EMPTY_POLICY_FAIL: EmptyPolicy
 EMPTY_POLICY_KEEP: EmptyPolicy
 EMPTY_POLICY_UNSPECIFIED: EmptyPolicy
-KEY_ENCODING_BITMAP: KeyEncoding
 KEY_ENCODING_DELTA_BITPACKED: KeyEncoding
 KEY_ENCODING_IMPLICIT: KeyEncoding
 KEY_ENCODING_U32: KeyEncoding
@@ -41,7 +40,6 @@ KEY_ENCODING_U64: KeyEncoding
 KEY_ENCODING_UNSPECIFIED: KeyEncoding
 KEY_SELECTION_COUNT_GAUSSIAN: KeySelection
 KEY_SELECTION_PUBLIC: KeySelection
-KEY_SELECTION_TRUNCATED_GEOMETRIC: KeySelection
 KEY_SELECTION_UNSPECIFIED: KeySelection
 KEY_SELECTION_WEIGHTED_GAUSSIAN: KeySelection
 MEAN_DIVISOR_FIXED: MeanDivisor
@@ -386,12 +384,11 @@ class ListSubmissionsResponse(_message.Message):
 
 class PrivacySpec(_message.Message):
     delta: float
-    key_epsilon: float
     key_noise_multiplier: float
     keys: KeySelection
     noise_multiplier: float
     public_keys: _containers.RepeatedCompositeFieldContainer[PublicKeys]
-    def __init__(self, noise_multiplier: _Optional[float] = ..., keys: _Optional[_Union[KeySelection, str]] = ..., key_noise_multiplier: _Optional[float] = ..., key_epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., public_keys: _Optional[_Iterable[_Union[PublicKeys, _Mapping]]] = ...) -> None: ...
+    def __init__(self, noise_multiplier: _Optional[float] = ..., keys: _Optional[_Union[KeySelection, str]] = ..., key_noise_multiplier: _Optional[float] = ..., delta: _Optional[float] = ..., public_keys: _Optional[_Iterable[_Union[PublicKeys, _Mapping]]] = ...) -> None: ...
 
 class PublicKeys(_message.Message):
     keys: _containers.RepeatedScalarFieldContainer[int]

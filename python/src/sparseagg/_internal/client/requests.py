@@ -18,7 +18,7 @@ from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 # Key encodings that this client decodes in results, in addition to the plain ones: without the engine only the first.
-_KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED, pb.KEY_ENCODING_BITMAP)
+_KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED)
 
 # Of a page, for this client takes messages of any size: as much as the server allows.
 _SERVER_BOUNDS = (1 << 63) - 1

@@ -17,7 +17,7 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 _Class = TypeVar("_Class")
 _BOUNDS = ("l2", "linf", "max_keys")
-_SELECTION = ("key_noise_multiplier", "key_epsilon", "delta")
+_SELECTION = ("key_noise_multiplier", "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +87,9 @@ class DP:
         noise_multiplier: standard deviation of the noise on values, in units of what one submission can add:
             ``clip.l2``, times ``weight_bound`` where weights count.
         keys: how the keys of sparse tensors are chosen. "weighted_gaussian" (default), "count_gaussian" (which can
-            return noisy counts, and takes the op "coordinate_mean"), "truncated_geometric" (for ``clip.max_keys`` up to
-            10): among those that submissions have, by noisy scores. "public": all of ``public_keys``.
+            return noisy counts, and takes the op "coordinate_mean"): among those that submissions have, by noisy
+            scores. "public": all of ``public_keys``.
         key_noise_multiplier: of the two Gaussian selections: the noise on scores, likewise.
-        key_epsilon: of "truncated_geometric".
         delta: of the selections: the probability that keys of one submission alone are shown.
         public_keys: of "public": by tensor, the keys of its result. A tensor that is not named has all its rows.
 
@@ -101,7 +100,6 @@ class DP:
     noise_multiplier: float
     keys: KeySelection = "weighted_gaussian"
     key_noise_multiplier: float | None = None
-    key_epsilon: float | None = None
     delta: float | None = None
     public_keys: Mapping[str, Iterable[SupportsIndex]] | None = None
 

@@ -256,13 +256,9 @@ def _mechanisms_of(spec: Any) -> tuple[list[float], list[float]]:
     multipliers = [_multiplier("privacy.noise_multiplier", privacy.noise_multiplier)]
     if privacy.keys == "public":
         return multipliers, []
-    if privacy.keys == "truncated_geometric":
-        # (ε, δ) of all tensors together; up to δ it is ε²/2-zCDP, as a Gaussian mechanism of 1/ε is.
-        multipliers.append(1 / _multiplier("privacy.key_epsilon", privacy.key_epsilon))
-    else:
-        num_selections = sum(tensor.layout == "sparse" for tensor in spec.tensors)
-        multiplier = _multiplier("privacy.key_noise_multiplier", privacy.key_noise_multiplier)
-        multipliers.extend([multiplier] * num_selections)
+    num_selections = sum(tensor.layout == "sparse" for tensor in spec.tensors)
+    multiplier = _multiplier("privacy.key_noise_multiplier", privacy.key_noise_multiplier)
+    multipliers.extend([multiplier] * num_selections)
     return multipliers, [_delta("privacy.delta", privacy.delta)]
 
 

@@ -189,7 +189,6 @@ def _wire_type(dtype: str) -> np.dtype[np.generic]:
     return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
 
 
-_PACKED_KEYS = {pb.KEY_ENCODING_DELTA_BITPACKED: "delta_bitpacked", pb.KEY_ENCODING_BITMAP: "bitmap"}
 _PLAIN_KEYS = {pb.KEY_ENCODING_U32: "<u4", pb.KEY_ENCODING_U64: "<u8"}
 
 
@@ -219,10 +218,10 @@ def decode_rows(piece: pb.TensorSlice, data: Bulk, dtype: str, num_values: int) 
 
 
 def _decode(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
-    if piece.key_encoding in _PACKED_KEYS:  # which a client without the engine does not ask for
-        name = _PACKED_KEYS[piece.key_encoding]
+    # A client without the engine does not ask for it.
+    if piece.key_encoding == pb.KEY_ENCODING_DELTA_BITPACKED:
         with extension.errors():
-            keys: Array = extension.load().decode_keys(name, data, piece.first_key, piece.num_keys, key_type.itemsize)
+            keys: Array = extension.load().decode_keys(data, piece.first_key, piece.num_keys, key_type.itemsize)
         return keys
     if piece.key_encoding in _PLAIN_KEYS:
         wire = np.dtype(_PLAIN_KEYS[piece.key_encoding])

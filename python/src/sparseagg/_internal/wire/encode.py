@@ -36,7 +36,7 @@ _LOCAL_CHUNK_BYTES = 2 << 20  # on one machine, where a chunk that is sent again
 _CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
 ENCODINGS = ("auto", "plain")
 # Not "implicit", whose keys servers count as no bytes: delta_bitpacked takes only one byte for 128 consecutive keys.
-_PACKED_KEYS = ("delta_bitpacked", "bitmap")
+_PACKED_KEYS = ("delta_bitpacked",)
 _ALL_KEYS = ("implicit", *_PACKED_KEYS)
 
 # A narrower encoding of values: none, one for all tensors whose dtype is wider, or one by tensor name.
@@ -49,7 +49,7 @@ class WireFormat:
 
     Attributes:
         keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for consecutive keys),
-            "delta_bitpacked", "bitmap". All of them keep the keys and their order.
+            "delta_bitpacked". Both keep the keys and their order.
         values: names of the narrower value encodings, by tensor. Values of other tensors are not rounded.
     """
 
@@ -96,7 +96,6 @@ class WireFormat:
         first = int(keys[0])
         if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:
             return "IMPLICIT", first, b""
-        # Without the engine there are no bitmaps, which are smaller than gaps only where keys are dense.
         gaps = Gaps(keys) if "delta_bitpacked" in self.keys else None
         if gaps is not None and gaps.num_bytes < keys.nbytes:
             return "DELTA_BITPACKED", first, gaps.encode()
