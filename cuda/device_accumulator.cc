@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/merge/batch.h"
-#include "cuda/merge/checker.h"
 #include "cuda/merge/merger.h"
+#include "cuda/merge/sorter.h"
 #include "host/accumulation.h"
 #include "host/base/reserve_more.h"
 #include "host/base/saturating.h"

@@ -12,7 +12,6 @@
 
 #include "absl/types/span.h"
 #include "cuda/device_engine.h"
-#include "cuda/merge/rows.h"
 #include "cuda/merge/tensor_shape.h"
 #include "host/accumulation.h"
 #include "host/engine.h"

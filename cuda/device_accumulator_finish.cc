@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/device_accumulator.h"
 #include "cuda/merge/finisher.h"
-#include "cuda/merge/key_parts.h"
 #include "cuda/merge/merger.h"
 #include "cuda/merge/slab_merge.h"
 #include "host/accumulation.h"

@@ -6,16 +6,63 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device/cuda_buffers.h"
 #include "cuda/device/device.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
+
+// Converts a CUDA error. The message has the error's name and text, the call, the file and the line. Clears the
+// thread's last error, which the next launch would report as its own; an error that the device cannot recover from
+// stays all the same, and every later call returns it.
+// Returns: OK for cudaSuccess; RESOURCE_EXHAUSTED for cudaErrorMemoryAllocation; otherwise INTERNAL.
+absl::Status ToStatus(cudaError_t error, const char* call, const char* file, int line);
+
+// For calls whose error nobody needs: clears it likewise.
+void IgnoreError(cudaError_t error);
+
+}  // namespace sparseagg::cuda
+
+#define CUDA_TO_STATUS(call) ::sparseagg::cuda::ToStatus((call), #call, __FILE__, __LINE__)
+#define CUDA_RETURN_IF_ERROR(call) RETURN_IF_ERROR(CUDA_TO_STATUS(call))
+
+namespace sparseagg::cuda {
+
+// A pool of device memory, owned by one CudaDevice. Separate from the device's default pool, which other code in the
+// process may use. The pool keeps freed memory, so that in steady state nothing is requested from the driver.
+// Not thread-safe.
+class CudaPool {
+ public:
+  CudaPool() = default;
+  CudaPool(const CudaPool&) = delete;
+  CudaPool& operator=(const CudaPool&) = delete;
+  ~CudaPool();
+
+  absl::Status Create(int device);
+
+  // Never destroys the pool, because its device hangs.
+  void Abandon() { pool_ = nullptr; }
+
+  // Allocates in the order of `stream`; does not synchronise. Errors: RESOURCE_EXHAUSTED when the device has no memory.
+  absl::StatusOr<void*> Allocate(size_t bytes, cudaStream_t stream);
+  void Free(void* d_memory, cudaStream_t stream);
+  // Returns what is unused to the driver: what was freed in the order of a stream that was synchronised since.
+  absl::Status Trim();
+
+  // Pinned host memory. Blocks: synchronises with the driver, and is slow.
+  static absl::StatusOr<void*> AllocatePinned(size_t bytes);
+  static void FreePinned(void* memory);
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
 
 // One of the GPUs that CUDA shows this process (CUDA_VISIBLE_DEVICES). Each lane is one non-blocking stream, so neither
 // waits for CUDA's default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.

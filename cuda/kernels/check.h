@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/atomics.h"
+#include "cuda/kernels/block.h"
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
 

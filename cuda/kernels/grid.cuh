@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
-#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
 
 namespace sparseagg::cuda {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/kernels/atomics.h"
+#include "cuda/kernels/block.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/number.h"
 

@@ -10,12 +10,10 @@
 
 #include <cstddef>
 
-#include "cuda/kernels/calls.h"
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
-#include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/import.h"
 #include "cuda/kernels/order.h"

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
 #include "cuda/kernels/number.h"
 

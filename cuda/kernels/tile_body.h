@@ -5,10 +5,8 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
 #include "cuda/kernels/fold.h"
-#include "cuda/kernels/fold_tiles.h"
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/kernels/tile_plan.h"

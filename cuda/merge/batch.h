@@ -7,9 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device/device_memory.h"
+#include "cuda/device/device.h"
 #include "cuda/kernels/segments.h"
-#include "cuda/merge/rows.h"
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
 #include "host/updates/update.h"

@@ -6,8 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/device/device_memory.h"
-#include "cuda/merge/rows.h"
+#include "cuda/device/device.h"
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
 #include "host/result.h"

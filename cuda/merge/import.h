@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "cuda/device/device_memory.h"
+#include "cuda/device/device.h"
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
 #include "host/spec/spec.h"

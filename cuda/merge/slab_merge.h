@@ -2,18 +2,86 @@
 #ifndef SPARSEAGG_CUDA_MERGE_SLAB_MERGE_H_
 #define SPARSEAGG_CUDA_MERGE_SLAB_MERGE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cuda/merge/batch.h"
 #include "cuda/merge/finisher.h"
-#include "cuda/merge/rows.h"
 #include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
+#include "cuda/tuning.h"
+#include "host/base/host_threads.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 
 namespace sparseagg::cuda {
+
+// A slab is a range of keys with all tuples of all updates, and all earlier rows, that have these keys. So slabs are
+// merged and finished one by one, in ascending order of keys, and none depends on another. A plan borrows its input.
+// Immutable. Deterministic; and no result depends on where the cuts are.
+class SlabPlan {
+ public:
+  struct Limits {
+    size_t slab_bytes = 0;     // what a slab should have, as sent
+    double min_run = 1.0;      // tuples of one update in a slab, on average, where there is a choice
+    uint64_t max_entries = 0;  // tuples and rows that a slab may have
+  };
+
+  // Requires: the keys of all updates and of `base` (null: none) strictly ascend.
+  // Returns: no plan if one slab would do, or if a single key has more entries than a slab may have.
+  static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const HostRows* base,
+                                      const std::vector<const ValidatedUpdate*>& updates, const Limits& limits);
+
+  // Cuts into up to `num_parts` ranges with about as many tuples each, for several devices. Requires: as Make. Returns:
+  // no plan if one part would do.
+  static std::optional<SlabPlan> MakeParts(HostThreads& threads, const TensorShape& shape,
+                                           const std::vector<const ValidatedUpdate*>& updates, uint64_t num_parts);
+
+  size_t num_slabs() const { return cuts_.size(); }
+  // The parts of the updates in the slab, in order of the updates, without empty ones.
+  std::vector<UpdateRange> RangesOf(size_t slab) const;
+  struct RowRange {
+    uint64_t first = 0;
+    uint64_t count = 0;
+  };
+  RowRange RowsOf(size_t slab) const;
+
+ private:
+  // Where a slab begins: its smallest possible key, and for each update, and at last for the base, the number of its
+  // keys below that.
+  struct Cut {
+    uint64_t key = 0;
+    std::vector<uint64_t> positions;
+  };
+
+  SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const HostRows* base, uint32_t key_bytes)
+      : updates_(updates), base_(base), key_bytes_(key_bytes) {}
+
+  uint64_t NumEntries(size_t source) const;
+  uint64_t KeyAt(size_t source, uint64_t index) const;
+  Cut CutAt(HostThreads& threads, uint64_t key) const;
+  const std::vector<uint64_t>& EndOf(size_t slab) const;
+  uint64_t EntriesOf(size_t slab) const;
+  // Counts the entries of all sources, and finds the largest key. Returns: the tuples, and the updates that have any.
+  std::pair<uint64_t, uint64_t> CountEntries();
+  // Keys that divide all tuples into about equal parts, from evenly spaced samples. Ascending, without repeats.
+  // `halves_last`: the last parts are halved, and the very last one once more, since nothing overlaps with the last
+  // copy out.
+  std::vector<uint64_t> ChooseKeys(uint64_t num_tuples, uint64_t num_parts, bool halves_last) const;
+  // Halves the key ranges of slabs that have too many entries. Returns: false if a single key has.
+  bool CutOversized(HostThreads& threads, uint64_t max_entries);
+
+  const std::vector<const ValidatedUpdate*>& updates_;
+  const HostRows* base_;
+  uint32_t key_bytes_;
+  std::vector<Cut> cuts_;      // the first at key 0
+  std::vector<uint64_t> end_;  // all keys of each
+  uint64_t largest_key_ = 0;
+};
 
 // While one slab is merged, the next one is on its way to the device and the results of the one before are on theirs to
 // the host. No slab needs memory for another's rows, so a round of any size fits.
@@ -25,6 +93,19 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
                                                      int shrink, double total_weight,
                                                      const std::vector<const HostRows*>& bases,
                                                      const std::vector<const ValidatedUpdate*>& updates);
+
+// Returns: up to `max_parts` ranges of keys, with about as many tuples each, and at least Tuning::slab_bytes. Nothing
+// if there would be one, or keys do not strictly ascend, or are in device memory.
+std::optional<SlabPlan> PlanParts(HostThreads& threads, const TensorShape& shape,
+                                  const std::vector<const ValidatedUpdate*>& updates, size_t max_parts,
+                                  const Tuning& tuning);
+
+// Returns: the ranges as updates, which borrow their keys and values. Requires: unique keys in host memory.
+std::vector<ValidatedUpdate> SlicesOf(const TensorShape& shape, const std::vector<UpdateRange>& ranges);
+
+// Joins the sparse results of ranges of keys, which are in ascending order, and lays them out as the spec says. The
+// failure of the first one that has failed is that of the whole.
+Finished JoinParts(const TensorSpec& spec, std::vector<Finished> parts);
 
 }  // namespace sparseagg::cuda
 

@@ -5,9 +5,12 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "cuda/device/device_memory.h"
+#include "cuda/device/device.h"
 #include "cuda/kernels/segments.h"
+#include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
+#include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 
@@ -37,6 +40,15 @@ class Sorter {
   SortedKeys sorted_;
   Session::PendingSelection heads_;
 };
+
+// Returns: whether a validated update could still be refused: by a fixed-point term beyond the bound, or by an integer
+// row that leaves int64 when its duplicates are added or when it is weighted.
+bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
+
+// Returns: whether the update must be refused. The host then finds the reason, which is rare.
+// Errors: of the device only. Blocks.
+absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,
+                                     const ValidatedUpdate& update);
 
 }  // namespace sparseagg::cuda
 

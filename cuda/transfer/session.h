@@ -10,10 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cuda/device/device.h"
-#include "cuda/device/device_memory.h"
-#include "cuda/transfer/resident_arrays.h"
-#include "cuda/transfer/result_ring.h"
-#include "cuda/transfer/staging_ring.h"
+#include "cuda/transfer/rings.h"
 #include "cuda/tuning.h"
 #include "host/base/host_threads.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/device_engine.h"
-#include "cuda/merge/key_parts.h"
+#include "cuda/merge/slab_merge.h"
 #include "tests/support/driver.h"
 #include "tests/support/engines.h"
 #include "tests/support/faulty_device.h"

@@ -10,7 +10,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/kernels/atomics.h"
 #include "cuda/kernels/block.h"
 #include "tests/support/fibers.h"
 #include "tests/support/random.h"

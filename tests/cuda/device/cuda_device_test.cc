@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_engine.h"
-#include "cuda/device/cuda_status.h"
 #include "cuda/device_engine.h"
 #include "tests/cuda/device/fake_runtime/fake_runtime.h"
 #include "tests/support/driver.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "cuda/cuda_engine.h"
-#include "cuda/device/device_memory.h"
 #include "cuda/merge/sorter.h"
 #include "cuda/transfer/session.h"
 #include "tests/support/engines.h"

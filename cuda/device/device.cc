@@ -1,4 +1,4 @@
-#include "cuda/device/device_memory.h"
+#include "cuda/device/device.h"
 
 #include <algorithm>
 

@@ -1,12 +1,60 @@
-#include "cuda/transfer/staging_ring.h"
+#include "cuda/transfer/rings.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
+
+PinnedBuffers::~PinnedBuffers() {
+  for (Buffer& buffer : buffers_) {
+    Await(buffer).IgnoreError();
+    device_.FreePinned(buffer.memory);
+  }
+}
+
+absl::Status PinnedBuffers::EnsureAllocated() {
+  buffers_.reserve(num_buffers_);  // so that buffers keep their place
+  while (buffers_.size() < num_buffers_) {
+    Buffer buffer;
+    // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
+    ASSIGN_OR_RETURN(void* memory, device_.AllocatePinned(buffer_bytes_));
+    buffer.memory = static_cast<std::byte*>(memory);
+    absl::StatusOr<EventId> event = device_.CreateEvent();
+    if (!event.ok()) {
+      device_.FreePinned(memory);
+      return event.status();
+    }
+    buffer.event = *event;
+    buffers_.push_back(buffer);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PinnedBuffers::Buffer*> PinnedBuffers::Next() {
+  RETURN_IF_ERROR(EnsureAllocated());
+  current_ = (current_ + 1) % buffers_.size();
+  return &buffers_[current_];
+}
+
+absl::Status PinnedBuffers::Depart(Buffer& buffer, Lane lane) {
+  buffer.in_flight = true;  // the host must not use the buffer, even if recording fails
+  return device_.Record(buffer.event, lane);
+}
+
+absl::Status PinnedBuffers::Await(Buffer& buffer) {
+  if (buffer.in_flight) RETURN_IF_ERROR(device_.Await(buffer.event));
+  buffer.in_flight = false;
+  return absl::OkStatus();
+}
+
+void PinnedBuffers::Reset() {
+  for (Buffer& buffer : buffers_) buffer.in_flight = false;
+}
+
 namespace {
 
 constexpr size_t kWordBytes = sizeof(uint32_t);
@@ -109,6 +157,72 @@ absl::Status StagingRing::FlushBuffer() {
   const size_t bytes = std::exchange(filled_, 0);
   RETURN_IF_ERROR(device_.CopyIn(d_destination_, buffer->memory, bytes, Lane::kCopy));
   return buffers_.Depart(*buffer, Lane::kCopy);
+}
+
+void ResultRing::Forget() {
+  sent_.clear();
+  copying_.clear();
+}
+
+void ResultRing::Reset() {
+  Forget();
+  buffers_.Reset();
+  small_.Reset();
+}
+
+absl::Status ResultRing::Send(void* to, const void* d_from, size_t bytes) {
+  const auto* d_next = static_cast<const std::byte*>(d_from);
+  auto* next = static_cast<std::byte*>(to);
+  while (bytes > 0) {
+    if (sent_.size() + copying_.size() == buffers_.num_buffers()) {
+      if (copying_.empty()) RETURN_IF_ERROR(ReceiveOne());
+      copying_.pop_front();
+    }
+    ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+    const size_t piece = std::min(bytes, buffers_.buffer_bytes());
+    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_next, piece, Lane::kResult));
+    RETURN_IF_ERROR(buffers_.Depart(*buffer, Lane::kResult));
+    sent_.push_back({buffer, next, piece});
+    ++num_sent_;
+    d_next += piece;
+    next += piece;
+    bytes -= piece;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResultRing::ReceiveOne() {
+  const Sent sent = sent_.front();
+  RETURN_IF_ERROR(buffers_.Await(*sent.buffer));
+  copying_.push_back(threads_.StartCopy({sent.to, sent.buffer->memory, sent.bytes}, part_bytes_));
+  sent_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status ResultRing::Receive(uint64_t num_sent) {
+  while (!sent_.empty() && num_sent_ - sent_.size() < num_sent) RETURN_IF_ERROR(ReceiveOne());
+  return absl::OkStatus();
+}
+
+absl::Status ResultRing::Drain() {
+  RETURN_IF_ERROR(Receive(num_sent_));
+  copying_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status ResultRing::CopyOutSmall(void* to, const void* d_from, size_t bytes) {
+  ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, small_.Next());
+  if (bytes % sizeof(uint32_t) == 0) {
+    RETURN_IF_ERROR(
+        device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(buffer->memory),
+                                 static_cast<uint32_t>(bytes / sizeof(uint32_t))}));
+  } else {
+    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_from, bytes, Lane::kCompute));
+  }
+  RETURN_IF_ERROR(small_.Depart(*buffer, Lane::kCompute));
+  RETURN_IF_ERROR(small_.Await(*buffer));
+  std::memcpy(to, buffer->memory, bytes);
+  return absl::OkStatus();
 }
 
 }  // namespace sparseagg::cuda
