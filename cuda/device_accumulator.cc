@@ -14,7 +14,6 @@
 #include "cuda/merge/merger.h"
 #include "cuda/merge/sorter.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 

@@ -12,7 +12,6 @@
 #include "host/base/status_macros.h"
 #include "host/clip/clip.h"
 #include "host/clip/squared_rows.h"
-#include "host/merge_errors.h"
 #include "host/privacy/terms.h"
 #include "host/private_sums.h"
 #include "host/spec/validate.h"

@@ -13,12 +13,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "host/clip/clip_summary.h"
 #include "host/engine.h"
 #include "host/partial.h"
 #include "host/privacy/lattice.h"
 #include "host/privacy/noise.h"
 #include "host/result.h"
+#include "host/spec/clip.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 

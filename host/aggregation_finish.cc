@@ -1,5 +1,8 @@
 // Aggregation: its results.
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -7,7 +10,6 @@
 #include "host/aggregation.h"
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
-#include "host/moments.h"
 #include "host/private_sums.h"
 #include "host/result_cut.h"
 
@@ -20,6 +22,26 @@ absl::Status CheckMayBeEmpty(const TensorSpec& spec) {
   return absl::FailedPreconditionError(
       absl::StrCat(Quoted(spec), ": there are no submissions, so that a dense tensor has no ",
                    Name(spec.aggregation.op), " (on_empty is fail; keep gives a sparse result without rows)"));
+}
+
+// Sets result.moments: for each row of `result` the row of `moments` of the same key, and zeros where it has none, or
+// where `result` has a count of 0: at keys of a dense result that were dropped.
+// `moments`: the sparse result of MomentsSpec, of float64. Throws std::bad_alloc.
+void AddMoments(const Result& moments, Result& result) {
+  const size_t width = result.row_width;
+  result.moments.resize(result.num_keys * width);
+  uint64_t from = 0;
+  for (uint64_t row = 0; row < result.num_keys; ++row) {
+    const uint64_t key = result.KeyAt(row);
+    while (from < moments.num_keys && moments.KeyAt(from) < key) ++from;
+    double* const out = result.moments.data() + row * width;
+    const bool is_dropped = !result.counts.empty() && result.counts[row] == 0;
+    if (!is_dropped && from < moments.num_keys && moments.KeyAt(from) == key) {
+      std::memcpy(out, moments.values.data() + from * width * sizeof(double), width * sizeof(double));
+    } else {
+      std::fill_n(out, width, 0.0);
+    }
+  }
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
-#include "host/updates/update_rows.h"
 
 namespace sparseagg {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/spec/fixed_point.h"
+#include "host/spec/spec.h"
 #include "host/spec/validate.h"
 
 namespace sparseagg {

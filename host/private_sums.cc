@@ -11,9 +11,9 @@
 #include "host/base/float_environment.h"
 #include "host/base/half.h"
 #include "host/base/saturating.h"
-#include "host/privacy/discrete_gaussian.h"
 #include "host/privacy/key_selection.h"
 #include "host/privacy/lattice.h"
+#include "host/privacy/noise.h"
 #include "host/privacy/terms.h"
 
 namespace sparseagg {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "host/base/saturating.h"
-#include "host/spec/fixed_point.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 

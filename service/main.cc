@@ -20,7 +20,7 @@
 #include "cuda/cuda_engine.h"
 #include "cuda/plugin/load.h"
 #include "host/base/column.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
 #include "service/admission/heap_trimmer.h"

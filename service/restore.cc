@@ -12,7 +12,6 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
 #include "service/codec/chunk_message.h"

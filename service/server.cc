@@ -24,7 +24,6 @@
 #include "absl/synchronization/notification.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/admission/activity.h"
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"

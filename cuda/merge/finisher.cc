@@ -6,11 +6,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "cuda/kernels/finish.h"
+#include "host/accumulation.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
-#include "host/merge_errors.h"
-#include "host/spec/fixed_point.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::cuda {
 namespace {

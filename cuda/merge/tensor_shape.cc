@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "host/spec/fixed_point.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "host/unfinished_rows.h"
 
 namespace sparseagg::cuda {

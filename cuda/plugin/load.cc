@@ -13,7 +13,6 @@
 #include "cuda/plugin/plugin.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/cpu/simd/kernels.h"
 
 namespace sparseagg::cuda {

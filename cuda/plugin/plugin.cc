@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "cuda/plugin/guarded_engine.h"
 #include "host/base/column.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "host/cpu/simd/kernels.h"
 
 extern "C" __attribute__((visibility("default"))) const char* sparseagg_cuda_plugin(const char* identity,

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "host/clip/clip_summary.h"
+#include "host/spec/clip.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 

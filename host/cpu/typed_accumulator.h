@@ -17,9 +17,8 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/finish/assemble.h"
-#include "host/cpu/finish/dense_row_sink.h"
 #include "host/cpu/finish/row_finisher.h"
-#include "host/cpu/finish/sparse_row_sink.h"
+#include "host/cpu/finish/row_sinks.h"
 #include "host/cpu/merge/combine_rows.h"
 #include "host/cpu/merge/lone_merge.h"
 #include "host/cpu/merge/parallel_merge.h"
@@ -29,7 +28,7 @@
 #include "host/cpu/tuning.h"
 #include "host/cpu/update_list.h"
 #include "host/result.h"
-#include "host/spec/fixed_point.h"
+#include "host/spec/spec.h"
 #include "host/unfinished_rows.h"
 
 namespace sparseagg::cpu {

@@ -11,7 +11,6 @@
 
 #include "absl/types/span.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_more.h"
 #include "host/base/saturating.h"
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/engine.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "host/updates/update_rows.h"
+#include "host/updates/update.h"
 
 namespace sparseagg {
 

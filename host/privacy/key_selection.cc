@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "host/privacy/discrete_gaussian.h"
-#include "host/privacy/wide_product.h"
+#include "host/privacy/lattice.h"
+#include "host/privacy/noise.h"
 
 namespace sparseagg::privacy {
 namespace {

@@ -4,9 +4,33 @@
 
 #include <cstdint>
 
-#include "host/privacy/wide_product.h"
-
 namespace sparseagg::privacy {
+
+// Exact products of float64 numbers.
+using Uint128 = unsigned __int128;
+using Int128 = __int128;
+
+// A product of up to four positive float64 numbers, without rounding: a 256-bit integer times a power of two.
+class WideProduct {
+ public:
+  // Requires: `factor` is finite and above 0; at most four factors.
+  WideProduct& Multiply(double factor);
+
+  // Return: ⌊product · 2^shift⌋ and ⌈product · 2^shift⌉. Require: the value is below 2^127.
+  Uint128 Floor(int shift) const;
+  Uint128 Ceil(int shift) const;
+  // Return: ⌊log₂ product⌋ and ⌈log₂ product⌉.
+  int FloorLog2() const;
+  int CeilLog2() const;
+
+ private:
+  int BitLength() const;
+  bool Bit(int index) const;
+  bool HasBitsBelow(int index) const;
+
+  uint64_t limbs_[4] = {1, 0, 0, 0};  // the integer, least significant limb first
+  int exponent_ = 0;
+};
 
 // A sum of up to M submissions of L2 norm ≤ W·C in multiples of 2^-shift, with discrete Gaussian noise. The multiples
 // of a submission have squares of a sum ≤ norm_bound, so that the sensitivity is √norm_bound ≤ W·C·2^shift, exactly.

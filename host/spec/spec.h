@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_SPEC_SPEC_H_
 #define SPARSEAGG_HOST_SPEC_SPEC_H_
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,10 +10,29 @@
 #include "absl/status/status.h"
 #include "host/spec/clip.h"
 #include "host/spec/dtype.h"
-#include "host/spec/order.h"
 #include "host/spec/privacy.h"
 
 namespace sparseagg {
+
+// Whether a submission that does not list a key votes in the key's order statistic.
+enum class AbsentPolicy : uint8_t {
+  kSkip,  // no
+  kZero,  // it votes for 0, with its weight
+};
+
+struct OrderOptions {
+  std::optional<double> trim_fraction;  // of the values, at either end; Op::kTrimmedMean needs it; in [0, 0.5)
+  std::optional<double> quantile;       // Op::kQuantile needs it; in [0, 1]
+  AbsentPolicy absent = AbsentPolicy::kSkip;
+};
+
+// Returns: b, the number of values that a trimmed mean of `n` ≥ 1 values drops at either end; 2b < n. ⌊fraction · n⌋ is
+// taken of the float64 product, as SciPy's trim_mean does, so that 0.3 of 10 is 3. Rounding does not make a product
+// n/2: float64 is finer below a number than a fraction under ½ is far from ½.
+uint64_t TrimOf(const OrderOptions& options, uint64_t n);
+
+// Returns: the index, in ascending order, of the unweighted q-quantile of n ≥ 1 values: NumPy's "inverted_cdf".
+uint64_t QuantileIndex(double q, uint64_t n);
 
 // The operators. v_k(i): the row of submission k at key i; w_k: its weight (1 under kUniform); C(i): the contributors
 // of i.
@@ -176,6 +196,21 @@ inline bool ReturnsCounts(const TensorSpec& spec) {
 
 // "tensor 'NAME'": how error texts name a tensor.
 std::string Quoted(const TensorSpec& spec);
+
+// ⌈log₂ x⌉ for finite x > 0.
+inline int CeilLog2(double x) {
+  int exponent = 0;
+  const double fraction = std::frexp(x, &exponent);  // x = fraction · 2^exponent, fraction in [0.5, 1)
+  return fraction == 0.5 ? exponent - 1 : exponent;
+}
+
+// 62 − ⌈log₂ M⌉ − ⌈log₂ bound⌉: M terms of magnitude ≤ bound stay below 2^62 in units of 2^-shift.
+inline int FixedPointShift(uint64_t max_submissions, double bound) {
+  return 62 - CeilLog2(static_cast<double>(max_submissions)) - CeilLog2(bound);
+}
+
+inline int ValueShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.value_bound); }
+inline int WeightShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.weight_bound); }
 
 }  // namespace sparseagg
 

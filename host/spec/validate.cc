@@ -12,8 +12,8 @@
 #include "absl/types/span.h"
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
+#include "host/spec/clip.h"
 #include "host/spec/ids.h"
-#include "host/spec/resolve_clips.h"
 
 namespace sparseagg {
 namespace {

@@ -1,7 +1,7 @@
-#include "host/updates/input_check_kernels.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "host/updates/input_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/updates/input_check_kernels.cc"

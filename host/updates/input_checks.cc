@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/half.h"
-#include "host/updates/input_check_kernels.h"
 
 namespace sparseagg::internal {
 namespace {

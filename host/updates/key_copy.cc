@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/updates/input_check_kernels.h"
+#include "host/updates/input_checks.h"
 
 namespace sparseagg::internal {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "absl/status/statusor.h"
 #include "host/updates/input_checks.h"
-#include "host/updates/key_arena.h"
 #include "host/updates/update.h"
 
 namespace sparseagg::internal {

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_UPDATES_UPDATE_H_
 #define SPARSEAGG_HOST_UPDATES_UPDATE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,10 +11,37 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "host/base/column.h"
+#include "host/spec/dtype.h"
 #include "host/spec/spec.h"
-#include "host/updates/key_arena.h"
 
 namespace sparseagg {
+
+// One column from which each update of a batch takes a part for its keys (ValidatedUpdate::CreateWithCopiedKeys). The
+// keys of one update are often too few for huge pages, and page faults on small pages cost as much time as the merge;
+// those of a batch are enough. The updates own the arena together: its memory is released with the last of them.
+// Thread-safe.
+class KeyArena {
+ public:
+  // Throws std::bad_alloc.
+  explicit KeyArena(size_t bytes) : memory_(bytes) {}
+
+  // Returns: bytes of the arena that Take uses for `bytes`: parts begin at cache lines.
+  static size_t BytesFor(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  // Returns: uninitialised memory, aligned to 64; nullptr if fewer bytes are left.
+  std::byte* Take(size_t bytes) {
+    const size_t begin = used_.fetch_add(BytesFor(bytes), std::memory_order_relaxed);
+    return begin <= memory_.size() && bytes <= memory_.size() - begin ? memory_.data() + begin : nullptr;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+
+  Column<std::byte> memory_;
+  std::atomic<size_t> used_{0};
+};
+
 namespace internal {
 struct KeyOrder;
 }
@@ -131,6 +159,18 @@ absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::opt
 // Returns: the weight that enters sums: 1 under kUniform, and 0.0 for −0.0, so that a sum of one weight has the same
 // bits whether it starts from 0.0 or from the weight. Requires: `weight` has passed ValidateWeight.
 double WeightInUse(const TensorSpec& spec, double weight);
+
+// The rows of an update that an accumulator has taken: strictly ascending keys, repeated keys folded, and the bounds of
+// the tensor applied. Row i has row_width values of the tensor. Borrowed; `owner` keeps keys and values alive, also
+// after the accumulator has released the update. Without keys all other members are meaningless.
+struct UpdateRows {
+  KeyColumn keys = KeyRun{};
+  uint64_t num_keys = 0;
+  const std::byte* values = nullptr;  // row-major; null for kUnion
+  DType dtype = DType::kFloat32;      // of `values`: the tensor's; float64 or int64 where repeated keys were folded
+  double factor = 1.0;                // of each value, as in a merge: value · factor, rounded to float64
+  std::shared_ptr<const void> owner;
+};
 
 }  // namespace sparseagg
 

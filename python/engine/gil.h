@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "python/engine/errors.h"
 
 namespace sparseagg::python {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/accumulation.h"
-#include "host/base/reserve_more.h"
+#include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/partial.h"
 #include "host/spec/ids.h"

@@ -16,9 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/aggregation.h"
-#include "host/clip/clip_summary.h"
 #include "host/engine.h"
 #include "host/result.h"
+#include "host/spec/clip.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 

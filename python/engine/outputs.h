@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "host/clip/clip_summary.h"
 #include "host/result.h"
+#include "host/spec/clip.h"
 
 namespace sparseagg::python {
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "host/clip/clip_summary.h"
+#include "host/spec/clip.h"
 #include "service/base/round_stage.h"
 
 namespace sparseagg::service {

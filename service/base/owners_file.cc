@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/base/log.h"
 
 namespace sparseagg::service {

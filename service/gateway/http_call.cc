@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/home_elsewhere.h"
 #include "service/codec/parse.h"
 #include "service/gateway/bulk_body.h"

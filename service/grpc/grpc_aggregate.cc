@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/chunk_message.h"

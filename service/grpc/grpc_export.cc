@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/admission/memory_shares.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"

@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/admission/memory_shares.h"
 #include "service/codec/parse.h"
 #include "service/grpc/call_errors.h"

@@ -1,6 +1,6 @@
 #include "service/grpc/page_writer.h"
 
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
 #include "service/codec/serialize.h"
 #include "sparseagg/v1/aggregation.pb.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/auth/authorize.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/call_errors.h"

@@ -6,7 +6,6 @@
 
 #include "absl/strings/string_view.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/codec/batch_message.h"
 #include "service/codec/serialize.h"

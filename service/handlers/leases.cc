@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/base/fail_point.h"
 #include "service/base/retry_later.h"

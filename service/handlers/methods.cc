@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 
 namespace sparseagg::service {
 namespace {

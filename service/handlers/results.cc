@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/codec/page_format.h"
 #include "service/codec/parse.h"
 #include "service/codec/serialize.h"

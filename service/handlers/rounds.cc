@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/admission/activity.h"
 #include "service/admission/process_memory.h"

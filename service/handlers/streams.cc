@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/handlers/call_errors.h"
 
 namespace sparseagg::service {

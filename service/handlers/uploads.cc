@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "host/spec/ids.h"
 #include "service/base/fail_point.h"
 #include "service/codec/chunk_codec.h"

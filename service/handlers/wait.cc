@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/retry_later.h"
 #include "service/codec/duration_codec.h"
 #include "service/codec/parse.h"

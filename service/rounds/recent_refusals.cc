@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/base/short_text.h"
 
 namespace sparseagg::service {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
 #include "service/rounds/round.h"
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "host/base/to_status.h"
+#include "host/base/status_macros.h"
 #include "service/base/log.h"
 #include "service/base/short_text.h"
 #include "service/rounds/recent_refusals.h"

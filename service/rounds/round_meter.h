@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "host/clip/clip_summary.h"
+#include "host/spec/clip.h"
 #include "service/admission/tenants.h"
 #include "service/base/metrics.h"
 #include "service/base/round_stage.h"

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "host/clip/clip_summary.h"
 #include "host/result.h"
+#include "host/spec/clip.h"
 #include "service/base/round_stage.h"
 #include "service/rounds/recent_refusals.h"
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {

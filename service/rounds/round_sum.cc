@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/admission/process_memory.h"
 
 namespace sparseagg::service {

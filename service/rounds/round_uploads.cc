@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/retry_later.h"
 #include "service/rounds/round.h"
 

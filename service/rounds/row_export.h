@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/spec/spec.h"
-#include "host/updates/update_rows.h"
+#include "host/updates/update.h"
 #include "service/rounds/result_pages.h"
 
 namespace sparseagg::service {

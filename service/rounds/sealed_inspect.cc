@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/rounds/page_token.h"
 #include "service/rounds/sealed_reader.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/inspect/inner_products.h"
-#include "host/updates/update_rows.h"
+#include "host/updates/update.h"
 #include "service/admission/memory_budget.h"
 #include "service/rounds/result_pages.h"
 #include "service/rounds/round.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/short_text.h"
 
 namespace sparseagg::service {

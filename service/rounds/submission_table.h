@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/base/content_hash.h"
-#include "host/clip/clip_summary.h"
+#include "host/spec/clip.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/upload_handle.h"
 #include "service/store/records.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
-#include "host/base/to_status.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
 

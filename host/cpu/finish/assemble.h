@@ -1,4 +1,4 @@
-// Memory and layout of a result.
+// Memory, layout and rounding of a result.
 #ifndef SPARSEAGG_HOST_CPU_FINISH_ASSEMBLE_H_
 #define SPARSEAGG_HOST_CPU_FINISH_ASSEMBLE_H_
 
@@ -6,9 +6,14 @@
 #include <cstdint>
 
 #include "host/result.h"
+#include "host/spec/dtype.h"
 #include "host/spec/spec.h"
 
 namespace sparseagg::cpu {
+
+// Rounds `count` values to the float type `dtype`, to nearest even, and writes them to `out`. NaN becomes the canonical
+// NaN (quiet, positive). −0.0 becomes +0.0, also where the rounding made it.
+void RoundTo(DType dtype, const double* values, size_t count, std::byte* out);
 
 // Returns: a result of `num_keys` sparse rows, uninitialised.
 Result MakeSparse(const TensorSpec& spec, uint64_t num_keys);

@@ -13,15 +13,15 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "host/accumulation.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
-#include "host/cpu/finish/rounding.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/simd/kernels.h"
 #include "host/cpu/tuning.h"
-#include "host/merge_errors.h"
 #include "host/spec/spec.h"
 
 namespace sparseagg::cpu {

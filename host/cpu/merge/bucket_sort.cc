@@ -7,7 +7,7 @@
 
 #include "host/base/column.h"
 #include "host/cpu/prepare/radix_sort.h"
-#include "host/cpu/simd/bucket_kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {

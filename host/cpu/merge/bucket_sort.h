@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "host/base/column.h"
-#include "host/cpu/simd/bucket_kernels.h"
+#include "host/cpu/simd/kernels.h"
 
 namespace sparseagg::cpu {
 

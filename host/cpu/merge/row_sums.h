@@ -14,7 +14,7 @@
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
-#include "host/cpu/simd/row_kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {

@@ -24,8 +24,6 @@
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/simd/kernels.h"
-#include "host/cpu/simd/row_kernels.h"
-#include "host/cpu/simd/sort_fold_kernels.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {

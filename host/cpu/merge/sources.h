@@ -10,7 +10,7 @@
 
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/prepare/terms.h"
-#include "host/cpu/simd/cursor.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {

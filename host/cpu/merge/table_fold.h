@@ -11,13 +11,10 @@
 #include "host/base/column.h"
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sources.h"
-#include "host/cpu/rows/count_bytes.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
-#include "host/cpu/simd/compact_kernels.h"
 #include "host/cpu/simd/kernels.h"
-#include "host/cpu/simd/table_fold_kernels.h"
 #include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {

@@ -5,8 +5,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "host/cpu/order/half_way.h"
-
 namespace sparseagg::cpu {
 namespace {
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "host/accumulation.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/merge/block_merger.h"
 #include "host/cpu/merge/blocks.h"
@@ -19,7 +20,6 @@
 #include "host/cpu/order/statistics.h"
 #include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/tuning.h"
-#include "host/merge_errors.h"
 
 namespace sparseagg::cpu {
 

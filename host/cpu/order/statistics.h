@@ -12,7 +12,6 @@
 
 #include "absl/types/span.h"
 #include "host/cpu/order/entries.h"
-#include "host/cpu/order/half_way.h"
 #include "host/cpu/order/lane_kernels.h"
 #include "host/cpu/order/lanes.h"
 

@@ -15,7 +15,6 @@
 #include "host/cpu/prepare/cpu_update.h"
 #include "host/cpu/prepare/repeat_fold.h"
 #include "host/cpu/prepare/sorted_tuples.h"
-#include "host/cpu/prepare/term_checks.h"
 #include "host/cpu/prepare/terms.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/wire_value.h"

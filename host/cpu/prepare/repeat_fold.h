@@ -11,7 +11,7 @@
 #include "host/base/column.h"
 #include "host/cpu/prepare/sorted_tuples.h"
 #include "host/cpu/rows/direct_output.h"
-#include "host/cpu/simd/row_kernels.h"
+#include "host/cpu/simd/kernels.h"
 
 namespace sparseagg::cpu {
 

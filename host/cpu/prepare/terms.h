@@ -5,8 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "host/cpu/simd/value_scale.h"
+#include "absl/status/status.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/spec/dtype.h"
 #include "host/spec/spec.h"
 
@@ -33,6 +36,16 @@ LoadTerms<Term> TermLoader(DType dtype);
 
 // Returns: the parameters of an update with this factor and weight. MIN, MAX and UNION ignore weights.
 TermParams MakeTermParams(const TensorSpec& spec, ValueScale scale);
+
+// Returns: the name of a value for errors: tensor, key and, where rows have several, column.
+std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column);
+
+// Checks the terms (weight × row) that the merge will add, after repeated keys were folded. Terms that cannot fail are
+// not read: most sums have no others.
+// `as_sent`: the update's values are those that a client has sent, and ValidatedUpdate has checked.
+// Errors: INVALID_ARGUMENT for a fixed-point term beyond value_bound, or NaN; OUT_OF_RANGE for a weighted integer that
+// does not fit int64.
+absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update, bool as_sent);
 
 }  // namespace sparseagg::cpu
 

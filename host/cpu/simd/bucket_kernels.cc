@@ -1,4 +1,4 @@
-#include "host/cpu/simd/bucket_kernels.h"
+#include "host/cpu/simd/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/simd/bucket_kernels.cc"

@@ -6,16 +6,23 @@
 #ifndef SPARSEAGG_HOST_CPU_SIMD_KERNELS_H_
 #define SPARSEAGG_HOST_CPU_SIMD_KERNELS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "host/cpu/simd/value_scale.h"
+#include "host/cpu/rows/direct_output.h"
 #include "host/spec/dtype.h"
 
 namespace sparseagg::cpu {
+
+// A value v becomes (v · factor) · weight; each product is rounded to float64. A factor of 1 changes no bit.
+struct ValueScale {
+  double factor = 1.0;  // ValidatedUpdate::factor
+  double weight = 1.0;
+};
 
 // Restricts the kernels to one target: "AVX3", "AVX2", or "SCALAR" or "EMU128", whichever the compiler
 // made. An empty name restores the best.
@@ -58,6 +65,223 @@ void RoundToFloat32(const double* values, size_t count, float* out);
 void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out);
 // values[i] /= divisor.
 void Divide(double* values, size_t count, double divisor);
+
+// Kernel of the bucket sort (merge/bucket_sort.h): sorting networks over interleaved buckets. See kernels.h for
+// targets.
+
+// A bucket has kBucketCells cells; the cells of kGroupBuckets buckets, a group, are interleaved. Cell s of bucket b is
+// word
+//
+//   (b / kGroupBuckets) · kGroupCells + s · kGroupBuckets + b % kGroupBuckets
+//
+// So a vector holds cell s of all eight buckets of a group. A sorting network, which compares fixed pairs of cells,
+// sorts the eight buckets at once; each comparator is one vector minimum and one vector maximum.
+inline constexpr size_t kGroupBuckets = 8;
+inline constexpr size_t kBucketCells = 16;
+inline constexpr size_t kGroupCells = kGroupBuckets * kBucketCells;
+
+// Returns: the word in cell s while the cell is free. It is larger than any tuple, so that free cells are sorted to the
+// end, and the upper halves of a bucket's free cells differ, so that they do not look like equal keys.
+constexpr uint64_t FreeCell(size_t s) { return (uint64_t{0xffffffff} - s) << 32; }
+inline constexpr uint64_t kMaxBucketOffset = 0xffffffff - kBucketCells;
+
+// Flag in BucketGroups::next: the bucket was full when another tuple came.
+inline constexpr uint32_t kOverflowed = uint32_t{1} << 31;
+
+// Returns: whether the SIMD target has 512-bit vectors. Others have shorter vectors and no instruction for the minimum
+// of 64-bit integers; a radix sort is faster there.
+bool HasBucketKernel();
+
+struct BucketGroups {
+  uint64_t* cells = nullptr;
+  const uint32_t* next = nullptr;  // for each bucket: the word of its next free cell, or of the cell behind its last
+  bool stable = false;             // among equal upper halves, the lower halves came in ascending order
+};
+
+// Sorts the words of the groups [begin, end), writes them to `out` from `written` on, advances `written`, and frees the
+// cells. Stops before a group with an overflowed bucket. Unless `stable`, it also stops before a group in which three
+// words of a bucket have equal upper halves: a network would not keep their order. (Two may change places.)
+// Returns: the group it stopped at, or `end`.
+// Requires: HasBucketKernel(); room for kBucketCells words more at `out`.
+size_t SortGroups(const BucketGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written);
+
+// The rows of one update, or of the base.
+struct RowSource {
+  const std::byte* values = nullptr;
+  uint64_t num_values = 0;
+  ValueScale scale;
+  DType dtype = DType::kFloat32;
+  bool is_folded = false;  // of the base: the values are accumulators, kFloat64, or kInt64 in fixed point
+};
+
+// Where a row is: its source, and its number there.
+struct RowOrigin {
+  uint32_t source;  // index of a RowSource
+  uint64_t row;
+};
+
+// The rows to sum, grouped by key.
+struct CollectedRows {
+  const RowSource* sources = nullptr;
+  const RowOrigin* origins = nullptr;
+  const uint32_t* order = nullptr;   // indexes of origins: by key, and within a key in canonical order
+  const uint32_t* ends = nullptr;    // for each key, the end of its part of `order`
+  const double* divisors = nullptr;  // for each key, if the output divides by count or weight; else null
+  const uint64_t* places = nullptr;  // for each key, its row of the output; null: rows follow each other
+  size_t num_keys = 0;
+  bool all_float32 = false;  // so are the values of all sources, and none is of the base
+  ValueScale folded;         // float sums: of the update whose repeated keys are folded, applied to folded rows
+  bool fixed = false;
+  double bound = 0.0;  // fixed: terms are clipped to ±bound
+  double scale = 1.0;  // fixed: 2^s
+};
+
+// Folds the rows of each key from left to right and writes one finished row a key. Terms are those of AddToTable.
+// Deterministic: the bits are those of a scalar left fold.
+void FoldRowsTo(const CollectedRows& rows, const DirectValues& output);
+
+// Tuples of float updates, one value a key, sorted by key and within a key in canonical order.
+struct CollectedTuples {
+  // Upper half: offset of the key from the block's first key. Lower half, the payload: the value itself, in the lowest
+  // bits, if `terms` is null; else an index into `terms`.
+  const uint64_t* words = nullptr;
+  size_t size = 0;
+  // Null: all values have one dtype and one ValueScale, and are in the words. Else double, or int64_t if `fixed`.
+  const void* terms = nullptr;
+  const uint64_t* weights = nullptr;  // one for each term, in the bits of FoldedRows::weights; null: not summed
+  // Of values in the words:
+  DType dtype = DType::kFloat32;  // of at most 32 bits
+  ValueScale value_scale;
+  bool fixed = false;
+  double bound = 0.0;  // fixed: terms are clipped to ±bound
+  double scale = 1.0;  // fixed: 2^s
+};
+
+// Returns: the number of distinct keys.
+size_t CountKeys(const CollectedTuples& tuples);
+
+// Folds the tuples of each key from left to right and writes one finished row a key. Terms are those of AddToTable.
+// `first`: the block's first key. `rows`: CountKeys(tuples); nothing behind these rows is written.
+void FoldTo(const CollectedTuples& tuples, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output);
+void FoldTo(const CollectedTuples& tuples, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output);
+
+// Bytes of one counter of contributors. A table fold takes the narrowest counter that can count its updates, since
+// narrow counters leave more of the cache to the sums.
+enum class CountBytes : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kFour = 4 };
+
+// Position of a merge in one update, or in the base. It moves through the keys in ascending order, block by block. A
+// cache line large with 32-bit keys, as a merge of many small updates spends its time on little else. Owned by Sources.
+template <typename Key>
+struct Cursor {
+  const Key* keys = nullptr;  // null: the keys are the run first, first + 1, …
+  const std::byte* values = nullptr;
+  uint64_t position = 0;
+  uint64_t stop = 0;  // end of the current block's tuples, after Advance
+  uint64_t end = 0;
+  ValueScale scale;
+  Key first = 0;
+  DType dtype = DType::kFloat32;
+
+  Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
+
+  // Returns: the number of tuples, from `position` on, with keys ≤ last.
+  uint64_t CountTo(Key last) const {
+    const uint64_t left = end - position;
+    if (keys != nullptr) return CountUpTo(keys + position, left, last);
+    if (left == 0 || (*this)[position] > last) return 0;
+    return std::min<uint64_t>(left - 1, last - (*this)[position]) + 1;
+  }
+
+  // Moves `stop` behind the last tuple with key ≤ last.
+  // Returns: the number of tuples from `position` to `stop`.
+  uint64_t Advance(Key last) {
+    const uint64_t passed = CountTo(last);
+    stop = position + passed;
+    return passed;
+  }
+
+  // Moves `position` to the first tuple with key ≥ to.
+  // Cost: O(log of the distance): doubling steps, then bisection.
+  void SkipTo(Key to) {
+    uint64_t low = position;
+    uint64_t step = 1;
+    while (low + step <= end && (*this)[low + step - 1] < to) {
+      low += step;
+      step *= 2;
+    }
+    uint64_t high = std::min(low + step - 1, end);
+    while (low < high) {
+      const uint64_t middle = low + (high - low) / 2;
+      if ((*this)[middle] < to) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    position = low;
+  }
+};
+
+// A window of keys, from `first` to `last`, and its table of `columns` ≥ 1 accumulators a key. Updates are of floats.
+template <typename Key>
+struct TableWindow {
+  Cursor<Key>* cursors = nullptr;
+  size_t num_cursors = 0;
+  Key first = 0;
+  Key last = 0;
+  size_t columns = 1;
+  void* table = nullptr;  // double; int64_t if `fixed`
+  CountBytes count_bytes = CountBytes::kNone;
+  void* counts = nullptr;  // unsigned, count_bytes wide; kNone or kFour if weights are summed
+  // Sums of weights, double; int64_t if `fixed`. Null: not summed.
+  void* weights = nullptr;
+  double weight_scale = 1.0;  // fixed: 2^t
+  size_t tuples_ahead = 0;    // tuples ahead of a cursor to prefetch
+  bool fixed = false;
+  double bound = 0.0;  // fixed: terms are clipped to ±bound
+  double scale = 1.0;  // fixed: 2^s
+};
+
+// Adds the tuples with keys up to `last`, cursor after cursor, and moves the cursors behind them. For a tuple at slot
+// s = key − first, it adds
+//   value · weight + 0.0 to table[s], each product and sum rounded to float64; if `fixed`:
+//   rint(clamp(value · weight, ±bound) · scale)
+//   1 to counts[s]
+//   the weight to weights[s]
+// Returns: the number of tuples.
+// Deterministic: the bits do not depend on the SIMD target.
+uint64_t AddToTable(const TableWindow<uint32_t>& window);
+uint64_t AddToTable(const TableWindow<uint64_t>& window);
+
+// A table of 64-bit accumulators, one slot a key. With counters, a slot is touched if its count is not 0; without, if
+// its accumulator is not `untouched`. All columns have kVectorSlack untouched slots more.
+struct SlotTable {
+  void* accs = nullptr;  // double; int64_t if `fixed`
+  CountBytes count_bytes = CountBytes::kNone;
+  void* counts = nullptr;
+  uint64_t* weights = nullptr;  // bits as in FoldedRows::weights; null: not summed
+  size_t slots = 0;
+  uint64_t untouched = 0;  // bits of an accumulator that no term was added to
+  bool fixed = false;
+};
+
+// Moves the touched slots of a table without weights to columns, in ascending order, and resets the table:
+// keys[j] = first + slot, accs[j] = accumulator, counts[j] = count. `counts` may be null.
+// Returns: the number of rows.
+// Requires: room for kVectorSlack rows more in the columns.
+size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts);
+size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts);
+
+// The same to finished rows of direct output, in two steps, so that a thread can claim places for its rows in between.
+// CountTouched returns the number of rows. CompactTo finishes and writes these `rows` rows, nothing behind them, and
+// resets the table. The table may have weights.
+size_t CountTouched(const SlotTable& table);
+void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output);
+void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output);
+
+// Finishes all slots, writes them one behind another, and resets the table. An untouched slot gives value 0, count 0
+// and weight 0.
+void WriteAllSlots(const SlotTable& table, const DirectValues& output);
 
 }  // namespace sparseagg::cpu
 

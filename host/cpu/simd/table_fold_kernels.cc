@@ -1,8 +1,7 @@
-#include "host/cpu/simd/table_fold_kernels.h"
-
 #include <type_traits>
 
 #include "host/cpu/rows/folded_rows.h"
+#include "host/cpu/simd/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host/cpu/simd/table_fold_kernels.cc"

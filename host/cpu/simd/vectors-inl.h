@@ -13,7 +13,7 @@
 
 #include "host/base/vectors-inl.h"
 #include "host/cpu/rows/direct_output.h"
-#include "host/cpu/simd/value_scale.h"
+#include "host/cpu/simd/kernels.h"
 #include "host/spec/dtype.h"
 #include "hwy/highway.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/column.h"
-#include "host/cpu/simd/bucket_kernels.h"
+#include "host/cpu/simd/kernels.h"
 #include "tests/support/generators.h"
 #include "tests/support/random.h"
 

@@ -1,6 +1,4 @@
 // The sampler of the discrete Gaussian, against its exact probabilities.
-#include "host/privacy/discrete_gaussian.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "host/privacy/noise.h"
 #include "tests/host/privacy/chi_squared.h"
 
 namespace sparseagg::privacy {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "host/clip/clip.h"
-#include "host/privacy/discrete_gaussian.h"
 #include "host/privacy/key_selection.h"
 #include "host/privacy/noise.h"
 #include "host/privacy/terms.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/spec/clip.h"
 #include "host/spec/privacy.h"
-#include "host/spec/resolve_clips.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 

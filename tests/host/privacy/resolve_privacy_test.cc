@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "host/spec/clip.h"
 #include "host/spec/privacy.h"
-#include "host/spec/resolve_clips.h"
 #include "tests/host/privacy/private_specs.h"
 
 namespace sparseagg {

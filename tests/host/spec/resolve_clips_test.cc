@@ -1,12 +1,12 @@
 // ResolveClips: which bounds apply to which tensor, and which have no meaning.
-#include "host/spec/resolve_clips.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "host/spec/clip.h"
 
 namespace sparseagg {
 namespace {

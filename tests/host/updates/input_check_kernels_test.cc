@@ -1,6 +1,4 @@
 // The vectorised checks of keys and values against plain loops, on every SIMD target of the machine.
-#include "host/updates/input_check_kernels.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
+#include "host/updates/input_checks.h"
 
 namespace sparseagg::internal {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
-#include "host/updates/key_arena.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::internal {
 namespace {

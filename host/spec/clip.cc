@@ -1,5 +1,6 @@
-#include "host/spec/resolve_clips.h"
+#include "host/spec/clip.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "host/base/half.h"
 #include "host/base/status_macros.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 namespace {
@@ -128,6 +130,18 @@ absl::Status ResolveClips(const ClipSpec& round, absl::Span<const ClipSpec> tens
   if (unused.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("clip.", unused, " has no effect: no ",
                                                  unused == "max_keys" ? "sparse " : "", "tensor of floats takes it"));
+}
+
+void ClipSummary::Add(const ClipOutcome& outcome, int count) {
+  const auto change = static_cast<uint64_t>(count);  // −1 wraps, and so subtracts
+  if (outcome.is_clipped()) num_clipped += change;
+  if (outcome.linf) num_linf += change;
+  if (outcome.max_keys) num_max_keys += change;
+  if (!outcome.l2()) return;
+  num_l2 += change;
+  int exponent = 0;
+  std::frexp(outcome.factor, &exponent);  // factor in [2^(exponent − 1), 2^exponent), exponent ≤ 0
+  factors[std::min<size_t>(static_cast<size_t>(-exponent), kBuckets - 1)] += change;
 }
 
 }  // namespace sparseagg

@@ -1,11 +1,12 @@
-// Row sink of a dense result.
-#ifndef SPARSEAGG_HOST_CPU_FINISH_DENSE_ROW_SINK_H_
-#define SPARSEAGG_HOST_CPU_FINISH_DENSE_ROW_SINK_H_
+// Row sinks of sparse and dense results.
+#ifndef SPARSEAGG_HOST_CPU_FINISH_ROW_SINKS_H_
+#define SPARSEAGG_HOST_CPU_FINISH_ROW_SINKS_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +22,32 @@
 #include "host/result.h"
 
 namespace sparseagg::cpu {
+
+// Sink (see ParallelMerge) that finishes rows and writes them one behind the other. Each thread of a merge owns one.
+// Not thread-safe.
+template <typename Key, typename Fold>
+class SparseRowSink {
+ public:
+  using Rows = typename RowFinisher<Key, Fold>::Rows;
+
+  // `result`: made by MakeSparse.
+  SparseRowSink(const FinishParams& params, Result& result) : finisher_(params), result_(result) {}
+
+  absl::Status Prepare(Rows& rows) { return finisher_.Prepare(rows); }
+  size_t size() const { return finisher_.size(); }
+  bool AcceptsDirectOutput() const { return finisher_.IsDirect(); }
+  DirectOutput<Key> DirectOutputAt(uint64_t at) const {
+    return finisher_.DirectOutputAt(std::get<Column<Key>>(result_.keys), result_.values, result_.counts,
+                                    result_.weights, at);
+  }
+  void Write(uint64_t at) {
+    finisher_.Write(std::get<Column<Key>>(result_.keys), result_.values, result_.counts, result_.weights, at);
+  }
+
+ private:
+  RowFinisher<Key, Fold> finisher_;
+  Result& result_;
+};
 
 // Row sink (see BlockMerger::MergeBlock) that writes each row to the place of its key in a dense result, and `fill` to
 // the untouched keys of the key range. Since a row's place does not depend on other rows, key ranges may come in any
@@ -157,4 +184,4 @@ void FillOutside(const TensorSpec& spec, const Blocks<Key>& blocks, Result& resu
 
 }  // namespace sparseagg::cpu
 
-#endif  // SPARSEAGG_HOST_CPU_FINISH_DENSE_ROW_SINK_H_
+#endif  // SPARSEAGG_HOST_CPU_FINISH_ROW_SINKS_H_
