@@ -7,7 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace sparseagg::service {
+
+// Returns: the name of the flag of `app` that differs from `name` in the fewest characters: left out, added, replaced,
+// or exchanged with the next one. Empty if more than a third of them differ. Names are without dashes before them.
+// `in_file`: only flags that a config file may set.
+std::string NearestFlag(const CLI::App& app, absl::string_view name, bool in_file);
 
 // A CLI11 configuration in TOML: the keys are flags without dashes, the values are strings, numbers, true or false.
 // CLI11's own parser would accept a list as its element, and a bare word as a flag that is set.

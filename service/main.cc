@@ -1,11 +1,15 @@
 // The program sparseagg-server: puts engine, service and transport together, and handles signals.
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cfenv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,10 +27,8 @@
 #include "host/base/status_macros.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/cpu/simd/kernels.h"
-#include "service/admission/heap_trimmer.h"
+#include "service/admission/process_memory.h"
 #include "service/base/log.h"
-#include "service/base/owners_file.h"
-#include "service/base/try_thread.h"
 #include "service/grpc/grpc_options.h"
 #include "service/net/dev_certificates.h"
 #include "service/options.h"
@@ -34,6 +36,36 @@
 
 namespace sparseagg::service {
 namespace {
+
+// Sends `signal` to this process as soon as no other process holds a lock on the file `path`. Each owner holds a shared
+// POSIX record lock (fcntl) on it. The system removes such a lock with its process, also after SIGKILL, and a forked
+// child does not inherit it. So the server ends with its last owner, and nobody polls.
+// The wait takes an exclusive lock, which the process keeps until it ends: a new owner that waits for its lock knows
+// then that the old server is gone.
+// Requires: called once; `signal` is blocked in all threads.
+// Errors: the code for errno of opening the file for reading and writing.
+// Never blocks: a thread of its own waits, for as long as the process lives.
+absl::Status SignalWithoutOwners(const std::string& path, int signal) {
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("--owners-file ", path));
+  const auto watch = [file, path, signal] {
+    struct flock whole = {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    int failed;
+    do {
+      failed = fcntl(file, F_SETLKW, &whole) == 0 ? 0 : errno;
+    } while (failed == EINTR);
+    // Without the lock, nobody would ever stop the server.
+    if (failed != 0) Log(LogLevel::kError, "no_owners_lock", {{"path", path}, {"reason", std::strerror(failed)}});
+    Log(LogLevel::kInfo, "no_owners", {{"path", path}});
+    kill(getpid(), signal);
+  };
+  return ToStatus([&] {
+    std::thread(watch).detach();
+    return absl::OkStatus();
+  });
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const Options& options, cuda::DeviceWork work) {
   const auto report = [](const absl::Status& reason) {

@@ -22,7 +22,6 @@
 #include "service/admission/memory_shares.h"
 #include "service/admission/process_memory.h"
 #include "service/config_file.h"
-#include "service/nearest_flag.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

@@ -14,8 +14,8 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
-#include "service/codec/chunk_message.h"
 #include "service/codec/parse.h"
+#include "service/codec/sliced_message.h"
 #include "service/codec/spec_codec.h"
 #include "service/codec/stream_codec.h"
 

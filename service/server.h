@@ -16,7 +16,7 @@
 #include "service/auth/jwt.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
-#include "service/base/line_limit.h"
+#include "service/base/log.h"
 #include "service/base/metrics.h"
 #include "service/certificates/openssl_certifier.h"
 #include "service/gateway/gateway.h"

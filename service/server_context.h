@@ -18,17 +18,16 @@
 #include "service/admission/memory_budget.h"
 #include "service/admission/memory_shares.h"
 #include "service/admission/tenants.h"
-#include "service/auth/audit_log.h"
 #include "service/auth/authenticator.h"
+#include "service/auth/authorize.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
+#include "service/base/log.h"
 #include "service/base/metrics.h"
-#include "service/base/timer.h"
-#include "service/base/warnings.h"
 #include "service/base/worker_pool.h"
 #include "service/net/connection_table.h"
 #include "service/rounds/round_services.h"
-#include "service/tasks/task_services.h"
+#include "service/tasks/task.h"
 
 namespace sparseagg::service {
 

@@ -15,7 +15,6 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
-#include "service/base/timer.h"
 #include "service/base/worker_pool.h"
 
 namespace sparseagg::service {

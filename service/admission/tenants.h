@@ -14,10 +14,9 @@
 #include "service/admission/activity.h"
 #include "service/admission/count_limit.h"
 #include "service/admission/memory_budget.h"
-#include "service/admission/rate_limit.h"
 #include "service/base/clock.h"
 #include "service/base/limits.h"
-#include "service/base/line_limit.h"
+#include "service/base/log.h"
 #include "service/base/metrics.h"
 
 namespace sparseagg::service {

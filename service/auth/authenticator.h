@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "host/base/mutex.h"
-#include "service/auth/identity.h"
+#include "service/auth/authorize.h"
 #include "service/auth/jwt.h"
 #include "service/auth/token_table.h"
 #include "service/base/clock.h"

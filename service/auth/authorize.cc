@@ -1,9 +1,36 @@
 #include "service/auth/authorize.h"
 
+#include <optional>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "host/base/status_macros.h"
+#include "host/spec/ids.h"
+#include "service/base/log.h"
 
 namespace sparseagg::service {
+
+std::optional<Role> ParseRole(absl::string_view name) {
+  for (const Role role : kAllRoles) {
+    if (Name(role) == name) return role;
+  }
+  return std::nullopt;
+}
+
+std::string Identity::ToString() const { return absl::StrCat(tenant, "/", Name(role), "/", name); }
+
+absl::StatusOr<Identity> ParseIdentity(absl::string_view tenant, absl::string_view role,
+                                       std::optional<absl::string_view> name) {
+  RETURN_IF_ERROR(CheckName(tenant, "tenant"));
+  const std::optional<Role> parsed = ParseRole(role);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("role ", QuotedId(role), " is none of admin, coordinator, client and observer"));
+  }
+  if (name.has_value()) RETURN_IF_ERROR(CheckName(*name, "name"));
+  return Identity{std::string(tenant), *parsed, std::string(name.value_or(""))};
+}
+
 namespace {
 
 enum class Allowed {
@@ -119,6 +146,20 @@ std::string PermissionTable() {
     table += '\n';
   }
   return table;
+}
+
+bool AuditLog::Denied(absl::string_view method, absl::string_view caller, absl::string_view peer,
+                      const absl::Status& reason) {
+  const std::optional<uint64_t> omitted = lines_.TryTake();
+  if (!omitted.has_value()) return false;
+  Log(LogLevel::kWarning, "denied",
+      {{"method", method},
+       {"caller", caller},
+       {"peer", peer},
+       {"code", absl::StatusCodeToString(reason.code())},
+       {"reason", reason.message()},
+       {"omitted", *omitted}});
+  return true;
 }
 
 }  // namespace sparseagg::service

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "service/auth/identity.h"
+#include "service/auth/authorize.h"
 
 namespace sparseagg::service {
 

@@ -1,15 +1,24 @@
-// The structured log: events with fields, as key=value text or as JSON lines.
+// The structured log: events with fields, as key=value text or as JSON lines. And what else an operator is told.
 #ifndef SPARSEAGG_SERVICE_BASE_LOG_H_
 #define SPARSEAGG_SERVICE_BASE_LOG_H_
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <type_traits>
+#include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "host/base/mutex.h"
+#include "service/base/clock.h"
 
 namespace sparseagg::service {
 
@@ -56,6 +65,64 @@ uint64_t DroppedLogLines();
 
 // Returns: the line as Log writes it, without the time and level that Log adds. For tests.
 std::string FormatLogLine(LogFormat format, absl::string_view event, std::initializer_list<LogField> fields);
+
+// At most kLinesPerSecond lines a second; the next line tells how many were left out. Thread-safe.
+class LineLimit {
+ public:
+  static constexpr int kLinesPerSecond = 10;
+
+  explicit LineLimit(const Clock* clock) : clock_(*clock) {}  // borrowed
+
+  // Returns: the number of lines left out since the last one; nullopt: leave this one out, too.
+  std::optional<uint64_t> TryTake() {
+    MutexLock lock(&mu_);
+    const absl::Duration now = clock_.Monotonic();
+    if (now - second_ >= absl::Seconds(1)) {
+      second_ = now;
+      num_lines_ = 0;
+    }
+    if (num_lines_ == kLinesPerSecond) {
+      ++num_omitted_;
+      return std::nullopt;
+    }
+    ++num_lines_;
+    return std::exchange(num_omitted_, 0);
+  }
+
+ private:
+  const Clock& clock_;
+  Mutex mu_;
+  absl::Duration second_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();  // the start of the current one
+  int num_lines_ ABSL_GUARDED_BY(mu_) = 0;                                  // in the current second
+  uint64_t num_omitted_ ABSL_GUARDED_BY(mu_) = 0;                           // since the last line
+};
+
+// The texts of ServerInfo.warnings, which a start collects. Thread-safe.
+class Warnings {
+ public:
+  void Add(std::string text) {
+    MutexLock lock(&mu_);
+    texts_.push_back(std::move(text));
+  }
+  std::vector<std::string> List() const {
+    MutexLock lock(&mu_);
+    return texts_;
+  }
+
+ private:
+  mutable Mutex mu_;
+  std::vector<std::string> texts_ ABSL_GUARDED_BY(mu_);
+};
+
+// Returns: a thread that runs `task`; one that is not joinable, with a line in the log, if the system starts no more.
+inline std::thread TryThread(std::function<void()> task) {
+  try {
+    return std::thread(std::move(task));
+  } catch (const std::system_error& error) {
+    Log(LogLevel::kWarning, "no_thread", {{"reason", error.what()}});
+    return {};
+  }
+}
 
 }  // namespace sparseagg::service
 

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_CERTIFICATES_STATEMENT_H_
 #define SPARSEAGG_SERVICE_CERTIFICATES_STATEMENT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,34 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "service/certificates/signing_key.h"
+#include "host/result.h"
+#include "host/spec/spec.h"
+#include "host/updates/update_builder.h"
+#include "service/certificates/openssl_certifier.h"
 #include "service/rounds/certifier.h"
 
+namespace sparseagg::service::cbor {
+
+// Each appends one item to `*out`; AppendArray the head of an array, whose items follow.
+void AppendUint(uint64_t value, std::string* out);
+void AppendBytes(absl::string_view bytes, std::string* out);
+void AppendText(absl::string_view utf8, std::string* out);
+void AppendArray(uint64_t num_items, std::string* out);
+void AppendBool(bool value, std::string* out);
+void AppendNull(std::string* out);
+// Uses the shortest of float16, float32 and float64 that has the value.
+void AppendFloat(double value, std::string* out);
+
+}  // namespace sparseagg::service::cbor
+
 namespace sparseagg::service {
+
+// Returns: SHA-256 over the SHA-256 of each 1 MiB of keys, as uint64, and then of each 1 MiB of values. All numbers are
+// little-endian. Deterministic: depends on what was sent, in its order, and neither on chunks nor on encodings.
+Sha256Digest DigestOf(const UpdateContent& content);
+
+// Returns: SHA-256 over a CBOR array of the result's form, and then its columns.
+Sha256Digest DigestOf(const TensorSpec& spec, const Result& result);
 
 inline constexpr absl::string_view kStatementType = "application/vnd.in-toto+json";
 inline constexpr absl::string_view kPromiseType = "application/vnd.sparseagg.promise+json";

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/wire/delta_keys.h"
-#include "service/codec/column_bytes.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 

@@ -2,6 +2,10 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 #define SPARSEAGG_SERVICE_CODEC_PAGE_FORMAT_H_
 
+#include <bit>
+#include <cstdint>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "host/result.h"
 #include "host/wire/packed_values.h"
@@ -13,6 +17,16 @@ class TensorSlice;
 }  // namespace sparseagg::v1
 
 namespace sparseagg::service {
+
+// Copy of a column's elements to wire bytes.
+static_assert(std::endian::native == std::endian::little, "columns are copied to the wire as they are");
+
+// Returns: the bytes of elements [begin, end). `column` may be null if the interval is empty.
+template <typename T>
+std::string BytesOf(const T* column, uint64_t begin, uint64_t end) {
+  if (begin == end) return "";
+  return std::string(reinterpret_cast<const char*>(column + begin), (end - begin) * sizeof(T));
+}
 
 // The default format uses only encodings that every reader knows.
 struct PageFormat {

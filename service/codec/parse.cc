@@ -6,6 +6,7 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
 #include <set>
@@ -211,6 +212,13 @@ absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobu
   counts.fields -= std::min(counts.fields, 4 * counts.servers);
   if (counts.fields > MaxSpecFields(limits)) return beyond(counts.fields, MaxSpecFields(limits), "fields");
   return absl::OkStatus();
+}
+
+absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* bytes) {
+  bool own_buffer;
+  const grpc::Status encoded =
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, bytes, &own_buffer);
+  return encoded.ok() ? absl::OkStatus() : absl::InternalError("the response could not be serialized");
 }
 
 }  // namespace sparseagg::service

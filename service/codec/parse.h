@@ -54,6 +54,10 @@ std::string FindUnknownFields(const google::protobuf::Message& message);
 // Returns: the error for a message with fields that FindUnknownFields has found.
 absl::Status OlderThanTheClient(absl::string_view unknown_fields);
 
+// Replaces `bytes` by the serialized message.
+// Errors: INTERNAL if gRPC cannot serialize it.
+absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* bytes);
+
 }  // namespace sparseagg::service
 
 #endif  // SPARSEAGG_SERVICE_CODEC_PARSE_H_

@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "service/codec/column_bytes.h"
-#include "service/codec/duration_codec.h"
+#include "service/codec/page_format.h"
 #include "service/codec/spec_codec.h"
 #include "service/rounds/round_name.h"
 #include "sparseagg/v1/aggregation.pb.h"

@@ -3,16 +3,25 @@
 #define SPARSEAGG_SERVICE_CODEC_SLICED_MESSAGE_H_
 
 #include <google/protobuf/descriptor.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "host/base/column.h"
+#include "service/base/limits.h"
+#include "service/codec/chunk_codec.h"
+#include "service/rounds/submission_batch.h"
+#include "service/rounds/upload.h"
+#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 
@@ -102,6 +111,73 @@ struct SliceBytes {
 // values.
 absl::Status TakeApart(const google::protobuf::Descriptor* type, MessageCursor& cursor, uint64_t end, std::string* head,
                        std::vector<SliceBytes>* bulk);
+
+// One received UpdateChunk. Owned by the call that received it: one Parse or ParseFrom, then Decode, then the round
+// copies the keys and values. Not thread-safe.
+//
+// Protocol Buffers copies `bytes` fields, which costs a sixth of the receive rate. Some messages take a hundred times
+// their wire size once parsed, which no reservation covers. So messages of 16 KiB and more are taken apart first: keys
+// and values stay in gRPC's slices, unknown fields are refused, and Protocol Buffers parses the rest, usually a few
+// dozen bytes. Smaller messages are parsed whole.
+class ChunkMessage {
+ public:
+  // Parses an UpdateChunk. `bytes` is not changed; this object shares its slices.
+  // Errors: INVALID_ARGUMENT: not an UpdateChunk, or unknown fields, or too many slices, or too many bytes besides keys
+  // and values.
+  absl::Status Parse(const grpc::ByteBuffer& bytes);
+  // Parses an AggregateRequest. The chunk goes into this object; `request` gets all other fields, and an empty chunk if
+  // the message has a chunk.
+  // Errors: as of Parse. RESOURCE_EXHAUSTED: as of CheckSpec for the other fields, if the message is taken apart.
+  absl::Status ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
+
+  // Makes Decode give the chunk its message, for the store. `bytes`: as of Parse, which came before.
+  absl::Status KeepMessage(const grpc::ByteBuffer& bytes);
+
+  // Returns: the chunk. If the message was taken apart, its slices have no keys and values.
+  const v1::UpdateChunk& head() const { return head_; }
+  // Returns: the most keys that slices without values declare. A few bytes on the wire may declare very many such keys;
+  // all other keys take bytes of the message, or are refused before they are decoded. Saturates.
+  uint64_t MostKeysWithoutValues() const;
+  // Decodes the chunk. Returns: a chunk that borrows from this object. Errors: as of DecodeChunk.
+  absl::StatusOr<Chunk> Decode();
+
+ private:
+  absl::Status Dump(const grpc::ByteBuffer& bytes);
+
+  v1::UpdateChunk head_;
+  std::vector<grpc::Slice> slices_;
+  std::vector<SliceBytes> bulk_;            // in slices_, by slice; empty: the message was parsed whole
+  std::vector<Column<char>> packed_keys_;   // in one span, of slices whose keys are not U32 or U64; made by Decode
+  std::vector<absl::string_view> message_;  // slices_, if the message is kept
+};
+
+// One received SubmitBatchRequest: a Parse, then Next for each of client_ids(). Keys and values are copied once, into
+// one span for each slice, from which chunks borrow them. Not thread-safe.
+class BatchMessage {
+ public:
+  // `keep`: chunks have messages of their own, for the store.
+  // Errors: INVALID_ARGUMENT: not a SubmitBatchRequest, or unknown fields; or as of DecodeChunk and
+  // SubmissionBatch::Split.
+  absl::Status Parse(const grpc::ByteBuffer& bytes, bool keep);
+
+  const std::string& round() const { return head_.round(); }
+  const std::string& submission_id() const { return head_.submission_id(); }
+  const std::vector<absl::string_view>& client_ids() const { return batch_.client_ids(); }
+  // SubmissionBatch::CheckSize.
+  absl::Status CheckSize(const RoundConfig& config) const { return batch_.CheckSize(config); }
+
+  // Returns: the only chunk of the next submission, until the next call.
+  const Chunk& Next();
+
+ private:
+  v1::SubmitBatchRequest head_;
+  v1::UpdateChunk slices_;          // of the message, without keys and values
+  std::deque<Column<char>> bytes_;  // of keys and values
+  SubmissionBatch batch_;
+  bool keeps_messages_ = false;
+  std::string message_;  // of the last chunk
+  absl::string_view message_span_;
+};
 
 }  // namespace sparseagg::service
 

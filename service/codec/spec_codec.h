@@ -2,15 +2,29 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 
+#include <google/protobuf/duration.pb.h>
 #include <google/protobuf/message_lite.h>
+#include <google/protobuf/timestamp.pb.h>
 
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "host/spec/dtype.h"
 #include "service/base/limits.h"
 #include "service/rounds/round_config.h"
+
+namespace sparseagg::service {
+
+// Errors: INVALID_ARGUMENT, which names `field`: negative, or outside the range of google.protobuf.Duration.
+absl::StatusOr<absl::Duration> DecodeDuration(const google::protobuf::Duration& wire, absl::string_view field);
+// Requires: a finite duration.
+void EncodeDuration(absl::Duration duration, google::protobuf::Duration* wire);
+void EncodeTime(absl::Time time, google::protobuf::Timestamp* wire);
+
+}  // namespace sparseagg::service
 
 namespace sparseagg::v1 {
 class RoundSpec;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/codec/duration_codec.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
 #include "service/rounds/round_name.h"

@@ -10,9 +10,9 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
-#include "service/auth/identity.h"
-#include "service/codec/duration_codec.h"
+#include "service/auth/authorize.h"
 #include "service/codec/round_codec.h"
+#include "service/codec/spec_codec.h"
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::service {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "service/admission/memory_shares.h"
 #include "service/gateway/http_call.h"
-#include "service/gateway/request_head.h"
-#include "service/handlers/call_errors.h"
+#include "service/gateway/peer_stream.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 namespace {

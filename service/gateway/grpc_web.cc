@@ -5,9 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "service/base/home_elsewhere.h"
-#include "service/base/retry_later.h"
-#include "service/handlers/call_errors.h"
+#include "service/base/refusals.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 namespace {

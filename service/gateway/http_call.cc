@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
-#include "service/base/home_elsewhere.h"
+#include "service/base/refusals.h"
 #include "service/codec/parse.h"
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/grpc_web.h"
 #include "service/gateway/json.h"
-#include "service/gateway/routes.h"
+#include "service/gateway/router.h"
 
 namespace sparseagg::service {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/utf8.h"
-#include "service/base/retry_later.h"
-#include "service/handlers/call_errors.h"
+#include "service/base/refusals.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 namespace {

@@ -1,6 +1,5 @@
-#include "service/gateway/openapi.h"
-
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
 
 #include <map>
 #include <vector>
@@ -12,13 +11,58 @@
 #include "absl/strings/string_view.h"
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/http_message.h"
-#include "service/gateway/proto_comments.h"
-#include "service/gateway/routes.h"
+#include "service/gateway/router.h"
+#include "service/gateway/static_files.h"
 #include "service/version.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
+
+constexpr absl::string_view kDescriptorSet = "/sparseagg.binpb";
+
+template <typename Element>
+std::string CommentOf(const Element* element) {
+  google::protobuf::SourceLocation place;
+  if (element == nullptr || !element->GetSourceLocation(&place)) return "";
+  std::string text = absl::StrCat(place.leading_comments, place.trailing_comments);
+  absl::RemoveExtraAsciiWhitespace(&text);
+  return text;
+}
+
+// Reads the descriptor set that the build puts into the program: protoc leaves comments out of generated code. `Of`
+// returns the comment before an element, or behind it on its line, as one line of text; empty if there is none.
+class ProtoComments {
+ public:
+  ProtoComments();
+
+  std::string Of(const google::protobuf::Descriptor* message) const;
+  std::string Of(const google::protobuf::FieldDescriptor* field) const;
+  std::string Of(const google::protobuf::MethodDescriptor* method) const;
+
+ private:
+  google::protobuf::DescriptorPool pool_;
+};
+
+ProtoComments::ProtoComments() {
+  google::protobuf::FileDescriptorSet set;
+  for (const StaticFile& file : StaticFiles()) {
+    if (file.path == kDescriptorSet) set.ParseFromArray(file.content.data(), static_cast<int>(file.content.size()));
+  }
+  for (const google::protobuf::FileDescriptorProto& file : set.file()) pool_.BuildFile(file);
+}
+
+std::string ProtoComments::Of(const google::protobuf::Descriptor* message) const {
+  return CommentOf(pool_.FindMessageTypeByName(message->full_name()));
+}
+
+std::string ProtoComments::Of(const google::protobuf::FieldDescriptor* field) const {
+  return CommentOf(pool_.FindFieldByName(field->full_name()));
+}
+
+std::string ProtoComments::Of(const google::protobuf::MethodDescriptor* method) const {
+  return CommentOf(pool_.FindMethodByName(method->full_name()));
+}
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;

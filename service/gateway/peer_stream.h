@@ -16,10 +16,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "service/gateway/http_message.h"
 
 namespace sparseagg::service {
 
@@ -88,6 +90,17 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 std::shared_ptr<PeerStream> MakePeerStream(std::shared_ptr<boost::asio::io_context> io,
                                            boost::asio::ip::tcp::socket socket,
                                            std::shared_ptr<boost::asio::ssl::context> tls);
+
+// Limits of a head. A longer one gets 431, a late one 408, a longer target 414.
+inline constexpr size_t kMaxHeaderBytes = 16 << 10;
+inline constexpr size_t kMaxTargetBytes = 8 << 10;
+inline constexpr absl::Duration kHeaderTimeout = absl::Seconds(10);
+
+// Sets all of `request` that the head says. Returns: the response to a head that breaks a limit; nullopt for others.
+std::optional<HttpResponse> TakeHead(const HeaderParser& parser, HttpRequest* request);
+
+// Returns: the response to a head that was not read, for `error`; nullopt if the peer has gone.
+std::optional<HttpResponse> ExplainUnreadHead(const HttpError& error, bool has_expired);
 
 }  // namespace sparseagg::service
 

@@ -2,6 +2,8 @@
 #ifndef SPARSEAGG_SERVICE_GATEWAY_ROUTER_H_
 #define SPARSEAGG_SERVICE_GATEWAY_ROUTER_H_
 
+#include <google/protobuf/descriptor.h>
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -9,11 +11,46 @@
 #include <utility>
 #include <variant>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "service/auth/authorize.h"
 #include "service/gateway/browser_policy.h"
 #include "service/gateway/http_call.h"
 #include "service/gateway/http_message.h"
 
 namespace sparseagg::service {
+
+// A path of the API. "{name}" stands for one segment, which becomes the field `field` of the request with `prefix` in
+// front: "/v1/rounds/{round}:close" with field "name" and prefix "rounds/".
+struct Route {
+  absl::string_view verb;
+  absl::string_view path;
+  Method method;
+  absl::string_view field;   // empty: the path has no variable
+  absl::string_view prefix;  // of the variable
+  absl::string_view summary;
+  bool is_body_optional = false;  // of POST: the path alone is a whole request
+};
+
+// All routes, in the order of the OpenAPI description.
+absl::Span<const Route> Routes();
+
+// Returns: the method's descriptor in proto/.
+const google::protobuf::MethodDescriptor* DescriptorOf(Method method);
+
+// Where a request goes.
+struct RouteMatch {
+  const Route* route = nullptr;  // null: no route has this path and verb
+  std::string variable;          // the value for route->field
+  std::string other_verbs;       // that the path takes, "GET, DELETE"
+};
+
+// Errors: INVALID_ARGUMENT: malformed %-escapes.
+absl::StatusOr<RouteMatch> FindRoute(const HttpRequest& request);
+
+// Returns: the method of a path of gRPC, "/sparseagg.v1.Aggregation/GetRound"; nullopt if there is none.
+std::optional<Method> FindGrpcMethod(absl::string_view path);
 
 // Where a request goes.
 struct RoutedRequest {
@@ -45,6 +82,10 @@ class Router {
   const std::optional<BrowserPolicy> policy_;
   const Pages pages_;
 };
+
+// Returns: the description, OpenAPI 3.0 in JSON. It is made from the routes and from the messages of proto/, so it says
+// what the server does.
+const std::string& OpenApiDescription();
 
 }  // namespace sparseagg::service
 

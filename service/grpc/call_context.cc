@@ -3,9 +3,31 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "service/base/log.h"
+#include "service/base/refusals.h"
+#include "service/handlers/caller.h"
+
 namespace sparseagg::service {
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), ShortMessage(status));
+}
+
+grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& context) {
+  if (const std::string delay = RetryDelayMs(status); !delay.empty()) {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", delay);
+  }
+  if (const std::string home = HomeAddress(status); !home.empty()) {
+    context.AddTrailingMetadata(kHomeMetadata, home);
+    if (const std::string url = HomeUrl(status); !url.empty()) context.AddTrailingMetadata(kHomeUrlMetadata, url);
+  }
+  return ToGrpc(status);
+}
+
 namespace {
 
 absl::string_view ToView(const grpc::string_ref& text) { return {text.data(), text.size()}; }
@@ -39,6 +61,31 @@ absl::string_view CallContext::Traceparent() const {
   const auto& metadata = client_metadata();
   const auto trace = metadata.find("traceparent");
   return trace == metadata.end() ? absl::string_view() : ToView(trace->second);
+}
+
+void CallCanceller::Cancel() {
+  MutexLock lock(&mu_);
+  if (context_ == nullptr) return;
+  context_->TryCancel();
+  EndStuckConnectionLocked();
+}
+
+void CallCanceller::EndStuckConnection() {
+  MutexLock lock(&mu_);
+  if (context_ != nullptr) EndStuckConnectionLocked();
+}
+
+void CallCanceller::EndStuckConnectionLocked() {
+  const int ended = server_.connections.EndStuck(peer_);
+  if (ended == 0) return;
+  server_.metrics.CountEndedConnections(ended);
+  Log(LogLevel::kWarning, "connection_ended",
+      {{"peer", peer_}, {"reason", "the peer reads almost nothing while other calls wait for memory"}});
+}
+
+void CallCanceller::Detach() {
+  MutexLock lock(&mu_);
+  context_ = nullptr;
 }
 
 }  // namespace sparseagg::service

@@ -9,14 +9,13 @@
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
 #include "service/codec/chunk_codec.h"
-#include "service/codec/chunk_message.h"
 #include "service/codec/round_codec.h"
+#include "service/codec/sliced_message.h"
 #include "service/codec/spec_codec.h"
-#include "service/grpc/call_errors.h"
+#include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
-#include "service/grpc/page_writer.h"
-#include "service/grpc/reading_reactor.h"
-#include "service/handlers/call_log.h"
+#include "service/grpc/reactors.h"
+#include "service/handlers/caller.h"
 #include "service/handlers/page_stream.h"
 
 namespace sparseagg::service {

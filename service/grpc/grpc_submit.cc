@@ -10,13 +10,13 @@
 #include "host/spec/ids.h"
 #include "service/base/fail_point.h"
 #include "service/codec/chunk_codec.h"
-#include "service/codec/chunk_message.h"
+#include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
-#include "service/grpc/call_errors.h"
+#include "service/codec/sliced_message.h"
+#include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
-#include "service/grpc/reading_reactor.h"
-#include "service/handlers/call_log.h"
+#include "service/grpc/reactors.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 namespace {

@@ -1,9 +1,9 @@
 // The calls PutChunk, SubmitBatch and PutResultRange.
 #include <utility>
 
-#include "service/grpc/call_errors.h"
+#include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
-#include "service/grpc/reading_reactor.h"
+#include "service/grpc/reactors.h"
 
 namespace sparseagg::service {
 namespace {

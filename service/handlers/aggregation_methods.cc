@@ -5,8 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::service {

@@ -14,7 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/handlers/caller.h"
-#include "service/handlers/methods.h"
 #include "service/handlers/unary_call.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"

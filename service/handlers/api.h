@@ -6,8 +6,8 @@
 
 #include "service/auth/authorize.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/methods.h"
 #include "service/handlers/task_methods.h"
+#include "service/handlers/unary_call.h"
 
 namespace sparseagg::service {
 

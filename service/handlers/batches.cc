@@ -7,10 +7,10 @@
 #include "absl/strings/string_view.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
-#include "service/codec/batch_message.h"
-#include "service/codec/serialize.h"
+#include "service/codec/parse.h"
+#include "service/codec/sliced_message.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
+#include "service/handlers/caller.h"
 #include "service/rounds/submission_batch.h"
 
 namespace sparseagg::service {

@@ -5,10 +5,37 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "host/base/status_macros.h"
 #include "host/spec/ids.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
+namespace {
+
+// gRPC sends the message percent-encoded in a header, which can triple its size. Clients accept 8 KiB of headers.
+constexpr size_t kMaxMessageBytes = 2000;
+
+}  // namespace
+
+absl::Status NoInFlightMemory(ServerContext& server) {
+  server.metrics.CountRefusedInFlight();
+  return RetryLater(absl::StrCat("in-flight messages use all of the ", server.in_flight.limit(),
+                                 " bytes reserved for them, of the server's memory limit of ",
+                                 server.limits.memory_limit_bytes, " bytes"));
+}
+
+absl::Status ReclaimedError(const ServerContext& server) {
+  return absl::UnavailableError(absl::StrCat(
+      "the server aborted the upload, which made no progress for ", absl::FormatDuration(InFlightMemory::kReclaimAfter),
+      " while other calls waited for its memory. In-flight messages may use ", server.in_flight.limit(),
+      " bytes in all; try again, with smaller messages if the connection is slow"));
+}
+
+std::string ShortMessage(const absl::Status& status) {
+  const absl::string_view message = Shorten(status.message(), kMaxMessageBytes);
+  return absl::StrCat(message, message.size() < status.message().size() ? " …" : "");
+}
 
 absl::Status Caller::Admit(ServerContext* server, Method method, const CallCredentials& credentials,
                            const std::vector<absl::string_view>& tenants) {
@@ -55,6 +82,41 @@ absl::Status Caller::Deny(const absl::Status& status) const {
   server_->metrics.CountDenied(status);
   server_->audit.Denied(Name(method_), is_known ? identity_.ToString() : "", PeerName(), status);
   return status;
+}
+
+namespace {
+
+// The length of a traceparent by the W3C standard. Log lines wait in memory, so that longer headers are cut.
+constexpr size_t kTraceparentBytes = 55;
+// The length of the longest valid id.
+constexpr size_t kMaxNameBytes = 256;
+
+}  // namespace
+
+void LogCall(LogLevel level, const Caller& caller, absl::string_view method, absl::string_view round,
+             absl::string_view client) {
+  if (!IsLogged(level)) return;
+  Log(level, "call",
+      {{"method", method},
+       {"round", round.substr(0, kMaxNameBytes)},
+       {"client", client.substr(0, kMaxNameBytes)},
+       {"caller", caller.is_authenticated() ? caller.identity().ToString() : ""},
+       {"peer", caller.PeerName()},
+       {"traceparent", caller.Traceparent().substr(0, kTraceparentBytes)}});
+}
+
+absl::StatusOr<Transfer> BeginTransfer(ServerContext& server, const Caller& caller, uint64_t bytes) {
+  CountLimit& transfers = server.tenants.Of(caller.identity().tenant).transfers;
+  if (!transfers.TryAcquire()) {
+    server.metrics.CountTenantRefusal("transfers");
+    return RetryLater(absl::StrCat("the server's max_transfers_per_tenant ", transfers.limit(),
+                                   " calls of the tenant carry chunks or results already"));
+  }
+  Transfer transfer{Permit(&transfers), {}};
+  std::optional<InFlightReservation> reservation = server.in_flight.TryReserveForStream(bytes, caller.PeerName());
+  if (!reservation.has_value()) return NoInFlightMemory(server);
+  transfer.reservation = *std::move(reservation);
+  return transfer;
 }
 
 }  // namespace sparseagg::service

@@ -2,17 +2,30 @@
 #ifndef SPARSEAGG_SERVICE_HANDLERS_CALLER_H_
 #define SPARSEAGG_SERVICE_HANDLERS_CALLER_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "service/admission/count_limit.h"
+#include "service/admission/in_flight_memory.h"
 #include "service/auth/authenticator.h"
 #include "service/auth/authorize.h"
-#include "service/auth/identity.h"
+#include "service/base/log.h"
 #include "service/server_context.h"
 
 namespace sparseagg::service {
+
+// Makes a status of RetryLater for lack of in-flight memory, and counts the refusal in the metrics.
+absl::Status NoInFlightMemory(ServerContext& server);
+
+// Makes the UNAVAILABLE status of an upload that was slow while other calls waited for its in-flight memory.
+absl::Status ReclaimedError(const ServerContext& server);
+
+// Returns: the message of a status, cut to what the headers of a response have room for, between characters.
+std::string ShortMessage(const absl::Status& status);
 
 // The header, or metadata, by which an admin acts in another tenant.
 inline constexpr char kTenantHeader[] = "sparseagg-tenant";
@@ -61,6 +74,22 @@ class Caller {
   Method method_ = Method::kGetServerInfo;
   Identity identity_;
 };
+
+// Logs one line about a call that has been carried out or begun, with its caller, its peer and its `traceparent`
+// header, if the client sent one. `round` and `client` need not be checked names; the line has at most 256 bytes of
+// each.
+void LogCall(LogLevel level, const Caller& caller, absl::string_view method, absl::string_view round,
+             absl::string_view client = "");
+
+// What such a call takes, until it is over. Not thread-safe.
+struct Transfer {
+  Permit permit;  // of its tenant's max_transfers_per_tenant
+  InFlightReservation reservation;
+};
+
+// Takes a permit of the caller's tenant, and `bytes` of in-flight memory that the call needs besides its messages.
+// Errors: of RetryLater, when either is used up; counted in the metrics.
+absl::StatusOr<Transfer> BeginTransfer(ServerContext& server, const Caller& caller, uint64_t bytes);
 
 }  // namespace sparseagg::service
 

@@ -6,9 +6,8 @@
 #include "host/spec/ids.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
+#include "service/handlers/caller.h"
 #include "service/rounds/round_bundle.h"
 
 namespace sparseagg::service {

@@ -9,11 +9,10 @@
 #include "host/spec/ids.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
 #include "service/codec/stream_codec.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
-#include "service/handlers/list_size.h"
+#include "service/handlers/caller.h"
+#include "service/handlers/unary_call.h"
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::service {

@@ -6,10 +6,9 @@
 #include "host/spec/ids.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
-#include "service/handlers/list_size.h"
+#include "service/handlers/caller.h"
+#include "service/handlers/unary_call.h"
 #include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {

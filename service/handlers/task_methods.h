@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "service/handlers/methods.h"
+#include "service/handlers/unary_call.h"
 #include "service/server_context.h"
 #include "service/tasks/task_registry.h"
 

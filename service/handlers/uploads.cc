@@ -5,12 +5,11 @@
 #include "host/spec/ids.h"
 #include "service/base/fail_point.h"
 #include "service/codec/chunk_codec.h"
-#include "service/codec/chunk_message.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/serialize.h"
+#include "service/codec/sliced_message.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 namespace {

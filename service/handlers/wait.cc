@@ -3,12 +3,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/base/retry_later.h"
-#include "service/codec/duration_codec.h"
+#include "service/base/refusals.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
+#include "service/codec/spec_codec.h"
 #include "service/handlers/aggregation_methods.h"
-#include "service/handlers/call_log.h"
+#include "service/handlers/caller.h"
 
 namespace sparseagg::service {
 

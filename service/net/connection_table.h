@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
+#include "service/net/address.h"
 #include "service/net/frame_inspection.h"
-#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 

@@ -20,10 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "host/base/status_macros.h"
-#include "service/auth/identity.h"
+#include "service/auth/authorize.h"
 #include "service/base/log.h"
 #include "service/net/address.h"
-#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "service/base/limits.h"
+#include "service/net/address.h"
 #include "service/net/connection_table.h"
-#include "service/net/owned_fd.h"
 
 namespace sparseagg::service {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "service/base/home_elsewhere.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "service/base/short_text.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 

@@ -20,7 +20,7 @@
 #include "host/aggregation.h"
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/recent_refusals.h"
 #include "service/rounds/result_ranges.h"

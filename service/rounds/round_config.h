@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/spec/spec.h"
-#include "service/auth/identity.h"
+#include "service/auth/authorize.h"
 #include "service/rounds/home_servers.h"
 
 namespace sparseagg::service {

@@ -4,7 +4,7 @@
 
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
-#include "service/base/short_text.h"
+#include "service/base/refusals.h"
 #include "service/rounds/recent_refusals.h"
 
 namespace sparseagg::service {

@@ -9,7 +9,6 @@
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/metrics.h"
-#include "service/base/timer.h"
 #include "service/base/worker_pool.h"
 #include "service/rounds/certifier.h"
 #include "service/store/store.h"

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
-#include "service/base/retry_later.h"
+#include "service/base/refusals.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {

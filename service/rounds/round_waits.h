@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
-#include "service/base/timer.h"
 
 namespace sparseagg::service {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
-#include "service/base/short_text.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {

@@ -20,7 +20,7 @@
 #include "host/base/mutex.h"
 #include "service/admission/count_limit.h"
 #include "service/admission/memory_budget.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/rounds/receipt.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_journal.h"

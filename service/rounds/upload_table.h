@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/rounds/upload_handle.h"
 
 namespace sparseagg::service {

@@ -16,7 +16,7 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/base/read_file.h"
-#include "service/store/replace_file.h"
+#include "service/store/synced_file.h"
 
 namespace sparseagg::service {
 namespace {

@@ -19,7 +19,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
-#include "service/store/rocksdb_status.h"
+#include "service/store/database_check.h"
 
 namespace sparseagg::service {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "host/base/mutex.h"
 #include "service/store/database_check.h"
-#include "service/store/log_position.h"
+#include "service/store/synced_file.h"
 
 namespace sparseagg::service {
 

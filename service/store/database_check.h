@@ -3,16 +3,45 @@
 #define SPARSEAGG_SERVICE_STORE_DATABASE_CHECK_H_
 
 #include <rocksdb/options.h>
+#include <rocksdb/status.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "service/store/log_position.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "service/store/synced_file.h"
 
 namespace sparseagg::service {
+
+// Returns: `status` with `what` before its text. DATA_LOSS: files are damaged, or missing.
+inline absl::Status ToAbslStatus(const rocksdb::Status& status, absl::string_view what) {
+  if (status.ok()) return absl::OkStatus();
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  if (status.IsNoSpace() || status.IsMemoryLimit()) code = absl::StatusCode::kResourceExhausted;
+  if (status.IsCorruption() || status.IsPathNotFound()) code = absl::StatusCode::kDataLoss;
+  if (status.IsInvalidArgument() || status.IsNotSupported()) code = absl::StatusCode::kInternal;
+  return absl::Status(code, absl::StrCat(what, ": ", status.ToString()));
+}
+
+// What a log has. A crash leaves a torn end: no whole record follows the damage. If one does, the disk has changed or
+// lost bytes that it had.
+struct LogScan {
+  uint64_t num_bytes = 0;                  // of the file
+  uint64_t num_valid_bytes = 0;            // of whole records from the begin, up to the first damage
+  std::optional<uint64_t> valid_again_at;  // where a whole record begins behind the damage
+};
+
+// Reads a file of records in RocksDB's log format, which its write-ahead logs and manifests have:
+// https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format. RocksDB itself takes a block that begins with
+// zeros for the end of a log of an earlier run and goes on behind it, and drops all records behind a bad checksum.
+// Errors: UNAVAILABLE: the file cannot be read.
+// Cost: one pass; behind the first damage, a search at each byte.
+absl::StatusOr<LogScan> ScanLog(const std::string& path);
 
 struct DatabaseCheck {
   uint64_t num_writes = 0;  // that the database has, removed ones included

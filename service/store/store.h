@@ -20,7 +20,6 @@
 #include "service/base/worker_pool.h"
 #include "service/store/data_directory.h"
 #include "service/store/records.h"
-#include "service/store/task_records.h"
 
 namespace rocksdb {
 class WriteBatch;

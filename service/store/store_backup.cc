@@ -20,7 +20,6 @@
 #include "service/store/data_directory.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
-#include "service/store/replace_file.h"
 #include "service/store/store.h"
 #include "service/store/synced_file.h"
 

@@ -6,7 +6,7 @@
 #include "service/base/fail_point.h"
 #include "service/store/database.h"
 #include "service/store/keys.h"
-#include "service/store/parse_record.h"
+#include "service/store/records.h"
 #include "service/store/records.pb.h"
 #include "service/store/store.h"
 

@@ -1,17 +1,36 @@
-// The file SYNCED of a data directory.
+// Small files of a data directory, and the one that says how much of RocksDB's log is on the disk.
 #ifndef SPARSEAGG_SERVICE_STORE_SYNCED_FILE_H_
 #define SPARSEAGG_SERVICE_STORE_SYNCED_FILE_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "host/base/mutex.h"
-#include "service/store/log_position.h"
 
 namespace sparseagg::service {
+
+// What has outlived the end of the machine, at least. RocksDB numbers writes, and its log files.
+struct LogPosition {
+  uint64_t sequence = 0;    // of the latest write
+  uint64_t log_number = 0;  // of the latest log file with such a write; 0: tables have them all
+
+  friend bool operator==(const LogPosition& a, const LogPosition& b) {
+    return a.sequence == b.sequence && a.log_number == b.log_number;
+  }
+};
+
+// Makes a change of a directory's entries, or of a file, outlive the machine. Errors: of the file system.
+absl::Status SyncPath(const std::string& path);
+
+// Writes a file as a whole: the disk has all of it, or what it had before. Until then the bytes are in `path`.new.
+// Errors: of the file system.
+absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 
 // Keeps what of the database's log is on the disk, so that the next start sees whether a part of it is gone. Nothing
 // syncs the file itself: after the end of the machine it may be some seconds old, and is never ahead of the log.

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/rounds/round_config.h"

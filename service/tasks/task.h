@@ -9,7 +9,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "service/store/task_records.h"
+#include "service/admission/memory_budget.h"
+#include "service/base/clock.h"
+#include "service/base/limits.h"
+#include "service/base/metrics.h"
+#include "service/base/worker_pool.h"
+#include "service/rounds/registry.h"
+#include "service/store/records.h"
+#include "service/store/store.h"
 
 namespace sparseagg::service {
 
@@ -48,6 +55,18 @@ struct TaskSnapshot {
   TaskStateRecord state;
   absl::Duration lease_remaining;                 // of the latest lease; 0: it is over
   absl::Time expire_time = absl::InfinitePast();  // when the ended task is deleted
+};
+
+// References to what the server owns, which outlives the task store. All parts are thread-safe.
+struct TaskServices {
+  const Clock& clock;      // leases, deadlines and timeouts
+  const Limits& limits;    // max_open_tasks, max_task_bytes, max_lease, max_result_ttl
+  MemoryBudget& budget;    // the memory that tasks keep, beside that of rounds
+  Timer& timer;            // the next lease, deadline or timeout that ends
+  WorkerPool& pool;        // what the timer begins
+  Metrics& metrics;        // counts what happens to tasks
+  Registry& rounds;        // the rounds that tasks belong to
+  Store* store = nullptr;  // what survives a restart; null: nothing does
 };
 
 }  // namespace sparseagg::service

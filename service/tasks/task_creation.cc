@@ -7,8 +7,8 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
-#include "service/tasks/task_bytes.h"
 #include "service/tasks/task_registry.h"
+#include "service/tasks/task_tenant.h"
 
 namespace sparseagg::service {
 namespace {

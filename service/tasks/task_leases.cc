@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/tasks/task_bytes.h"
 #include "service/tasks/task_registry.h"
+#include "service/tasks/task_tenant.h"
 
 namespace sparseagg::service {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
-#include "service/tasks/task_bytes.h"
+#include "service/tasks/task_tenant.h"
 
 namespace sparseagg::service {
 namespace {

@@ -22,11 +22,9 @@
 #include "absl/types/span.h"
 #include "host/base/mutex.h"
 #include "service/admission/memory_budget.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/store/journal.h"
 #include "service/tasks/task.h"
-#include "service/tasks/task_entry.h"
-#include "service/tasks/task_services.h"
 #include "service/tasks/task_tenant.h"
 
 namespace sparseagg::service {

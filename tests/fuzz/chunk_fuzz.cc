@@ -9,7 +9,7 @@
 
 #include "host/base/content_hash.h"
 #include "host/base/status_macros.h"
-#include "service/codec/chunk_message.h"
+#include "service/codec/sliced_message.h"
 #include "service/codec/spec_codec.h"
 #include "service/rounds/upload.h"
 #include "tests/fuzz/fuzz.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
-#include "service/auth/identity.h"
+#include "service/auth/authorize.h"
 #include "service/auth/jwt.h"
 #include "service/auth/token_table.h"
 #include "tests/fuzz/fuzz.h"

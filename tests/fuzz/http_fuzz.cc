@@ -6,7 +6,7 @@
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/grpc_web.h"
 #include "service/gateway/json.h"
-#include "service/gateway/routes.h"
+#include "service/gateway/router.h"
 #include "sparseagg/v1/tasks.pb.h"
 #include "tests/fuzz/fuzz.h"
 

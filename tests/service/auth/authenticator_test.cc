@@ -10,7 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "service/auth/audit_log.h"
+#include "service/auth/authorize.h"
 #include "tests/service/support/manual_clock.h"
 #include "tests/service/support/round_fixture.h"
 

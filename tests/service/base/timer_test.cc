@@ -1,11 +1,10 @@
-#include "service/base/timer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <vector>
 
+#include "service/base/clock.h"
 #include "service/base/worker_pool.h"
 #include "tests/service/support/event.h"
 #include "tests/service/support/manual_clock.h"

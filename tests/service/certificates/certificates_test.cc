@@ -9,11 +9,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "service/certificates/cbor.h"
-#include "service/certificates/content.h"
 #include "service/certificates/merkle_tree.h"
-#include "service/certificates/sha256.h"
-#include "service/certificates/signing_key.h"
+#include "service/certificates/openssl_certifier.h"
 #include "service/certificates/statement.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/temporary_directory.h"

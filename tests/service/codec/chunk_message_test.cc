@@ -1,7 +1,5 @@
 // A message that is taken apart says what Protocol Buffers would have read in it, wherever the wire cut it and whatever
 // is in it, or is refused for a field that nobody knows.
-#include "service/codec/chunk_message.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/codec/parse.h"
+#include "service/codec/sliced_message.h"
 
 namespace sparseagg::service {
 namespace {

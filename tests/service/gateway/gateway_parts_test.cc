@@ -7,12 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_join.h"
-#include "service/base/retry_later.h"
+#include "service/base/refusals.h"
 #include "service/gateway/browser_policy.h"
 #include "service/gateway/bulk_body.h"
 #include "service/gateway/grpc_web.h"
 #include "service/gateway/http_message.h"
-#include "service/gateway/routes.h"
+#include "service/gateway/router.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/gateway/http_message.h"
 #include "service/gateway/json_check.h"
-#include "service/gateway/routes.h"
+#include "service/gateway/router.h"
 #include "sparseagg/v1/aggregation.pb.h"
 #include "sparseagg/v1/tasks.pb.h"
 

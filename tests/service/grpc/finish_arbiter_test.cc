@@ -1,8 +1,8 @@
 // FinishArbiter: which thread finishes a stream.
-#include "service/grpc/finish_arbiter.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "service/grpc/reactors.h"
 
 namespace sparseagg::service {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "service/net/owned_fd.h"
+#include "service/net/address.h"
 #include "tests/service/support/manual_clock.h"
 #include "tests/service/support/tcp_pair.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "service/base/home_elsewhere.h"
+#include "service/base/refusals.h"
 #include "service/codec/cluster_codec.h"
 
 namespace sparseagg::service {

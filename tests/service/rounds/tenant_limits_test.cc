@@ -1,6 +1,6 @@
 // What one tenant may take, and that others have theirs.
 #include "host/base/status_macros.h"
-#include "service/base/retry_later.h"
+#include "service/base/refusals.h"
 #include "service/codec/spec_codec.h"
 #include "service/rounds/registry.h"
 #include "tests/service/support/round_fixture.h"

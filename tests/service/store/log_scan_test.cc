@@ -1,5 +1,3 @@
-#include "service/store/log_scan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "service/store/database_check.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/temporary_directory.h"
 #include "tests/support/generators.h"

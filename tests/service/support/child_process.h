@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "service/net/owned_fd.h"
+#include "service/net/address.h"
 
 namespace sparseagg::service {
 

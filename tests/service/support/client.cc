@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "host/base/status_macros.h"
-#include "service/codec/duration_codec.h"
+#include "service/codec/spec_codec.h"
 
 namespace sparseagg::service {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "service/admission/in_flight_memory.h"
-#include "service/base/timer.h"
+#include "service/base/clock.h"
 #include "service/base/worker_pool.h"
 #include "tests/service/support/event.h"
 #include "tests/service/support/manual_clock.h"

@@ -6,7 +6,6 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
-#include "service/base/timer.h"
 #include "tests/service/support/event.h"
 
 namespace sparseagg::service {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "service/net/owned_fd.h"
+#include "service/net/address.h"
 
 namespace sparseagg::service {
 

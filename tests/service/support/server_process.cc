@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/net/owned_fd.h"
+#include "service/net/address.h"
 
 namespace sparseagg::service {
 

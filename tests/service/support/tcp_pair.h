@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "service/net/owned_fd.h"
+#include "service/net/address.h"
 
 namespace sparseagg::service {
 

@@ -18,7 +18,7 @@ LIMIT = 256 << 20
 SECONDS = float(os.environ.get("FLOOD_SECONDS", "2"))
 # Of a server that has served: what the C library keeps of memory in use is different each time.
 IDLE_SLACK = LIMIT // 8
-# Six times the delay that the server suggests where its memory is full (service/base/retry_later.cc): a fast machine's
+# Six times the delay that the server suggests where its memory is full (service/base/refusals.cc): a fast machine's
 # rounds are shorter than one such delay.
 DELAYS_S = 3.0
 
