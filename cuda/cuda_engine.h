@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/device/device.h"
-#include "cuda/device/driver_check.h"
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 

@@ -11,7 +11,7 @@
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
 #include "host/private_sums.h"
-#include "host/result_cut.h"
+#include "host/result.h"
 
 namespace sparseagg {
 namespace {

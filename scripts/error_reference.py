@@ -33,7 +33,7 @@ _CALL = re.compile(rf"\babsl::(\w+)Error\(|\b({'|'.join(_HELPERS)})\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _COMMENT = re.compile(r"^\s*//.*$|\s// .*$", re.MULTILINE)
 # Code that answers no caller: what it says is in the log, or in a process without a server.
-_ELSEWHERE = ("service/gateway/openapi", "service/store/store_stub", "service/base/log_stub")
+_ELSEWHERE = ("service/gateway/openapi",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,3 @@
-#include "service/config_file.h"
-
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "service/options.h"
 
 namespace sparseagg::service {
 namespace {

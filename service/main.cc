@@ -30,7 +30,7 @@
 #include "service/admission/process_memory.h"
 #include "service/base/log.h"
 #include "service/grpc/grpc_options.h"
-#include "service/net/dev_certificates.h"
+#include "service/net/tls.h"
 #include "service/options.h"
 #include "service/server.h"
 

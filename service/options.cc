@@ -21,7 +21,6 @@
 #include "absl/strings/strip.h"
 #include "service/admission/memory_shares.h"
 #include "service/admission/process_memory.h"
-#include "service/config_file.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

@@ -15,9 +15,9 @@
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
 #include "service/codec/parse.h"
+#include "service/codec/round_codec.h"
 #include "service/codec/sliced_message.h"
 #include "service/codec/spec_codec.h"
-#include "service/codec/stream_codec.h"
 
 namespace sparseagg::service {
 namespace {

@@ -20,7 +20,7 @@
 #include "service/base/metrics.h"
 #include "service/certificates/openssl_certifier.h"
 #include "service/gateway/gateway.h"
-#include "service/handlers/api.h"
+#include "service/handlers/task_methods.h"
 #include "service/net/listener.h"
 #include "service/net/tls.h"
 #include "service/rounds/registry.h"

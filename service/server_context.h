@@ -13,7 +13,6 @@
 #include "host/engine.h"
 #include "service/admission/activity.h"
 #include "service/admission/count_limit.h"
-#include "service/admission/host_limit.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_budget.h"
 #include "service/admission/memory_shares.h"

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cuda/device/device.h"
-#include "cuda/device/driver_check.h"
 #include "cuda/kernels/launch.h"
 
 namespace sparseagg::cuda {

@@ -1,4 +1,5 @@
-// Launchers of the kernels that compile in a moment; those of folds, sorts and selections have files of their own.
+// Launchers of the kernels that compile in a moment, and of the fold that matches a FoldKind; folds, sorts and
+// selections have files of their own.
 #include "cuda/kernels/grid.cuh"
 #include "cuda/kernels/launch.h"
 
@@ -36,5 +37,35 @@ cudaError_t Launch(const FillValues& kernel, cudaStream_t stream) { return Launc
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+
+namespace {
+
+template <typename Args>
+cudaError_t LaunchFoldOf(const Args& args, cudaStream_t stream) {
+  switch (args.kind) {
+    case FoldKind::kSumFloat:
+      return LaunchFold<SumFloat>(args, stream);
+    case FoldKind::kSumFixed:
+      return LaunchFold<SumFixed>(args, stream);
+    case FoldKind::kSumInteger:
+      return LaunchFold<SumInteger>(args, stream);
+    case FoldKind::kSumModular:
+      return LaunchFold<SumModular>(args, stream);
+    case FoldKind::kMinFloat:
+      return LaunchFold<MinFloat>(args, stream);
+    case FoldKind::kMaxFloat:
+      return LaunchFold<MaxFloat>(args, stream);
+    case FoldKind::kMinInteger:
+      return LaunchFold<MinInteger>(args, stream);
+    case FoldKind::kMaxInteger:
+      return LaunchFold<MaxInteger>(args, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t Launch(const FoldValues& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
+cudaError_t Launch(const FoldTiles& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
 
 }  // namespace sparseagg::cuda

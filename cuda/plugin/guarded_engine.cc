@@ -1,11 +1,10 @@
-#include "cuda/plugin/guarded_engine.h"
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/plugin/plugin.h"
 #include "host/base/status_macros.h"
 #include "host/unfinished_rows.h"
 

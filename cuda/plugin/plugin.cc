@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cuda/plugin/guarded_engine.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/simd/kernels.h"

@@ -42,6 +42,14 @@ using PluginEntry = const char* (*)(const char* identity, const void* request, v
 inline constexpr char kPluginEntry[] = "sparseagg_cuda_plugin";
 inline constexpr char kPluginFile[] = "libsparseagg_cuda.so";
 
+// Returns: an engine that calls `engine`, and turns exceptions of it and of its accumulators into statuses:
+// RESOURCE_EXHAUSTED for std::bad_alloc, else INTERNAL. The state after such an error is that of the exception.
+//
+// The engine of a plug-in needs it. Where program and library are linked with -static-libgcc, an exception of one that
+// reaches a handler of the other ends the process: each has its own copy of the unwinder (GCC 12; seen in a program of
+// ten lines).
+std::unique_ptr<Engine> GuardEngine(std::unique_ptr<Engine> engine);
+
 }  // namespace sparseagg::cuda
 
 #endif  // SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "host/spec/clip.h"
 #include "host/spec/dtype.h"
 #include "host/spec/privacy.h"
@@ -104,7 +105,7 @@ struct AggregationSpec {
   EmptyPolicy on_empty = EmptyPolicy::kFail;
   MeanDivisor mean_divisor = MeanDivisor::kWeights;
   double fixed_divisor = 0.0;  // for kFixed; 0: not given
-  // Of the rows of the finished result, which stay (host/result_cut.h).
+  // Of the rows of the finished result, which stay (CutResult).
   uint64_t result_top_k = 0;     // those of the largest L2 norms, at most so many; 0: all
   double result_min_norm = 0.0;  // those of this L2 norm or more; 0: all
   OrderOptions order;
@@ -211,6 +212,22 @@ inline int FixedPointShift(uint64_t max_submissions, double bound) {
 
 inline int ValueShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.value_bound); }
 inline int WeightShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.weight_bound); }
+
+// The syntax of ids. proto/sparseagg/v1/aggregation.proto has the rules; the Python package (base/arguments.py) has
+// CheckName and QuotedId, too, with the same texts.
+
+// Checks an id that is part of URLs, headers and file names: of a round, task, owner, tenant or credential.
+// Errors: INVALID_ARGUMENT, unless the id is [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; the message names `field`.
+absl::Status CheckName(absl::string_view id, absl::string_view field);
+
+// Checks an id that only messages and queries carry: of a client, a submission or a lease.
+// Errors: INVALID_ARGUMENT, unless the id is 1 to 256 bytes of UTF-8 without control characters; the message names
+// `field`.
+absl::Status CheckId(absl::string_view id, absl::string_view field);
+
+// Returns: the text in quotes, for an error; "of N bytes" in place of a long text, and of one that is not UTF-8 or has
+// control characters.
+std::string QuotedId(absl::string_view text);
 
 }  // namespace sparseagg
 

@@ -13,7 +13,7 @@
 #include "host/base/float_environment.h"
 #include "host/base/status_macros.h"
 #include "host/spec/clip.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 namespace {

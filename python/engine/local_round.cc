@@ -14,7 +14,7 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/partial.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "host/updates/input_checks.h"
 #include "python/engine/local_runtime.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
@@ -22,7 +22,7 @@
 #include "python/engine/memory_round.h"
 #include "python/engine/messages.h"
 #include "python/engine/round_host.h"
-#include "service/codec/stream_codec.h"
+#include "service/codec/round_codec.h"
 #include "service/rounds/round_name.h"
 
 namespace sparseagg::python {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 
 namespace sparseagg::service {
@@ -104,6 +106,38 @@ uint64_t HostShare(uint64_t all, uint64_t wanted) {
   if (all == 0) return wanted;
   const uint64_t half = std::max<uint64_t>(all / 2, 1);
   return wanted == 0 ? half : std::min(wanted, half);
+}
+
+HostLimit::HostLimit(uint64_t limit) : all_(limit), host_limit_(HostShare(limit)) {}
+
+std::shared_ptr<const void> HostLimit::TryAcquire(absl::string_view peer) {
+  const bool has_host = host_limit_ != 0 && !absl::StartsWith(peer, "unix");
+  const std::string host(has_host ? peer.substr(0, peer.rfind(':')) : "");
+  if (has_host) {
+    MutexLock lock(&mu_);
+    uint64_t& units = by_host_[host];
+    if (units >= host_limit_) return nullptr;
+    ++units;
+  }
+  const auto release_host = [this, has_host, host] {
+    if (!has_host) return;
+    MutexLock lock(&mu_);
+    const auto found = by_host_.find(host);
+    if (--found->second == 0) by_host_.erase(found);
+  };
+  if (!all_.TryAcquire()) {
+    release_host();
+    return nullptr;
+  }
+  return {this, [release_host](HostLimit* self) {
+            self->all_.Release();
+            release_host();
+          }};
+}
+
+std::string HostLimit::DescribeFull() const {
+  if (all_.IsFull()) return absl::StrCat(limit(), " calls");
+  return absl::StrCat(host_limit_, " calls of one host");
 }
 
 }  // namespace sparseagg::service

@@ -5,7 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/base/log.h"
 
 namespace sparseagg::service {

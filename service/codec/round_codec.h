@@ -10,10 +10,12 @@
 #include "host/result.h"
 #include "service/base/limits.h"
 #include "service/codec/page_format.h"
+#include "service/codec/spec_codec.h"
 #include "service/rounds/result_pages.h"
 #include "service/rounds/round.h"
 #include "service/rounds/round_bundle.h"
 #include "service/rounds/sealed_reader.h"
+#include "service/streams/stream.h"
 
 namespace sparseagg::v1 {
 class CommitSubmissionResponse;
@@ -23,6 +25,9 @@ class InspectRoundResponse;
 class ResultPage;
 class Round;
 class ServerLimits;
+class Stream;
+class StreamSpec;
+class StreamVersion;
 class Submission;
 class SubmissionReceipt;
 class UploadStatus;
@@ -58,6 +63,18 @@ void EncodeLimits(const Limits& limits, v1::ServerLimits* wire);
 // Writes rows of a result. `first`: this is the tensor's first page, which carries the tensor's summary.
 void EncodePage(const TensorSpec& spec, const Result& result, RowInterval rows, const PageFormat& format, bool first,
                 v1::ResultPage* wire);
+
+// Returns: a config without tenant and id, which StreamConfig::Check has not seen yet.
+// Errors: as of DecodeRoundSpec. INVALID_ARGUMENT.
+absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const Limits& limits,
+                                              SpecSource source = SpecSource::kClient);
+
+void EncodeStream(const Stream& stream, v1::Stream* wire);
+// Returns: about the most bytes of the message that EncodeStream writes.
+uint64_t MostStreamBytes(const Stream& stream);
+void EncodeVersion(const StreamVersion& version, v1::StreamVersion* wire);
+// The most bytes of a version's message.
+inline constexpr uint64_t kMaxVersionBytes = 1536;
 
 }  // namespace sparseagg::service
 

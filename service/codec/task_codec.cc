@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/auth/authorize.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"

@@ -1,5 +1,3 @@
-#include "service/gateway/bulk_body.h"
-
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 
@@ -9,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/gateway/http_message.h"
 #include "service/gateway/json.h"
-#include "service/gateway/json_check.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "service/gateway/peer_stream.h"
 #include "service/gateway/router.h"
-#include "service/handlers/api.h"
+#include "service/handlers/task_methods.h"
 #include "service/net/connection_table.h"
 #include "service/server_context.h"
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/gateway/router.h"
-#include "service/handlers/api.h"
+#include "service/handlers/task_methods.h"
 #include "service/net/tls.h"
 #include "service/server_context.h"
 

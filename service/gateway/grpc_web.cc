@@ -1,11 +1,10 @@
-#include "service/gateway/grpc_web.h"
-
 #include <cstdint>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "service/base/refusals.h"
+#include "service/gateway/http_message.h"
 #include "service/handlers/caller.h"
 
 namespace sparseagg::service {

@@ -8,8 +8,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/refusals.h"
 #include "service/codec/parse.h"
-#include "service/gateway/bulk_body.h"
-#include "service/gateway/grpc_web.h"
+#include "service/gateway/http_message.h"
 #include "service/gateway/json.h"
 #include "service/gateway/router.h"
 

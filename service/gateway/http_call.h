@@ -18,7 +18,7 @@
 #include "service/admission/in_flight_memory.h"
 #include "service/auth/authorize.h"
 #include "service/gateway/http_message.h"
-#include "service/handlers/api.h"
+#include "service/handlers/task_methods.h"
 #include "service/handlers/unary_call.h"
 #include "service/server_context.h"
 

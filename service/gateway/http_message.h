@@ -2,13 +2,19 @@
 #ifndef SPARSEAGG_SERVICE_GATEWAY_HTTP_MESSAGE_H_
 #define SPARSEAGG_SERVICE_GATEWAY_HTTP_MESSAGE_H_
 
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace sparseagg::service {
 
@@ -57,6 +63,41 @@ bool PercentDecode(absl::string_view text, bool is_query, std::string* decoded);
 
 // Returns: the text as a string of JSON, with quotes. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonQuote(absl::string_view text);
+
+// Returns: whether a field of a chunk or of its slice is in the body; all others are in the query.
+bool IsInBulkBody(const google::protobuf::FieldDescriptor* field);
+
+// Makes an UpdateChunk with one slice. The body is the slice's keys, `key_bytes` of them, and then its values. All else
+// comes from the query: the fields of UpdateChunk and of TensorSlice, and key_bytes.
+// Returns: the serialized chunk, which shares the memory of the body.
+// Errors: INVALID_ARGUMENT: an unknown parameter, a value that does not fit, or key_bytes above the size of the body.
+absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body);
+
+// Makes the body of a result page: the bytes of the header as uint32, the header in JSON, filled with spaces so that
+// what follows begins at a multiple of 8 bytes, then keys, values, counts and weights, and moments if there are any.
+// The header is
+//   {"sections":[bytes of keys, of values, of counts, of weights],"page":ResultPage without these bytes}
+// with a fifth number for moments.
+// Errors: INTERNAL: not a ResultPage.
+absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page);
+
+// The framing of gRPC-Web for unary calls.
+inline constexpr absl::string_view kGrpcWebType = "application/grpc-web+proto";
+
+// Returns: whether a media type is that of gRPC-Web in binary form.
+bool IsGrpcWeb(absl::string_view media_type);
+
+// Returns: the time of the header grpc-timeout: at most eight digits and one of the units H, M, S, m, u, n.
+// Errors: INVALID_ARGUMENT.
+absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text);
+
+// Returns: the message in the body of a unary request, which shares the memory of the body.
+// Errors: UNIMPLEMENTED: a compressed message. INVALID_ARGUMENT: not one frame of the size that it declares.
+absl::StatusOr<grpc::Slice> UnframeGrpcWeb(const grpc::Slice& body);
+
+// Returns: the response, which is 200 also for an error: the frame of the message, if there is no error, and the
+// trailers.
+HttpResponse MakeGrpcWebResponse(const absl::Status& status, std::string message);
 
 }  // namespace sparseagg::service
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
 #include "host/base/utf8.h"
-#include "service/gateway/json_check.h"
 
 namespace sparseagg::service {
 namespace {

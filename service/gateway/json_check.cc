@@ -1,5 +1,3 @@
-#include "service/gateway/json_check.h"
-
 #include <cmath>
 #include <cstdint>
 #include <set>
@@ -13,6 +11,7 @@
 #include "host/base/status_macros.h"
 #include "host/base/utf8.h"
 #include "service/gateway/http_message.h"
+#include "service/gateway/json.h"
 
 namespace sparseagg::service {
 namespace {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "service/gateway/bulk_body.h"
 #include "service/gateway/http_message.h"
 #include "service/gateway/router.h"
 #include "service/gateway/static_files.h"

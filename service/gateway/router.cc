@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/gateway/grpc_web.h"
+#include "service/gateway/http_message.h"
 #include "service/gateway/static_files.h"
 
 namespace sparseagg::service {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/base/fail_point.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/parse.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/codec/parse.h"
 #include "service/codec/sliced_message.h"
 #include "service/handlers/aggregation_methods.h"

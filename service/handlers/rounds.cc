@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/admission/activity.h"
 #include "service/admission/process_memory.h"
 #include "service/codec/chunk_codec.h"

@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/codec/stream_codec.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/caller.h"
 #include "service/handlers/unary_call.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "host/base/status_macros.h"
-#include "host/spec/ids.h"
+#include "host/spec/spec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/handlers/aggregation_methods.h"

@@ -2,12 +2,15 @@
 #ifndef SPARSEAGG_SERVICE_HANDLERS_TASK_METHODS_H_
 #define SPARSEAGG_SERVICE_HANDLERS_TASK_METHODS_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "service/auth/authorize.h"
+#include "service/handlers/aggregation_methods.h"
 #include "service/handlers/unary_call.h"
 #include "service/server_context.h"
 #include "service/tasks/task_registry.h"
@@ -43,6 +46,19 @@ class TaskMethods : public Methods {
                    std::function<absl::StatusOr<TaskSnapshot>(const Request&, const LeaseName&)> act);
 
   TaskRegistry& tasks_;
+};
+
+// Owned by Server, which outlives all calls. Immutable, and so thread-safe.
+struct Api {
+  Api(ServerContext* server, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry)
+      : aggregation(server, registry, streams), tasks(server, tasks_registry) {
+    for (MethodEntry& entry : aggregation.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
+    for (MethodEntry& entry : tasks.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
+  }
+
+  AggregationMethods aggregation;
+  TaskMethods tasks;
+  std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for AggregationMethods::IsLarge and streams
 };
 
 }  // namespace sparseagg::service

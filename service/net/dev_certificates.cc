@@ -1,5 +1,3 @@
-#include "service/net/dev_certificates.h"
-
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <openssl/bio.h>
@@ -23,6 +21,7 @@
 #include "service/auth/authorize.h"
 #include "service/base/log.h"
 #include "service/net/address.h"
+#include "service/net/tls.h"
 
 namespace sparseagg::service {
 namespace {

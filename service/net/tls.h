@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
@@ -82,6 +83,16 @@ class TlsCredentials final : public grpc::ServerCredentials {
   std::shared_ptr<const TlsPem> pem_ ABSL_GUARDED_BY(mu_);
   bool is_new_ ABSL_GUARDED_BY(mu_) = true;  // gRPC does not have pem_ yet
 };
+
+// Makes a certificate authority and certificates of it in a folder, for a year, unless the folder has a ca.pem already:
+//
+//   ca.pem                              for clients, to check the server (and for --tls-client-ca)
+//   server.pem, server.key              for localhost, 127.0.0.1, ::1, this machine's name, and the host of `address`
+//   admin.pem, admin.key, …             one client certificate for each role, named sparseagg://default/ROLE/dev
+//
+// Keys are readable for their owner alone. The authority's own key is thrown away: nobody can make another certificate.
+// Errors: of the file system; INTERNAL if OpenSSL fails.
+absl::Status MakeDevCertificates(const std::string& folder, const std::string& address);
 
 }  // namespace sparseagg::service
 

@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include "service/gateway/bulk_body.h"
-#include "service/gateway/grpc_web.h"
+#include "service/gateway/http_message.h"
 #include "service/gateway/json.h"
 #include "service/gateway/router.h"
 #include "sparseagg/v1/tasks.pb.h"

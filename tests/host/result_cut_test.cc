@@ -1,6 +1,4 @@
 // Cuts of results, by hand: sizes around the eight lanes, ties, thresholds, and what has no finite norm.
-#include "host/result_cut.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +12,7 @@
 
 #include "host/aggregation.h"
 #include "host/clip/squared_rows.h"
+#include "host/result.h"
 #include "host/updates/update.h"
 #include "tests/support/engines.h"
 #include "tests/support/results.h"

@@ -9,7 +9,6 @@
 
 #include "host/base/column.h"
 #include "host/cpu/order/lanes.h"
-#include "host/cpu/order/sorting_network.h"
 
 namespace sparseagg::cpu {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "host/cpu/order/sorting_network.h"
+#include "host/cpu/order/lanes.h"
 
 namespace sparseagg::cpu {
 

@@ -1,9 +1,9 @@
-#include "cuda/device/driver_check.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
+
+#include "cuda/device/device.h"
 
 namespace sparseagg::testing {
 namespace {

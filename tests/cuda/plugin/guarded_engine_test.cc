@@ -1,5 +1,3 @@
-#include "cuda/plugin/guarded_engine.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,6 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "cuda/plugin/plugin.h"
 #include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"

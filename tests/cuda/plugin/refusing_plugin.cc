@@ -1,6 +1,6 @@
 // A CUDA plug-in on a machine whose driver, for CUDA REFUSED_DRIVER, is too old or missing.
 #include "cuda/cuda_engine.h"
-#include "cuda/device/driver_check.h"
+#include "cuda/device/device.h"
 
 namespace sparseagg::cuda {
 

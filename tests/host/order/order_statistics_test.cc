@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
-#include "host/cpu/order/sorting_network.h"
+#include "host/cpu/order/lanes.h"
 #include "host/cpu/simd/kernels.h"
 #include "tests/host/engine/contract.h"
 #include "tests/support/random.h"

@@ -1,5 +1,3 @@
-#include "host/spec/ids.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/utf8.h"
+#include "host/spec/spec.h"
 
 namespace sparseagg {
 namespace {

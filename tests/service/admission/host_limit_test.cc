@@ -1,5 +1,3 @@
-#include "service/admission/host_limit.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/admission/memory_shares.h"
 
 namespace sparseagg::service {
 namespace {

@@ -9,8 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "service/base/refusals.h"
 #include "service/gateway/browser_policy.h"
-#include "service/gateway/bulk_body.h"
-#include "service/gateway/grpc_web.h"
 #include "service/gateway/http_message.h"
 #include "service/gateway/router.h"
 #include "sparseagg/v1/aggregation.pb.h"

@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "service/gateway/http_message.h"
-#include "service/gateway/json_check.h"
 #include "service/gateway/router.h"
 #include "sparseagg/v1/aggregation.pb.h"
 #include "sparseagg/v1/tasks.pb.h"

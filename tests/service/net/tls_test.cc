@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
-#include "service/net/dev_certificates.h"
 #include "tests/service/support/authenticated_channel.h"
 #include "tests/service/support/server_fixture.h"
 

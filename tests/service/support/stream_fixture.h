@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "service/codec/stream_codec.h"
+#include "service/codec/round_codec.h"
 #include "service/streams/stream_registry.h"
 #include "tests/service/support/round_fixture.h"
 

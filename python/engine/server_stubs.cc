@@ -1,9 +1,13 @@
-// The store in a build without RocksDB: there is none to open, so that nobody calls what rounds may call of one.
+// The log and the store of the server's rounds in a process that writes no log and stores nothing.
 #include <utility>
 
+#include "service/base/log.h"
 #include "service/store/store.h"
 
 namespace sparseagg::service {
+
+void Log(LogLevel, absl::string_view, std::initializer_list<LogField>) {}
+
 namespace {
 
 absl::Status NoStore() { return absl::UnimplementedError("this build has no store"); }
