@@ -21,7 +21,7 @@ struct Tuning {
   // Size from which on a piece of an array that is pinned, or on the device, is a copy of its own, so that its bytes
   // outweigh the call. A smaller one goes through a buffer, or is copied by a kernel (kernels/fetch.h).
   size_t min_copy_bytes = size_t{256} << 10;
-  // Bytes of keys and values of a slab (slab_plan.h): few, so that the first copy in and the last copy out take little
+  // Bytes of keys and values of a slab (SlabPlan): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a
   // slab, which outweigh finding them. 0: rounds are not cut into slabs.
   size_t slab_bytes = size_t{14} << 20;
@@ -37,7 +37,7 @@ struct Tuning {
   // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
   double min_tile_tuples = 256.0;
   double min_tile_run = 2.0;
-  // Tuples from which on a tile is cut into parts; of few sources, fewer (tile_merge.cc).
+  // Tuples from which on a tile is cut into parts; of few sources, fewer (TileMerge).
   uint32_t tile_part_tuples = 4096;
   // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;

@@ -12,7 +12,7 @@
 //   block.Phase([&](uint32_t thread) { … });
 //
 // runs the statement for every thread of the block and then waits for all of them. Within a phase threads run in any
-// order and must not read what another one writes, except with the functions of atomics.h. Across phases threads
+// order and must not read what another one writes, except with the atomic functions below. Across phases threads
 // communicate through the body's Shared struct. A thread keeps values of its own in block.own(thread), a Private struct
 // of the body; on a device they are registers. Nothing else survives a phase: a thread's own variables are those of the
 // lambda.

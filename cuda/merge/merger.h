@@ -33,7 +33,7 @@ class TileMerge {
 };
 
 // Merges batch by batch, as device memory allows. A batch is merged on one of two paths: the sort path sorts (key,
-// position) pairs, finds segments of equal keys and folds each from left to right; the tile path (tile_merge.h) serves
+// position) pairs, finds segments of equal keys and folds each from left to right; the tile path (TileMerge) serves
 // dense keys that ascend. The rows of a batch come first in the next batch, so a fold continues where it stopped and
 // the cuts leave no trace in the result. The next batch is copied in while one is merged.
 //

@@ -1,4 +1,4 @@
-// Merges and finishes a round slab by slab (slab_plan.h), so that copies in, merges and copies out overlap.
+// Merges and finishes a round slab by slab (SlabPlan), so that copies in, merges and copies out overlap.
 #ifndef SPARSEAGG_CUDA_MERGE_SLAB_MERGE_H_
 #define SPARSEAGG_CUDA_MERGE_SLAB_MERGE_H_
 

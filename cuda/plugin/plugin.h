@@ -6,7 +6,7 @@
 // - both use the memory allocator of the same C library;
 // - columns of both come from the program's column store, because a column that one of them makes is often freed by the
 //   other (host/base/column.h);
-// - no exception passes between them (guarded_engine.h);
+// - no exception passes between them (GuardEngine);
 // - the library is never unloaded.
 #ifndef SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_
 #define SPARSEAGG_CUDA_PLUGIN_PLUGIN_H_

@@ -1,5 +1,5 @@
 // From a round as a caller describes it to the specs of its tensors. Every default, rule and error text of a round's
-// spec is here, in resolve_clips.h and in privacy.h.
+// spec is here, in clip.h and in privacy.h.
 #ifndef SPARSEAGG_HOST_SPEC_VALIDATE_H_
 #define SPARSEAGG_HOST_SPEC_VALIDATE_H_
 

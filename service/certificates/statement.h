@@ -18,7 +18,8 @@
 
 namespace sparseagg::service::cbor {
 
-// Each appends one item to `*out`; AppendArray the head of an array, whose items follow.
+// Deterministic CBOR (RFC 8949, 4.2.1) of the few types that certificates hash. Each appends one item to `*out`;
+// AppendArray the head of an array, whose items follow.
 void AppendUint(uint64_t value, std::string* out);
 void AppendBytes(absl::string_view bytes, std::string* out);
 void AppendText(absl::string_view utf8, std::string* out);

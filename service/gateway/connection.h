@@ -16,7 +16,7 @@
 
 namespace sparseagg::service {
 
-// Time limits of a connection, besides that of a head (request_head.h).
+// Time limits of a connection, besides that of a head (peer_stream.h).
 inline constexpr absl::Duration kIdleTimeout = absl::Seconds(60);
 inline constexpr absl::Duration kWriteTimeout = absl::Seconds(60);
 // While the server stops, a peer that is in the middle of a request or a response may be silent for so long.

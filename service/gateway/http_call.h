@@ -28,7 +28,7 @@ namespace sparseagg::service {
 enum class BodyFormat {
   kJson,      // application/json: the JSON mapping of proto3
   kProtobuf,  // application/x-protobuf
-  kBulk,      // application/octet-stream (bulk_body.h)
+  kBulk,      // application/octet-stream (http_message.h)
   kGrpcWeb,   // application/grpc-web+proto: 200 with the status in trailers
 };
 

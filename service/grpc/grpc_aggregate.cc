@@ -28,10 +28,10 @@ namespace {
 // merge and all pages belong to one last step, so that a late Abort from the reading cannot finish the call during a
 // write.
 class AggregateReactor final
-    : public ReadingReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
+    : public CallReactor<AggregateReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
   AggregateReactor(AggregationService* service, CallContext* context)
-      : ReadingReactor(service, context), writer_(&service->context(), canceller_) {}
+      : CallReactor(service, context), writer_(&service->context(), canceller_) {}
 
   void OnReadDone(bool ok) override {
     if (!EndRead()) return;

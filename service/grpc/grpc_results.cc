@@ -1,16 +1,22 @@
-// The streaming call StreamResult.
+// The calls that send pages: StreamResult, ExportSubmissions and ExportPartial.
+#include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
 #include "service/admission/memory_shares.h"
 #include "service/codec/parse.h"
+#include "service/codec/round_codec.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
 #include "service/grpc/reactors.h"
 #include "service/handlers/caller.h"
 #include "service/handlers/page_stream.h"
 #include "service/rounds/result_pages.h"
+#include "service/rounds/sealed_reader.h"
+#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 namespace {
@@ -19,29 +25,18 @@ namespace {
 class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
  public:
   ResultReactor(AggregationService* service, CallContext* context)
-      : CallReactor(&service->context(), context), service_(*service), writer_(&service->context(), canceller_) {}
-
-  static ResultReactor* Start(const std::shared_ptr<ResultReactor>& self, const grpc::ByteBuffer* message) {
-    self->KeepAlive(self);
-    if (!self->ReserveForCall(kStreamBytes)) return self.get();
-    self->server_.pool.Post([self, message] {
-      const absl::Status status = ToStatus([&] { return self->Open(*message); });
-      status.ok() ? self->WriteNext() : self->Finish(ToGrpc(status));
-    });
-    return self.get();
-  }
+      : CallReactor(service, context), writer_(&service->context(), canceller_) {}
 
   void OnWriteDone(bool ok) override {
     writer_.OnWritten();
     if (!ok) return Finish(grpc::Status::CANCELLED);
-    server_.pool.Post([self = self_] { self->WriteNext(); });
+    context().pool.Post([self = self_] { self->WriteNext(); });
   }
 
- private:
   absl::Status Open(const grpc::ByteBuffer& message) {
     v1::StreamResultRequest request;
     // The request may name as many tensors as a spec has.
-    RETURN_IF_ERROR(ParseSpec(message, server_.limits, &request));
+    RETURN_IF_ERROR(ParseSpec(message, context().limits, &request));
     LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.methods().FindRound(context_, request.name()));
     const RoundConfig& config = round->config();
@@ -71,7 +66,7 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     });
   }
 
-  AggregationService& service_;
+ private:
   PageWriter writer_;
 };
 
@@ -79,7 +74,128 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::StreamResult(Context* context,
                                                                              const grpc::ByteBuffer* message) {
-  return ResultReactor::Start(std::make_shared<ResultReactor>(this, context), message);
+  return ResultReactor::StartWriting(std::make_shared<ResultReactor>(this, context), message);
+}
+
+namespace {
+
+// The largest page of an export where the server has no --max-page-bytes.
+constexpr uint64_t kUnlimitedPageBytes = uint64_t{16} << 20;
+
+// What ExportSubmissions sends.
+struct Submissions {
+  using Request = v1::ExportSubmissionsRequest;
+  static constexpr absl::string_view kMethod = "ExportSubmissions";
+
+  void Open(const Request& request) {
+    query.sample_every = request.sample_every();
+    const auto& taken = request.key_encodings();
+    query.takes_runs = std::find(taken.begin(), taken.end(), v1::KEY_ENCODING_IMPLICIT) != taken.end();
+  }
+  uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
+  absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
+    ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
+    page_token = exported.next_page_token;
+    v1::ExportedSubmissions message;
+    EncodeExport(round.config().tensors[query.tensor], std::move(exported), &message);
+    return Serialize(message, page);
+  }
+
+  ExportQuery query;
+};
+
+// What ExportPartial sends.
+struct Partial {
+  using Request = v1::ExportPartialRequest;
+  static constexpr absl::string_view kMethod = "ExportPartial";
+
+  void Open(const Request&) {}
+  uint64_t PageBytes(const Round& round) const { return SealedReader::PartialPageBytes(round.config(), query); }
+  absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
+    ASSIGN_OR_RETURN(PartialPage exported, SealedReader(round).ExportPartial(query, page_token));
+    page_token = exported.next_page_token;
+    v1::ExportedPartial message;
+    message.set_blocks(std::move(exported.blocks));
+    message.set_next_page_token(std::move(exported.next_page_token));
+    return Serialize(message, page);
+  }
+
+  PartialQuery query;
+};
+
+// A call of one of the two: all pages, one after the other, each made when in-flight memory for it is reserved. A page
+// reads the round anew, so that a slow reader keeps no submission of a round that is closed in the meantime.
+template <typename Export>
+class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
+  using Base = CallReactor<ExportReactor<Export>, grpc::ServerWriteReactor<grpc::ByteBuffer>>;
+  using Base::canceller_;
+  using Base::context_;
+  using Base::reservation_;
+  using Base::self_;
+  using Base::service_;
+
+ public:
+  ExportReactor(AggregationService* service, CallContext* context) : Base(service, context) {}
+
+  void OnWriteDone(bool ok) override {
+    reservation_.Release();
+    if (!ok) return this->Finish(grpc::Status::CANCELLED);
+    if (page_token_.empty() || --pages_left_ == 0) return this->Finish(grpc::Status::OK);
+    WriteNext();
+  }
+
+  absl::Status Open(const grpc::ByteBuffer& message) {
+    typename Export::Request request;
+    RETURN_IF_ERROR(ParseNames(message, &request));
+    LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());
+    ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
+    ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));
+    export_.query.keys = {request.range().begin(), request.range().end()};
+    export_.query.max_bytes = service_.methods().PageBytes(request.max_page_bytes());
+    if (this->context().limits.max_page_bytes == 0) {
+      export_.query.max_bytes = std::min(export_.query.max_bytes, kUnlimitedPageBytes);
+    }
+    export_.Open(request);
+    page_token_ = request.page_token();
+    pages_left_ = request.max_pages();  // 0 wraps around: no limit
+    return absl::OkStatus();
+  }
+
+  void WriteNext() {
+    this->context().in_flight.Acquire(
+        PageInFlightBytes(export_.PageBytes(*round_)),
+        [self = self_](InFlightReservation reservation) {
+          self->reservation_ = std::move(reservation);
+          // On a thread of its own: the first page sorts or merges the submissions, which may take seconds, and others
+          // wait.
+          self->context().inspections.Post([self] {
+            self->page_.Clear();
+            const absl::Status made =
+                ToStatus([&] { return self->export_.MakePage(*self->round_, self->page_token_, &self->page_); });
+            made.ok() ? self->StartWrite(&self->page_) : self->Finish(ToGrpc(made, self->context_));
+          });
+        },
+        [canceller = canceller_] { canceller->Cancel(); }, InFlightMemory::Wait::kUnbounded, canceller_->peer());
+  }
+
+ private:
+  std::shared_ptr<Round> round_;
+  Export export_;
+  uint32_t pages_left_ = 0;
+  std::string page_token_;  // of the next page; empty before the first and after the last one
+  grpc::ByteBuffer page_;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::ExportSubmissions(Context* context,
+                                                                                  const grpc::ByteBuffer* message) {
+  return ExportReactor<Submissions>::StartWriting(std::make_shared<ExportReactor<Submissions>>(this, context), message);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AggregationService::ExportPartial(Context* context,
+                                                                              const grpc::ByteBuffer* message) {
+  return ExportReactor<Partial>::StartWriting(std::make_shared<ExportReactor<Partial>>(this, context), message);
 }
 
 }  // namespace sparseagg::service

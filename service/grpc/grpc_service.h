@@ -62,10 +62,10 @@ class GrpcUnaryCall final : public UnaryCall, public grpc::ServerUnaryReactor {
 
 // A service as gRPC calls it: it registers the handlers of the methods, and checks the caller before each.
 //
-// gRPC calls a handler on one of its own threads, where it must not block. A handler returns a reactor (call_reactor.h,
-// grpc_unary_call.h), on which gRPC reports the rest of the call. It runs only for callers that may call its method
-// (CallContext::AdmitTo). Every method gets its message unparsed, since the server bounds the memory of the parsed
-// message before it parses (codec/parse.h).
+// gRPC calls a handler on one of its own threads, where it must not block. A handler returns a reactor (GrpcUnaryCall,
+// or CallReactor of reactors.h), on which gRPC reports the rest of the call. It runs only for callers that may call its
+// method (CallContext::AdmitTo). Every method gets its message unparsed, since the server bounds the memory of the
+// parsed message before it parses (codec/parse.h).
 //
 // Owned by the server, which outlives all calls. Borrows the server context. Thread-safe. Requires: the builder of the
 // server has a CallContexts.
@@ -128,15 +128,13 @@ class AggregationService final : public RpcService {
  public:
   AggregationService(ServerContext* server, Registry* registry, AggregationMethods* methods);
 
-  // grpc_uploads.cc
+  // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* PutChunk(Context*, grpc::ByteBuffer* response);
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitBatch(Context*, grpc::ByteBuffer* response);
   grpc::ServerReadReactor<grpc::ByteBuffer>* PutResultRange(Context*, grpc::ByteBuffer* response);
-  // grpc_submit.cc
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(Context*, grpc::ByteBuffer* response);
   // grpc_results.cc
   grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamResult(Context*, const grpc::ByteBuffer*);
-  // grpc_export.cc
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportSubmissions(Context*, const grpc::ByteBuffer*);
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportPartial(Context*, const grpc::ByteBuffer*);
   // grpc_aggregate.cc

@@ -1,4 +1,4 @@
-// The streaming upload SubmitUpdate.
+// The calls that upload: PutChunk, SubmitBatch, PutResultRange and the stream SubmitUpdate.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -21,6 +21,70 @@
 namespace sparseagg::service {
 namespace {
 
+// A call with one large message: reads it and gives it to the method, on the worker pool (grpc_service.cc says why).
+class PutReactor final : public CallReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
+ public:
+  PutReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response, Method method)
+      : CallReactor(service, context), response_(response), method_(method) {}
+
+  void OnReadDone(bool ok) override {
+    if (!EndRead()) return;
+    context().pool.Post([self = self_, ok] { ok ? self->CallMethod() : self->End(self->NoMessage()); });
+  }
+
+  void FinishWith(const absl::Status& status) { Finish(ToGrpc(status, context_)); }
+
+ private:
+  absl::Status NoMessage() const {
+    return context_.IsCancelled() ? absl::CancelledError("the call was cancelled")
+                                  : absl::InvalidArgumentError("the call has no message");
+  }
+
+  void CallMethod() {
+    AggregationMethods::LargeCall call{context_,
+                                       {},
+                                       read_time_,
+                                       received_at_,
+                                       response_,
+                                       [this] { return context_.IsCancelled(); },
+                                       [self = self_](const absl::Status& status) { self->End(status); }};
+    call.message.Swap(&received_);
+    service_.methods().RunLarge(method_, std::move(call));
+  }
+
+  void End(const absl::Status& status) {
+    // The call lasts until the client has read the response, and must not keep the memory until then.
+    received_.Clear();
+    reservation_.Release();
+    Complete(status);
+    EndStep();
+  }
+
+  grpc::ByteBuffer* const response_;
+  const Method method_;
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutChunk(Context* context, grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, Method::kPutChunk),
+                           PutReactor::Wait::kBounded);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::SubmitBatch(Context* context,
+                                                                           grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, Method::kSubmitBatch),
+                           PutReactor::Wait::kBounded);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* AggregationService::PutResultRange(Context* context,
+                                                                              grpc::ByteBuffer* response) {
+  return PutReactor::Start(std::make_shared<PutReactor>(this, context, response, Method::kPutResultRange),
+                           PutReactor::Wait::kBounded);
+}
+
+namespace {
+
 // Messages of one stream that may wait while one is being decoded. One is enough to receive and decode in parallel.
 constexpr size_t kMaxWaiting = 1;
 
@@ -39,10 +103,10 @@ constexpr uint64_t kMaxShortKeys = kMaxShortBytes / sizeof(uint32_t);
 //
 // A stream has at most three messages in memory, each with a reservation: one is decoded, one waits, and one arrives.
 // Then the next read has to wait, and flow control holds the client back.
-class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
+class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   SubmitReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response)
-      : ReadingReactor(service, context), response_(response) {}
+      : CallReactor(service, context), response_(response) {}
 
   void OnReadDone(bool ok) override {
     // Two steps: one for this function, and one for the message, which another thread may decode and end before this
@@ -65,7 +129,7 @@ class SubmitReactor final : public ReadingReactor<SubmitReactor, grpc::ServerRea
 
   void OnDone() override {
     ReleaseUpload(absl::OkStatus());
-    ReadingReactor::OnDone();
+    CallReactor::OnDone();
   }
 
   void FinishWith(const absl::Status& status) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
+#include "host/base/status_macros.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_shares.h"
 #include "service/grpc/call_context.h"
@@ -25,76 +26,6 @@
 #include "service/server_context.h"
 
 namespace sparseagg::service {
-
-// One call in gRPC's callback API: the object on which gRPC reports what happens to the call.
-//
-// Owned by itself from KeepAlive to OnDone, and by every task and callback that uses it. Order of calls:
-//
-//   auto self = std::make_shared<Derived>(...);    // the handler, on a gRPC thread
-//   self->KeepAlive(self);
-//   self->ReserveForCall(bytes);                   // the handler, or a task; may finish the call
-//   return self.get();                             // the handler returns the reactor to gRPC
-//   Derived's reads, work and writes               // OnReadDone, OnWriteDone: gRPC threads; work: the worker pool
-//   Finish(status);                                // exactly once, from any thread
-//   OnCancel();                                    // gRPC thread; at any time before OnDone, or never
-//   OnDone();                                      // gRPC thread; the last call, always
-//
-// gRPC threads must not block: other calls share them. Members that gRPC calls only take short locks and post tasks.
-// The exception is a short decode (see grpc_submit.cc).
-//
-// A call ends when
-//   - its handler has a response or an error;
-//   - its client cancels it, reaches its deadline or disconnects: gRPC calls OnCancel, and reads and writes fail;
-//   - its client sends nothing for upload_timeout (ReadTimeout);
-//   - it is slow while others wait for its in-flight memory: InFlightMemory runs the reclaim callback of a reservation;
-//   - the server shuts down: gRPC cancels the calls that are left after the grace period.
-//
-// `Base` is gRPC's reactor. Derived classes say which of their members are safe to call from several threads.
-template <typename Derived, typename Base>
-class CallReactor : public Base {
- public:
-  using Wait = InFlightMemory::Wait;
-
-  // Keeps the reactor alive until OnDone. Call it before anything else.
-  void KeepAlive(std::shared_ptr<Derived> self) { self_ = std::move(self); }
-
-  void OnDone() override {
-    canceller_->Detach();
-    self_.reset();
-  }
-
-  // Reserves in-flight memory that the call needs besides its messages, until the call is over.
-  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED
-  // and a suggested retry delay.
-  bool ReserveForCall(uint64_t bytes) {
-    absl::StatusOr<Transfer> transfer = BeginTransfer(server_, context_, bytes);
-    if (!transfer.ok()) {
-      Finish(ToGrpc(transfer.status(), context_));
-      return false;
-    }
-    transfer_ = *std::move(transfer);
-    return true;
-  }
-
-  // Finishes the call, in place of gRPC's Finish. From now on the client has to read the status, and the response of a
-  // unary call, in time: the memory of ReserveForCall is reclaimed from a slow client by cancelling the call.
-  void Finish(const grpc::Status& status) {
-    transfer_.reservation.StartDeadline([canceller = canceller_] { canceller->Cancel(); });
-    Base::Finish(status);
-  }
-
- protected:
-  CallReactor(ServerContext* server, CallContext* context)
-      : server_(*server), context_(*context), canceller_(std::make_shared<CallCanceller>(server, context)) {}
-
-  ServerContext& server_;
-  CallContext& context_;
-  const std::shared_ptr<CallCanceller> canceller_;
-  std::shared_ptr<Derived> self_;
-
- private:
-  Transfer transfer_;
-};
 
 // Chooses the one thread that calls Finish() of a stream, and the status it passes.
 //
@@ -163,40 +94,81 @@ class ReadTimeout {
   absl::Duration started_at_ = absl::ZeroDuration();  // Clock::Monotonic
 };
 
-// A call that reads one message at a time. Each read begins when in-flight memory for the largest message is reserved;
-// until then gRPC's flow control holds the client back. The call is aborted if a read takes longer than upload_timeout,
-// or if other calls need the memory of a slow read.
+// One call in gRPC's callback API: the object on which gRPC reports what happens to the call.
 //
-// Life cycle: see CallReactor. The handler calls Start. Derived::OnReadDone(ok) calls EndRead first, which begins a
-// step of FinishArbiter. It handles the message there or on the worker pool, and calls ReadNext if it wants another
-// message; before that it moves received_ and reservation_ out. EndStep ends the step, also after Complete.
+// Owned by itself from KeepAlive to OnDone, and by every task and callback that uses it. Order of calls:
 //
-// `Base` is gRPC's reactor. `Derived` has OnReadDone, and
+//   auto self = std::make_shared<Derived>(...);    // the handler, on a gRPC thread
+//   return Start(self, wait);                      // or StartWriting; the handler returns the reactor to gRPC
+//   Derived's reads, work and writes               // OnReadDone, OnWriteDone: gRPC threads; work: the worker pool
+//   Finish(status);                                // exactly once, from any thread
+//   OnCancel();                                    // gRPC thread; at any time before OnDone, or never
+//   OnDone();                                      // gRPC thread; the last call, always
+//
+// gRPC threads must not block: other calls share them. Members that gRPC calls only take short locks and post tasks.
+// The exception is a short decode (see grpc_submit.cc).
+//
+// A call ends when
+//   - its handler has a response or an error;
+//   - its client cancels it, reaches its deadline or disconnects: gRPC calls OnCancel, and reads and writes fail;
+//   - its client sends nothing for upload_timeout (ReadTimeout);
+//   - it is slow while others wait for its in-flight memory: InFlightMemory runs the reclaim callback of a reservation;
+//   - the server shuts down: gRPC cancels the calls that are left after the grace period.
+//
+// A call that reads handles one message at a time. Each read begins when in-flight memory for the largest message is
+// reserved; until then gRPC's flow control holds the client back. Derived::OnReadDone(ok) calls EndRead first, which
+// begins a step of FinishArbiter. It handles the message there or on the worker pool, and calls ReadNext if it wants
+// another message; before that it moves received_ and reservation_ out. EndStep ends the step, also after Complete.
+//
+// `Base` is gRPC's reactor. Derived classes say which of their members are safe to call from several threads. Those
+// that read have OnReadDone, and
 //
 //   // Releases what the call uses, and calls Finish. Called once, when no other step is running.
 //   void FinishWith(const absl::Status&);
 template <typename Derived, typename Base>
-class ReadingReactor : public CallReactor<Derived, Base> {
+class CallReactor : public Base {
  public:
   using Wait = InFlightMemory::Wait;
 
-  // Keeps the reactor alive and begins the first read.
-  // Returns: the reactor, for gRPC.
-  static Derived* Start(std::shared_ptr<Derived> started, Wait wait) {
-    Derived* const reactor = started.get();
-    ReadingReactor& self = *reactor;
-    self.KeepAlive(std::move(started));
-    if (self.ReserveForCall(kStreamBytes)) self.ReadNext(wait);
-    return reactor;
+  // Begins the first read of a call that reads. Returns: the reactor, for gRPC, which keeps it alive until OnDone.
+  static Derived* Start(const std::shared_ptr<Derived>& derived, Wait wait) {
+    CallReactor& self = *derived;
+    self.self_ = derived;
+    if (self.ReserveForCall()) self.ReadNext(wait);
+    return derived.get();
+  }
+
+  // Begins a call that has one message and writes: runs Derived::Open on the worker pool, and WriteNext if it succeeds.
+  // Returns: as Start.
+  static Derived* StartWriting(const std::shared_ptr<Derived>& derived, const grpc::ByteBuffer* message) {
+    CallReactor& self = *derived;
+    self.self_ = derived;
+    if (!self.ReserveForCall()) return derived.get();
+    self.context().pool.Post([derived, message] {
+      const absl::Status status = ToStatus([&] { return derived->Open(*message); });
+      status.ok() ? derived->WriteNext() : derived->Finish(ToGrpc(status));
+    });
+    return derived.get();
+  }
+
+  void OnDone() override {
+    canceller_->Detach();
+    self_.reset();
+  }
+
+  // Finishes the call, in place of gRPC's Finish. From now on the client has to read the status, and the response of a
+  // unary call, in time: the memory of the call is reclaimed from a slow client by cancelling the call.
+  void Finish(const grpc::Status& status) {
+    transfer_.reservation.StartDeadline([canceller = canceller_] { canceller->Cancel(); });
+    Base::Finish(status);
   }
 
  protected:
-  using CallReactor<Derived, Base>::canceller_;
-  using CallReactor<Derived, Base>::context_;
-  using CallReactor<Derived, Base>::self_;
-
-  ReadingReactor(AggregationService* service, CallContext* context)
-      : CallReactor<Derived, Base>(&service->context(), context), service_(*service), timeout_(&service->context()) {}
+  CallReactor(AggregationService* service, CallContext* context)
+      : service_(*service),
+        context_(*context),
+        canceller_(std::make_shared<CallCanceller>(&service->context(), context)),
+        timeout_(&service->context()) {}
 
   // Reads the next message into received_, as soon as memory for it is reserved; gRPC then calls OnReadDone. A call
   // that flow control cannot hold back (Wait::kBounded) is finished with RESOURCE_EXHAUSTED after a few seconds.
@@ -204,7 +176,7 @@ class ReadingReactor : public CallReactor<Derived, Base> {
     auto granted = [weak = std::weak_ptr<Derived>(self_)](InFlightReservation reservation) {
       const std::shared_ptr<Derived> derived = weak.lock();
       if (derived == nullptr) return;
-      ReadingReactor& self = *derived;
+      CallReactor& self = *derived;
       if (!reservation) return self.Finish(ToGrpc(NoInFlightMemory(self.context()), self.context_));
       if (!self.arbiter_.BeginSteps()) return;
       self.reservation_ = std::move(reservation);
@@ -249,15 +221,34 @@ class ReadingReactor : public CallReactor<Derived, Base> {
     };
   }
 
-  ServerContext& context() const { return this->server_; }
+  ServerContext& context() const { return service_.context(); }
 
   AggregationService& service_;
+  CallContext& context_;
+  const std::shared_ptr<CallCanceller> canceller_;
+  std::shared_ptr<Derived> self_;
   grpc::ByteBuffer received_;                          // the message of the current read
-  InFlightReservation reservation_;                    // for received_
+  InFlightReservation reservation_;                    // for received_, or for the page that is written
   absl::Duration read_time_ = absl::ZeroDuration();    // how long the last read took
   absl::Duration received_at_ = absl::ZeroDuration();  // when the last read ended: Clock::Monotonic
   FinishArbiter arbiter_;
+
+ private:
+  // Reserves in-flight memory that the call needs besides its messages, until the call is over.
+  // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED
+  // and a suggested retry delay.
+  bool ReserveForCall() {
+    absl::StatusOr<Transfer> transfer = BeginTransfer(context(), context_, kStreamBytes);
+    if (!transfer.ok()) {
+      Finish(ToGrpc(transfer.status(), context_));
+      return false;
+    }
+    transfer_ = *std::move(transfer);
+    return true;
+  }
+
   ReadTimeout timeout_;
+  Transfer transfer_;
 };
 
 // Serializes the pages of a stream, one at a time, each when in-flight memory for it is reserved. So a slow reader

@@ -21,7 +21,7 @@ constexpr uint64_t kMeanTuples = 7;
 // With fewer keys per tuple, too many keys come three times or more, which the networks cannot sort stably.
 constexpr uint64_t kMinKeysPerTuple = 4;
 
-// Returns: the word of cell 0 of `bucket`, see bucket_kernels.h.
+// Returns: the word of cell 0 of `bucket`, see simd/kernels.h.
 size_t FirstCell(size_t bucket) { return bucket / kGroupBuckets * kGroupCells + bucket % kGroupBuckets; }
 
 }  // namespace

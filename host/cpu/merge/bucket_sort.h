@@ -29,7 +29,7 @@ struct WideTuple {
 };
 
 // Sort of one block's tuples by offset. The range of offsets is divided evenly among buckets of 16 cells
-// (simd/bucket_kernels.h). Each tuple goes to the next free cell of its bucket; then sorting networks sort eight
+// (simd/kernels.h). Each tuple goes to the next free cell of its bucket; then sorting networks sort eight
 // buckets at once. Buckets have about twice the cells they need on average, so nothing is counted beforehand and few
 // overflow. Collecting and sorting takes three quarters of the time of collecting and radix sort.
 //

@@ -82,7 +82,7 @@ class TableFold {
     rows.resize(moved, shape_);
   }
 
-  // Returns: whether a key has one 64-bit accumulator, as Compact and CompactTo (simd/compact_kernels.h) need.
+  // Returns: whether a key has one 64-bit accumulator, as Compact and CompactTo (simd/kernels.h) need.
   bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
   // Returns: the number of touched slots.
@@ -110,7 +110,7 @@ class TableFold {
   }
 
  private:
-  // Folds whose table AddToTable (simd/table_fold_kernels.h) can fill; AddUpdates fills all others.
+  // Folds whose table AddToTable (simd/kernels.h) can fill; AddUpdates fills all others.
   static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
 
   // Returns: the narrowest counter that can count all sources. The float sum needs none unless counts are asked for:

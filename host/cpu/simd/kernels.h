@@ -66,8 +66,7 @@ void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out
 // values[i] /= divisor.
 void Divide(double* values, size_t count, double divisor);
 
-// Kernel of the bucket sort (merge/bucket_sort.h): sorting networks over interleaved buckets. See kernels.h for
-// targets.
+// Kernel of the bucket sort (merge/bucket_sort.h): sorting networks over interleaved buckets.
 
 // A bucket has kBucketCells cells; the cells of kGroupBuckets buckets, a group, are interleaved. Cell s of bucket b is
 // word

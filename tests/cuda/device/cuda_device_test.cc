@@ -110,7 +110,7 @@ TEST_F(CudaDeviceTest, OutOfMemory_ResourceExhaustedOnce_DeviceStaysInUse) {
     Runtime().fail_at_call_too = 0;
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(status.message(), HasSubstr("cudaErrorMemoryAllocation: out of memory (cuda"));
-    EXPECT_THAT(status.message(), HasSubstr(" at cuda_buffers.cc:"));
+    EXPECT_THAT(status.message(), HasSubstr(" at cuda_device.cc:"));
     EXPECT_EQ(Runtime().last_error, cudaSuccess) << "the next launch would report it again";
     const absl::StatusOr<void*> memory = allocate();
     ASSERT_TRUE(memory.ok()) << memory.status();
