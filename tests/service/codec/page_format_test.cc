@@ -39,7 +39,7 @@ TEST(PageFormat, Keys_TheSmallestOfThoseAllowed) {
   EXPECT_EQ(KeysOf(Steps(100, 1), Packed()).keys(), "");
   EXPECT_EQ(KeysOf(Steps(100, 3), Packed()).key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
   EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).key_encoding(), v1::KEY_ENCODING_DELTA_BITPACKED);
-  EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).keys(), "\xe7");
+  EXPECT_EQ(KeysOf({0, 1, 2, 5, 6, 7}, Packed()).keys(), std::string("\x02\x80\0", 3));
   EXPECT_EQ(KeysOf({0, 1u << 31}, Packed()).key_encoding(), v1::KEY_ENCODING_U32);
   EXPECT_EQ(KeysOf({}, Packed()).key_encoding(), v1::KEY_ENCODING_U32);
   EXPECT_EQ(KeysOf(Steps(100, 3), {}).key_encoding(), v1::KEY_ENCODING_U32);
