@@ -615,7 +615,7 @@ export class Client {
 const BITS = (1n << 64n) - 1n;
 
 /**
- * Returns the index of a client's home server: the same as in service/rounds/home_servers.cc.
+ * Returns the index of a client's home server: the same as in service/rounds/round_config.cc.
  * @param {string} clientId @param {number} numServers @returns {number}
  */
 export function homeOf(clientId, numServers) {

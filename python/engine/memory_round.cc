@@ -17,7 +17,7 @@
 #include "python/engine/messages.h"
 #include "python/engine/outputs.h"
 #include "service/codec/round_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 #include "service/rounds/sealed_reader.h"
 #include "service/rounds/submission_batch.h"
 

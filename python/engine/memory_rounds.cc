@@ -23,7 +23,7 @@
 #include "python/engine/messages.h"
 #include "python/engine/round_host.h"
 #include "service/codec/round_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::python {
 namespace {

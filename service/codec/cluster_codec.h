@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "service/rounds/home_servers.h"
+#include "service/rounds/round_config.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -7,7 +7,7 @@
 #include "host/base/status_macros.h"
 #include "service/codec/page_format.h"
 #include "service/codec/spec_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {

@@ -13,7 +13,7 @@
 #include "service/auth/authorize.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::service {
 namespace {

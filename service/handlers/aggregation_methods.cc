@@ -7,7 +7,7 @@
 #include "host/base/status_macros.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::service {
 namespace {

@@ -15,7 +15,7 @@
 #include "service/codec/task_codec.h"
 #include "service/handlers/caller.h"
 #include "service/handlers/task_methods.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::service {
 namespace {

@@ -14,7 +14,7 @@
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/caller.h"
 #include "service/handlers/unary_call.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 #include "service/version.h"
 
 namespace sparseagg::service {

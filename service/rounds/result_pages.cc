@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
-#include "service/rounds/page_token.h"
 
 namespace sparseagg::service {
 namespace {
@@ -24,6 +24,20 @@ uint64_t LowerBound(const Result& result, uint64_t key) {
 }
 
 }  // namespace
+
+std::string MakePageToken(absl::Time created, absl::string_view place) {
+  return absl::StrCat(absl::ToUnixNanos(created), ".", place);
+}
+
+absl::StatusOr<absl::string_view> PlaceOf(absl::string_view page_token, absl::Time created) {
+  absl::string_view place = page_token;
+  if (!absl::ConsumePrefix(&place, MakePageToken(created, ""))) return ForeignPageToken(page_token);
+  return place;
+}
+
+absl::Status ForeignPageToken(absl::string_view page_token) {
+  return absl::InvalidArgumentError(absl::StrCat("page_token '", page_token, "' does not belong to this round"));
+}
 
 absl::Status CheckRange(KeyInterval keys) {
   if (keys.end == 0 || keys.end >= keys.begin) return absl::OkStatus();

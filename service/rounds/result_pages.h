@@ -14,6 +14,16 @@
 
 namespace sparseagg::service {
 
+// Returns: the token of a place in a round, which has the round's time of creation, because a later round may have the
+// same name. `place`: any text.
+std::string MakePageToken(absl::Time created, absl::string_view place);
+
+// Returns: the place, within `page_token`. Errors: of ForeignPageToken: not a token of the round.
+absl::StatusOr<absl::string_view> PlaceOf(absl::string_view page_token, absl::Time created);
+
+// Returns: INVALID_ARGUMENT, with the token.
+absl::Status ForeignPageToken(absl::string_view page_token);
+
 // Keys [begin, end); end = 0: all keys from `begin` on.
 struct KeyInterval {
   uint64_t begin = 0;
@@ -40,7 +50,7 @@ uint64_t RowBytes(const Result& result);
 // empty.
 RowInterval FirstPage(const Result& result, RowInterval rows, uint64_t page_bytes);
 
-// Returns: the token (page_token.h) of the page that begins at `next_row`.
+// Returns: the token of the page that begins at `next_row`.
 std::string MakePageToken(absl::Time created, size_t tensor, uint64_t next_row);
 // Returns: the rows of `rows` from the token's row on.
 // Errors: INVALID_ARGUMENT: not a page token, or the token of another round or tensor, or its row is not in `rows`.

@@ -22,7 +22,6 @@
 #include "service/admission/count_limit.h"
 #include "service/base/clock.h"
 #include "service/rounds/receipt.h"
-#include "service/rounds/recent_refusals.h"
 #include "service/rounds/result_ranges.h"
 #include "service/rounds/round_certificate.h"
 #include "service/rounds/round_config.h"
@@ -32,11 +31,9 @@
 #include "service/rounds/round_services.h"
 #include "service/rounds/round_snapshot.h"
 #include "service/rounds/round_sum.h"
-#include "service/rounds/round_waits.h"
 #include "service/rounds/stream_commits.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
-#include "service/rounds/upload_handle.h"
 #include "service/rounds/upload_table.h"
 
 namespace sparseagg::service {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
-#include "service/rounds/page_token.h"
+#include "service/rounds/result_pages.h"
 
 namespace sparseagg::service {
 

@@ -1,16 +1,27 @@
+// RoundCertificate, and the calls of Round for certificates and receipts.
 #include "service/rounds/round_certificate.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/fail_point.h"
+#include "service/base/log.h"
+#include "service/rounds/round.h"
 
 namespace sparseagg::service {
 namespace {
 
 // So that a page with them, and the certificate with their hashes, fit into one message of an ordinary gRPC client.
 constexpr uint64_t kMaxWithdrawnBytes = uint64_t{2} << 20;
+
+absl::Status NotAskedFor() {
+  return absl::FailedPreconditionError("the round has no certificate: its spec does not ask for one");
+}
 
 }  // namespace
 
@@ -71,6 +82,112 @@ void RoundCertificate::Set(absl::StatusOr<IssuedCertificate> issued) {
 absl::StatusOr<std::string> RoundCertificate::Envelope() const {
   RETURN_IF_ERROR(error_);
   return issued_.envelope;
+}
+
+std::string Round::MakeLeaf(const UploadHandle& handle, const Upload& upload) const {
+  if (!config_->has_certificate) return "";
+  const std::optional<uint64_t> base_version =
+      handle.stream_.has_value() ? std::optional(handle.stream_->base_version) : std::nullopt;
+  return services_.certifier->MakeLeaf(config_->leaf_salt_key, handle.client_id, handle.submission_id, upload.weight(),
+                                       base_version, upload.Content());
+}
+
+absl::StatusOr<Results> Round::Certify(absl::StatusOr<Results> results) {
+  std::vector<std::string> leaves;  // copied: a Cancel drops the submissions meanwhile
+  std::vector<std::string> withdrawn;
+  std::vector<double> client_weights;
+  const auto name = results.ok() ? StateRecord::Name::kDone : StateRecord::Name::kFailed;
+  const std::string reason = results.ok() ? "" : results.status().ToString();
+  const absl::Time now = services_.clock.WallTime();
+  StateRecord record;
+  std::string earlier_content;
+  {
+    MutexLock lock(&mu_);
+    withdrawn = certificate_.withdrawn();
+    bool has_weights = false;
+    for (const auto& [client, submission] : committed_.all()) {
+      leaves.push_back(submission.leaf);
+      client_weights.push_back(submission.client_weight.value_or(1.0));
+      has_weights |= submission.client_weight.has_value();
+    }
+    if (!has_weights) client_weights.clear();
+    record = life_.NextRecord(name, reason, now);
+    earlier_content = certificate_.issued().content;
+  }
+  const std::vector<absl::string_view> views(leaves.begin(), leaves.end());
+  const std::vector<absl::string_view> withdrawn_views(withdrawn.begin(), withdrawn.end());
+  const RoundState state = results.ok() ? RoundState::kDone : RoundState::kFailed;
+  absl::StatusOr<IssuedCertificate> issued =
+      services_.certifier->Certify({*config_, state, reason, create_time_, record.close_time, views, withdrawn_views,
+                                    client_weights, results.ok() ? results->get() : nullptr, services_.engine.name()});
+  if (!earlier_content.empty()) {  // of a run before the restart
+    if (issued.ok() && issued->content == earlier_content) return results;
+    return absl::DataLossError("the submissions or results differ from those of the certificate that was issued");
+  }
+  absl::Status status = issued.status();
+  if (status.ok()) {
+    record.certificate = issued->envelope;
+    record.certificate_content = issued->content;
+    MutexLock lock(&mu_);
+    if (life_.state() != RoundState::kFinalizing) return results;  // cancelled, which the store has
+    status = journal_->PutState(record);
+  }
+  FailPoint("certificate_written");
+  if (status.ok()) status = journal_->AwaitDurable();
+  if (!status.ok()) {
+    Log(LogLevel::kError, "certificate_not_issued", {{"round", config_->LogName()}, {"reason", status.message()}});
+  }
+  MutexLock lock(&mu_);
+  certificate_.Set(status.ok() ? std::move(issued) : status);
+  return results;
+}
+
+absl::StatusOr<std::string> Round::GetCertificate() const {
+  if (!config_->has_certificate) return NotAskedFor();
+  MutexLock lock(&mu_);
+  const RoundState state = life_.state();
+  if (state == RoundState::kDone || state == RoundState::kFailed) {
+    ASSIGN_OR_RETURN(std::string envelope, certificate_.Envelope());
+    if (!envelope.empty()) return envelope;
+  }
+  return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), " and has no certificate",
+                                                    life_.reason().empty() ? "" : ": ", life_.reason()));
+}
+
+std::shared_ptr<const ProofIndex> Round::FindProofs() const {
+  std::vector<std::string> keys;
+  std::vector<std::string> leaves;
+  {
+    MutexLock lock(&mu_);
+    const bool is_certified = life_.has_ended() && !certificate_.issued().envelope.empty();
+    if (!is_certified || certificate_.proofs() != nullptr) return certificate_.proofs();
+    for (const auto& [key, submission] : committed_.all()) {
+      keys.push_back(key);
+      leaves.push_back(submission.leaf);
+    }
+  }
+  const std::vector<absl::string_view> views(leaves.begin(), leaves.end());
+  auto proofs = std::make_shared<const ProofIndex>(std::move(keys), services_.certifier->MakeTree(views));
+  MutexLock lock(&mu_);
+  certificate_.SetProofs(proofs);
+  return proofs;
+}
+
+absl::StatusOr<SubmissionReceipt> Round::GetReceipt(absl::string_view client_id,
+                                                    absl::string_view submission_id) const {
+  if (!config_->has_certificate) return NotAskedFor();
+  SubmissionReceipt receipt;
+  std::string key;
+  {
+    MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(const auto found, committed_.FindOfClient(client_id, submission_id, config_->IsVersion()));
+    key = found->first;
+    receipt.leaf = found->second.leaf;
+  }
+  ASSIGN_OR_RETURN(receipt.promise, services_.certifier->Promise(*config_, create_time_, receipt.leaf));
+  const std::shared_ptr<const ProofIndex> proofs = FindProofs();
+  if (proofs != nullptr) RETURN_IF_ERROR(proofs->Prove(key, receipt));
+  return receipt;
 }
 
 }  // namespace sparseagg::service

@@ -1,4 +1,4 @@
-// The decoded spec of a round.
+// The names of rounds, the servers of a cluster's round, and the decoded spec.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_CONFIG_H_
 
@@ -10,14 +10,46 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/spec/spec.h"
 #include "service/auth/authorize.h"
-#include "service/rounds/home_servers.h"
 
 namespace sparseagg::service {
+
+// Returns: "rounds/ID".
+std::string RoundName(absl::string_view id);
+// Returns: the id in "rounds/ID". Errors: INVALID_ARGUMENT: not a round name.
+absl::StatusOr<std::string> ParseRoundName(absl::string_view name);
+// Of streams: "streams/ID".
+inline constexpr char kStreamPrefix[] = "streams/";
+std::string StreamName(absl::string_view id);
+absl::StatusOr<std::string> ParseStreamName(absl::string_view name);
+
+// Checks the reason that a caller gives for the end of a round or a task.
+// Errors: INVALID_ARGUMENT: more than 1024 bytes.
+absl::Status CheckReason(absl::string_view reason);
+
+struct HomeServer {
+  std::string address;   // of gRPC
+  std::string http_url;  // of the gateway; empty: it has none
+};
+
+// Immutable. Without servers, the round is this server's alone.
+struct HomeServers {
+  std::vector<HomeServer> servers;
+  size_t index = 0;  // of this server
+
+  // Errors: FAILED_PRECONDITION (HomeElsewhere): another server is the client's home.
+  absl::Status CheckHome(absl::string_view client_id) const;
+};
+
+// Returns: the index of a client's home among `num_servers` servers: the one with the largest mix of index and hash of
+// the id (rendezvous hashing). With one more server at the end, only the clients that this server gets have another
+// home. The same in sparseagg/_internal/spec/bounds.py and in js/sparseagg.js. Requires: num_servers > 0.
+size_t HomeOf(absl::string_view client_id, size_t num_servers);
 
 class StreamCommits;
 

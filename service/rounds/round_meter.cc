@@ -5,7 +5,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
 #include "service/base/refusals.h"
-#include "service/rounds/recent_refusals.h"
+#include "service/rounds/round_snapshot.h"
 
 namespace sparseagg::service {
 

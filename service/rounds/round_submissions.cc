@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/rounds/page_token.h"
+#include "service/rounds/result_pages.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::service {

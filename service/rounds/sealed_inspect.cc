@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/rounds/page_token.h"
+#include "service/rounds/result_pages.h"
 #include "service/rounds/sealed_reader.h"
 
 namespace sparseagg::service {

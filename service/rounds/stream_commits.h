@@ -14,7 +14,7 @@
 #include "service/rounds/receipt.h"
 #include "service/rounds/submission_table.h"
 #include "service/rounds/upload.h"
-#include "service/rounds/upload_handle.h"
+#include "service/rounds/upload_table.h"
 
 namespace sparseagg::service {
 

@@ -17,7 +17,7 @@
 #include "host/base/content_hash.h"
 #include "host/spec/clip.h"
 #include "service/rounds/receipt.h"
-#include "service/rounds/upload_handle.h"
+#include "service/rounds/upload_table.h"
 #include "service/store/records.h"
 
 namespace sparseagg::service {

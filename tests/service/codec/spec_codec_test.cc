@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "service/codec/round_codec.h"
-#include "service/rounds/round_name.h"
+#include "service/rounds/round_config.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {

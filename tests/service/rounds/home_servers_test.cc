@@ -1,5 +1,3 @@
-#include "service/rounds/home_servers.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/base/refusals.h"
 #include "service/codec/cluster_codec.h"
+#include "service/rounds/round_config.h"
 
 namespace sparseagg::service {
 namespace {

@@ -1,10 +1,9 @@
-#include "service/rounds/round_waits.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>
 
+#include "service/rounds/round_life.h"
 #include "tests/service/support/event.h"
 #include "tests/service/support/manual_clock.h"
 

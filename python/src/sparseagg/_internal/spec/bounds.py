@@ -211,7 +211,7 @@ def home_of(client_id: str, num_servers: int) -> int:
     """Returns the index of a client's home: that of the largest mix of index and hash of the id (rendezvous hashing).
 
     With one server more at the end of the list, only the clients that this server gets have another home. Servers
-    (service/rounds/home_servers.cc) and js/sparseagg.js compute the same.
+    (service/rounds/round_config.cc) and js/sparseagg.js compute the same.
     """
     hashed = 0xCBF29CE484222325  # FNV-1a
     for byte in client_id.encode():

@@ -1,4 +1,4 @@
-#include "service/rounds/recent_refusals.h"
+#include "service/rounds/round_snapshot.h"
 
 #include <algorithm>
 #include <utility>
