@@ -225,7 +225,6 @@ PEERS_PYTHON := $(PEERS_VENV)/bin/python
 INTEGRATION = .venv-integrations/$(1)/bin/python
 # What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
-export SPARSEAGG_BENCH_NATIVE := $(CURDIR)/build/dev/bench/libsparseagg_bench_native.so
 
 define BENCH_merge
 	build/dev/bench/merge_bench --out $(BENCH_OUT)/merge.json $(if $(QUICK),--divide-clients 20 --repetitions 3,--repetitions 21)
@@ -246,7 +245,7 @@ endef
 .PHONY: bench
 bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
 	@mkdir -p $(BENCH_OUT)
-	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python merge_bench sparseagg_bench_native
+	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python merge_bench
 	$(BENCH_$(MODE))
 
 ## Build

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import json
 import pathlib
+import subprocess
 from typing import Any
 
 import numpy as np
-from native import Workload
 
 # A dense answer beyond this is no way to merge sparse updates.
 MAX_DENSE_BYTES = 1 << 30
@@ -26,8 +26,6 @@ class Data:
     """
 
     name: str
-    seed: int
-    divide_clients: int
     num_rows: int
     row_width: int
     keys: np.ndarray
@@ -84,7 +82,8 @@ class Data:
 
 @dataclasses.dataclass
 class Reference:
-    """The answer: float64 sums, the sums of magnitudes that bound a float32 answer's error, and counts."""
+    """The answer: float64 sums in the order of the clients, the sums of magnitudes that bound a float32 answer's error,
+    and counts."""
 
     keys: np.ndarray
     sums: np.ndarray
@@ -107,6 +106,13 @@ class Reference:
                 return "other keys"
         return self._value_error(values, bits)
 
+    def exact_error(self, keys: Any, values: Any) -> str | None:
+        """Says what is wrong with the bits of a sparse answer, in ascending order of keys."""
+        if not np.array_equal(np.asarray(keys).astype(np.uint64), self.keys):
+            return "other keys"
+        rounded = self.sums.astype(np.float32) + np.float32(0)  # a sum of zeros is +0
+        return None if np.asarray(values).tobytes() == rounded.tobytes() else "other bits than the rounded float64 sums"
+
     def dense_error(self, values: Any, num_rows: int) -> str | None:
         """The same for a dense answer."""
         values = np.asarray(values).reshape(num_rows, -1)
@@ -126,49 +132,36 @@ class Reference:
         return f"key {self.keys[row]}: {values[row, column]} instead of {self.sums[row, column]}"
 
 
-def write(workload: Workload, seed: int, divide_clients: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Writes a workload and its reference; returns what the tables need to know of it."""
+def write(merge_bench: pathlib.Path, name: str, divide_clients: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Writes a workload, which is merge_bench's, and its reference; returns what the tables need to know of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    keys = np.concatenate([keys for keys, _ in workload.clients])
-    values = np.concatenate([rows for _, rows in workload.clients]).reshape(len(keys), workload.row_width)
-    sizes = [len(keys) for keys, _ in workload.clients]
-    np.save(folder / "keys.npy", keys)
-    np.save(folder / "values.npy", values)
-    np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(sizes)]))
+    command = [merge_bench, "--export", folder, "--workloads", name, "--divide-clients", str(divide_clients)]
+    subprocess.run(command, check=True)
+    facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    keys = np.fromfile(folder / f"{name}.keys", f"u{facts['key_bytes']}")
+    values = np.fromfile(folder / f"{name}.values", np.float32).reshape(len(keys), facts["row_width"])
     order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    found, groups, counts = np.unique(keys[order], return_inverse=True, return_counts=True)
     rows = values[order]
-    del order
-    np.save(folder / "reference_keys.npy", ordered[starts].astype(np.uint64))
-    np.save(folder / "reference_counts.npy", np.diff(np.append(starts, len(keys))))
-    np.save(folder / "reference_sums.npy", np.add.reduceat(rows, starts, axis=0, dtype=np.float64))
-    np.abs(rows, out=rows)
-    np.save(folder / "reference_magnitudes.npy", np.add.reduceat(rows, starts, axis=0, dtype=np.float64))
-    facts = {
-        "name": workload.name,
-        "seed": seed,
-        "divide_clients": divide_clients,
-        "num_rows": workload.num_rows,
-        "row_width": workload.row_width,
-    }
-    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-    key_bytes = keys.dtype.itemsize
-    return {
-        **facts,
-        "description": workload.description,
-        "clients": len(sizes),
-        "tuples": len(keys),
-        "rows_out": len(starts),
-        "bytes_in": len(keys) * (key_bytes + workload.row_width * 4),
-        "bytes_out": len(starts) * (key_bytes + workload.row_width * 4),
-    }
+    np.save(folder / "reference_keys.npy", found.astype(np.uint64))
+    np.save(folder / "reference_counts.npy", counts)
+    for what, terms in (("sums", rows), ("magnitudes", np.abs(rows))):
+        # bincount adds in float64, one term after the other.
+        np.save(folder / f"reference_{what}.npy", np.column_stack([np.bincount(groups, term) for term in terms.T]))
+    tuple_bytes = facts["key_bytes"] + 4 * facts["row_width"]
+    num_clients = (folder / f"{name}.sizes").stat().st_size // 8
+    sizes = {"clients": num_clients, "rows_out": len(found)}
+    return {**facts, **sizes, "bytes_in": len(keys) * tuple_bytes, "bytes_out": len(found) * tuple_bytes}
 
 
 def read(folder: pathlib.Path) -> Data:
     """Reads a workload into memory of this process."""
-    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    return Data(**facts, **{name: np.load(folder / f"{name}.npy") for name in ("keys", "values", "offsets")})
+    (path,) = folder.glob("*.json")
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    keys = np.fromfile(path.with_suffix(".keys"), f"u{facts['key_bytes']}")
+    values = np.fromfile(path.with_suffix(".values"), np.float32).reshape(len(keys), facts["row_width"])
+    offsets = np.concatenate([[0], np.cumsum(np.fromfile(path.with_suffix(".sizes"), np.uint64), dtype=np.int64)])
+    return Data(facts["name"], facts["num_rows"], facts["row_width"], keys, values, offsets)
 
 
 def read_reference(folder: pathlib.Path) -> Reference:

@@ -33,7 +33,6 @@ from typing import Any
 import data
 import load
 import machine
-import native
 import numpy as np
 from contestants import MODULES
 from rounds import CASES
@@ -164,7 +163,8 @@ class Comparison:
             for name in self._options.workloads:
                 began = time.monotonic()
                 if self._options.mode == "merge":
-                    facts = self._write(name, folder / name)
+                    facts = data.write(self._options.merge_bench, name, self._options.divide_clients, folder / name)
+                    self.workloads.append(facts)
                     self._compare(facts, folder=str(folder / name), threads=self._options.threads)
                     for file in (folder / name).iterdir():
                         file.unlink()
@@ -174,11 +174,6 @@ class Comparison:
         finally:
             for process in self._processes:
                 process.stop()
-
-    def _write(self, name: str, path: pathlib.Path) -> dict[str, Any]:
-        workload = native.Workload(native.load(), name, self._options.seed, self._options.divide_clients)
-        self.workloads.append(data.write(workload, self._options.seed, self._options.divide_clients, path))
-        return self.workloads[-1]
 
     def _start(self) -> None:
         mode, before = self._options.mode, self._options.before
@@ -313,7 +308,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--server", default=BUILD / "service/sparseagg-server", type=pathlib.Path, help="the program")
     parser.add_argument("--loadgen", default=BUILD / "tools/loadgen/sparseagg-loadgen", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, default=1, help="of the workloads and of the turns (%(default)s)")
+    parser.add_argument("--merge-bench", default=BUILD / "bench/merge_bench", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=1, help="of the turns (%(default)s)")
     parser.add_argument("--divide-clients", type=int, default=1, help="take fewer clients, for a quick look")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")
     parser.add_argument("--repetitions", type=int, help="of each, fresh and warm (7; of rounds 3)")
@@ -340,6 +336,7 @@ def main() -> int:
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": {
+            "cpu": machine.cpu_name(),
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "python": platform.python_version(),
@@ -351,9 +348,8 @@ def main() -> int:
         found.update(load.measure(options.server, options.loadgen, options.quick, given or load.MEASUREMENTS))
     else:
         if is_merge:
-            library, threads = native.load(), sorted({1, options.threads})
-            speeds = {f"{each} threads": native.memory_speed(library, each) for each in threads}
-            found["machine"].update(cpu=native.cpu_name(library), memory_bytes_per_s=speeds)
+            speeds = {f"{each} threads": machine.memory_speed(each) for each in sorted({1, options.threads})}
+            found["machine"]["memory_bytes_per_s"] = speeds
         options.workloads = given or ("ABCDEFG" if is_merge else list(CASES)[:-1])
         comparison = Comparison(options)
         with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:

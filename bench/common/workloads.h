@@ -40,6 +40,18 @@ struct Workload {
 // Throws: std::invalid_argument for an unknown name.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
 
+// Adversarial keys, as many as in workload G. The first two, "uniform" and "uniform, unsorted", are for comparison.
+std::vector<std::string> AdversaryNames();
+
+// Returns: 100 clients of 100 000 float32 tuples with keys below 2^30, unless the name says otherwise. `scale` divides
+// the number of clients.
+// Throws: std::invalid_argument for an unknown name.
+Workload MakeAdversary(const std::string& name, uint64_t seed, int scale = 1);
+
+// Writes the files NAME.keys, NAME.values and NAME.sizes (uint64), one client after the other, and NAME.json.
+// Throws: std::runtime_error if it cannot.
+void ExportWorkload(const Workload& workload, const std::string& folder);
+
 // Returns: a client's arrays as columns, not copied; the arrays must outlive the updates made of them.
 UpdateColumns BorrowColumns(const TensorSpec& spec, const ClientArrays& client);
 

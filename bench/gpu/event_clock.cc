@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "bench/gpu/span_clock.h"
+#include "bench/gpu/watched_device.h"
 #include "cuda/device/cuda_device.h"
 
 namespace sparseagg::bench {

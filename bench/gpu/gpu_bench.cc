@@ -11,20 +11,24 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "bench/common/machine.h"
 #include "bench/common/must.h"
-#include "bench/gpu/device_limits.h"
 #include "bench/gpu/gpu_cases.h"
 #include "cuda/cuda_engine.h"
+#include "cuda/device/device.h"
+#include "host/base/status_macros.h"
 #include "tests/support/host_device.h"
 
 namespace sparseagg::bench {
@@ -60,6 +64,61 @@ BenchDevice MakeBenchDevice(const Settings& settings) {
   bench.tuning = settings.tuning;
   ForcePath(settings.path, bench.tuning);
   return bench;
+}
+
+// What a device's memory and its link to the host can do at best, measured in the run that quotes it.
+struct DeviceLimits {
+  double copy_bytes_per_s = 0;  // within the device: bytes read plus bytes written
+  double pinned_in_bytes_per_s = 0;
+  double pageable_in_bytes_per_s = 0;
+  double pinned_out_bytes_per_s = 0;
+};
+
+constexpr int kRows = 5;
+constexpr int kCopiesPerRow = 8;
+
+// Of the fastest row.
+template <typename Copy>
+absl::StatusOr<double> CopiesPerSecond(cuda::Device& device, Copy copy) {
+  double best = 0;
+  for (int row = -1; row < kRows; ++row) {  // the first one touches what was not touched before
+    const double start = Now();
+    for (int i = 0; i < kCopiesPerRow; ++i) RETURN_IF_ERROR(copy());
+    RETURN_IF_ERROR(device.AwaitLane(cuda::Lane::kCopy));
+    if (row >= 0) best = std::max(best, kCopiesPerRow / (Now() - start));
+  }
+  return best;
+}
+
+// Copies `bytes` several times in a row and takes the best of a few rows, each of which ends with a wait. The device
+// must be entered.
+absl::StatusOr<DeviceLimits> MeasureLimits(cuda::Device& device, size_t bytes) {
+  constexpr auto kLane = cuda::Lane::kCopy;
+  ASSIGN_OR_RETURN(void* const d_from, device.Allocate(bytes, kLane));
+  const absl::Cleanup free_from = [&] { device.Free(d_from, kLane); };
+  ASSIGN_OR_RETURN(void* const d_to, device.Allocate(bytes, kLane));
+  const absl::Cleanup free_to = [&] { device.Free(d_to, kLane); };
+  ASSIGN_OR_RETURN(void* const pinned, device.AllocatePinned(bytes));
+  const absl::Cleanup free_pinned = [&] { device.FreePinned(pinned); };
+  std::memset(pinned, 1, bytes);
+  std::vector<char> pageable(bytes, 1);
+  RETURN_IF_ERROR(device.Fill(d_from, 1, bytes, kLane));
+
+  DeviceLimits limits;
+  const auto size = static_cast<double>(bytes);
+  ASSIGN_OR_RETURN(limits.copy_bytes_per_s,
+                   CopiesPerSecond(device, [&] { return device.CopyWithin(d_to, d_from, bytes, kLane); }));
+  limits.copy_bytes_per_s *= 2 * size;
+  ASSIGN_OR_RETURN(limits.pinned_in_bytes_per_s,
+                   CopiesPerSecond(device, [&] { return device.CopyIn(d_to, pinned, bytes, kLane); }));
+  limits.pinned_in_bytes_per_s *= size;
+  ASSIGN_OR_RETURN(limits.pageable_in_bytes_per_s,
+                   CopiesPerSecond(device, [&] { return device.CopyIn(d_to, pageable.data(), bytes, kLane); }));
+  limits.pageable_in_bytes_per_s *= size;
+  ASSIGN_OR_RETURN(limits.pinned_out_bytes_per_s,
+                   CopiesPerSecond(device, [&] { return device.CopyOut(pinned, d_from, bytes, kLane); }));
+  limits.pinned_out_bytes_per_s *= size;
+  return limits;
 }
 
 DeviceLimits Limits(const Settings& settings, cuda::Device& device) {
@@ -201,34 +260,6 @@ void Run(const Settings& settings) {
   if (num_failed > 0) throw std::runtime_error(absl::StrFormat("%d workloads failed", num_failed));
 }
 
-template <typename T>
-void Append(std::ofstream& out, const std::vector<T>& values) {
-  out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
-}
-
-// The tuples of all clients, one client behind the other, for programs that take them from files.
-void Export(const Settings& settings, const std::string& folder) {
-  for (const char name : settings.workloads) {
-    const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients);
-    const std::string path = folder + "/" + name;
-    std::ofstream keys(path + ".keys", std::ios::binary);
-    std::ofstream values(path + ".values", std::ios::binary);
-    for (const ClientArrays& client : workload.clients) {
-      Append(keys, client.narrow_keys);
-      Append(keys, client.wide_keys);
-      Append(values, client.values);
-    }
-    std::ofstream facts(path + ".json");
-    facts << absl::StrFormat(R"({"num_rows": %d, "row_width": %d, "key_bytes": %d, "tuples": %d})",
-                             workload.spec.num_rows, workload.spec.row_width, HasNarrowKeys(workload.spec) ? 4 : 8,
-                             workload.num_tuples);
-    for (std::ofstream* out : {&keys, &values, &facts}) {
-      out->close();
-      if (!out->good()) throw std::runtime_error("cannot write into " + folder);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace sparseagg::bench
 
@@ -277,7 +308,10 @@ int main(int argc, char** argv) try {
     return 0;
   }
   if (!folder.empty()) {
-    sparseagg::bench::Export(settings, folder);
+    for (const char name : settings.workloads) {
+      using namespace sparseagg::bench;
+      ExportWorkload(MakeWorkload(std::string(1, name), kSeed, settings.divide_clients), folder);
+    }
     return 0;
   }
   sparseagg::bench::Run(settings);

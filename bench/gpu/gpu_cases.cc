@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "bench/common/machine.h"
 #include "bench/common/must.h"
-#include "bench/gpu/watched_device.h"
 #include "cuda/device_engine.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/finisher.h"

@@ -14,7 +14,7 @@
 #include "bench/common/reference_sum.h"
 #include "bench/common/workloads.h"
 #include "bench/gpu/native_peers.h"
-#include "bench/gpu/span_clock.h"
+#include "bench/gpu/watched_device.h"
 #include "cuda/device/device.h"
 #include "cuda/tuning.h"
 #include "host/updates/update.h"

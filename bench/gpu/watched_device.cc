@@ -1,8 +1,10 @@
 #include "bench/gpu/watched_device.h"
 
 #include <iterator>
+#include <utility>
 #include <variant>
 
+#include "bench/common/machine.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::bench {
@@ -16,7 +18,20 @@ constexpr const char* kKernels[] = {
     "copy_words", "number_segments",  "rank_values",     "pick_statistics"};
 static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);
 
+class HostClock : public SpanClock {
+ public:
+  void Begin() override { begin_ = Now(); }
+  void End(const std::string& name) override { seconds_[name] += Now() - begin_; }
+  std::map<std::string, double> Collect() override { return std::exchange(seconds_, {}); }
+
+ private:
+  double begin_ = 0;
+  std::map<std::string, double> seconds_;
+};
+
 }  // namespace
+
+std::unique_ptr<SpanClock> MakeHostClock() { return std::make_unique<HostClock>(); }
 
 absl::StatusOr<void*> WatchedDevice::Allocate(size_t bytes, cuda::Lane lane) {
   ASSIGN_OR_RETURN(void* const d_memory, device_->Allocate(bytes, lane));

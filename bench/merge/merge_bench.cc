@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "bench/common/adversaries.h"
 #include "bench/common/machine.h"
 #include "bench/common/must.h"
 #include "bench/common/reference_sum.h"
@@ -242,8 +241,14 @@ int main(int argc, char** argv) {
   app.add_flag("--explain", explain, "print how each was merged, and why");
   app.add_flag("--adversaries", adversaries, "time adversarial keys against uniform ones instead");
   app.add_option("--out", out, "JSON file to write");
+  std::string folder;
+  app.add_option("--export", folder, "measure nothing, but write the workloads into this folder");
   CLI11_PARSE(app, argc, argv);
   try {
+    for (const char name : folder.empty() ? "" : names) {
+      ExportWorkload(sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, scale), folder);
+    }
+    if (!folder.empty()) return 0;
     const absl::Status forced = sparseagg::cpu::ForceSimdTarget(simd);
     if (!forced.ok()) throw std::runtime_error(forced.ToString());
     if (adversaries) {

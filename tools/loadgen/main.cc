@@ -12,11 +12,8 @@
 #include "bench/common/workloads.h"
 #include "service/grpc/grpc_options.h"
 #include "service/version.h"
-#include "tools/loadgen/batches.h"
-#include "tools/loadgen/flags.h"
-#include "tools/loadgen/ingest.h"
-#include "tools/loadgen/report.h"
-#include "tools/loadgen/scenarios.h"
+#include "tools/loadgen/measure.h"
+#include "tools/loadgen/rounds.h"
 #include "tools/loadgen/sink.h"
 #include "tools/loadgen/soak.h"
 

@@ -1,7 +1,8 @@
-// The part of the coordinator: creates, closes, reads and deletes rounds, and checks their results.
+// The coordinator's part: creates, closes, reads and deletes rounds, checks their results, and times them.
 #ifndef SPARSEAGG_TOOLS_LOADGEN_ROUNDS_H_
 #define SPARSEAGG_TOOLS_LOADGEN_ROUNDS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@
 #include "bench/common/workloads.h"
 #include "host/result.h"
 #include "sparseagg/v1/aggregation.grpc.pb.h"
-#include "tools/loadgen/submit_call.h"
+#include "tools/loadgen/submissions.h"
 
 namespace sparseagg::bench {
 
@@ -31,11 +32,47 @@ class Rounds {
   v1::RoundSpec spec_;
 };
 
-// Merges the updates of the clients first, first + step, … with the CPU engine in this process.
-Result MergeHere(const Workload& workload, size_t first, size_t step);
+// A workload, encoded for several open rounds: client k submits to round k mod num_rounds. Borrows `workload`.
+class Plan {
+ public:
+  // Encodes the traffic. Errors: std::invalid_argument as MakeTraffic.
+  Plan(const Workload& workload, uint64_t chunk_bytes, int num_rounds, const WireForm& form = {});
 
-// Returns: an empty string if the pages have exactly the bits of `expected`, otherwise the first difference.
-std::string FindDifference(const Result& expected, const std::vector<v1::ResultPage>& pages);
+  const Workload& workload() const { return workload_; }
+  const Traffic& traffic() const { return traffic_; }
+  size_t num_rounds() const { return num_rounds_; }
+  // `names`: the names of passes · num_rounds() rounds.
+  // Returns: for each pass, one job per client.
+  std::vector<Job> Jobs(const std::vector<std::string>& names, size_t passes = 1) const;
+  // Returns: one job per client for a sink, which ignores the round.
+  std::vector<Job> SinkJobs() const;
+  // Compares the pages of round number `round` with the result of the engine in this process.
+  // Errors: std::runtime_error with the first difference.
+  void Verify(size_t round, const std::string& name, const std::vector<v1::ResultPage>& pages);
+
+ private:
+  const Workload& workload_;
+  const Traffic traffic_;
+  const size_t num_rounds_;
+  std::vector<Result> expected_;  // by round; made on first use
+};
+
+// The measurements of one ingest run.
+struct IngestRun {
+  Outcome outcome;
+  double tail_s = 0;   // from the first close until all results are ready
+  double total_s = 0;  // from the first submission until all results are ready
+  bool verified = false;
+};
+
+// Submits all clients of the plan once, or, with a rate, as often as `duration_s` takes. With `verify`, and if nothing
+// was refused, compares all results bit for bit. Errors: std::runtime_error if the counts of the rounds differ from the
+// acknowledged submissions, or a result is wrong.
+IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s, bool verify);
+
+// Runs `count` rounds, one after the other; all clients submit at once. Verifies all results.
+// Returns: for each round, the seconds from CreateRound to the last page of the result.
+std::vector<double> MeasureRounds(Connections& connections, Plan& plan, int count);
 
 }  // namespace sparseagg::bench
 

@@ -1,7 +1,3 @@
-// The native peers for one type of key, in a source of its own each, so that they compile side by side.
-#ifndef SPARSEAGG_BENCH_GPU_NATIVE_PEERS_CUH_
-#define SPARSEAGG_BENCH_GPU_NATIVE_PEERS_CUH_
-
 #include <cuda_runtime.h>
 #include <thrust/copy.h>
 #include <thrust/device_vector.h>
@@ -16,11 +12,12 @@
 
 #include "bench/gpu/native_peers.h"  // allow(include): a benchmark's own kernels
 
-namespace sparseagg::bench::native_peers {
+namespace sparseagg::bench {
+namespace {
 
-inline constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
+constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any L2
 
-inline void Check(cudaError_t error) {
+void Check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
@@ -168,6 +165,16 @@ std::vector<PeerRun> Run(const std::vector<Key>& keys, const std::vector<float>&
           Named("cub", [&] { return RunCub(arrays, timer, key_bits, repetitions, check); })};
 }
 
-}  // namespace sparseagg::bench::native_peers
+}  // namespace
 
-#endif  // SPARSEAGG_BENCH_GPU_NATIVE_PEERS_CUH_
+std::vector<PeerRun> RunNativePeers(const std::vector<uint32_t>& keys, const std::vector<float>& values, int key_bits,
+                                    int repetitions, const RowCheck<uint32_t>& check) {
+  return Run(keys, values, key_bits, repetitions, check);
+}
+
+std::vector<PeerRun> RunNativePeers(const std::vector<uint64_t>& keys, const std::vector<float>& values, int key_bits,
+                                    int repetitions, const RowCheck<uint64_t>& check) {
+  return Run(keys, values, key_bits, repetitions, check);
+}
+
+}  // namespace sparseagg::bench
