@@ -44,10 +44,8 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
     ],
 )
 def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str, Any], text: str) -> None:
-    spec = unchecked(sa.RoundSpec, [TENSOR], **options)
-    for use in (lambda: sa.RoundSpec([TENSOR], **options), spec.to_proto, lambda: sa.Aggregator(spec)):
-        with pytest.raises(sa.InvalidArgumentError, match=text):
-            use()
+    with pytest.raises(sa.InvalidArgumentError, match=text):
+        sa.RoundSpec([TENSOR], **options)
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,8 @@ def source_before_clusters(folder):
         done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
         return done.stdout if done.returncode == 0 else b""
 
-    added = "python/src/sparseagg/_internal/spec/bounds.py"
+    # Its name when clusters came.
+    added = "python/src/sparseagg/_internal/spec/cluster_spec.py"
     first = git("log", "--diff-filter=A", "--format=%H", "--", added).decode().split()
     archive = git("archive", f"{first[-1]}^", "python/src") if first else b""
     if not archive:
