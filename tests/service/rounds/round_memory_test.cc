@@ -55,7 +55,8 @@ TEST_F(RoundMemoryTest, Export_RoundOfAClusterKeepsNoRoomForAResultThatItNeverMa
     ASSERT_THAT(round->Seal(), IsOk());
     // Keys come sorted. What is merged needs room for the sums beside the submissions, and no more.
     const double needed_bytes = is_merged ? 400'000 + 600'000 : 400'000;
-    EXPECT_LT(context().budget.reserved() - bytes_of_a_round, 1.1 * needed_bytes) << "merged on arrival: " << is_merged;
+    // Where blocks are tiny their heads are some hundredths of them.
+    EXPECT_LT(context().budget.reserved() - bytes_of_a_round, 1.2 * needed_bytes) << "merged on arrival: " << is_merged;
     if (is_merged) {
       EXPECT_THAT(SealedReader(*round).ExportPartial({0, {}, 1 << 20}, ""), IsOk());
     } else {
