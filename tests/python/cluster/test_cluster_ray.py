@@ -59,9 +59,12 @@ import subprocess, sys
 import ray
 
 with ray.init("local", num_cpus=4, include_dashboard=True, dashboard_port=0, log_to_driver=False) as head:
-    command = ["ray.scripts.scripts", "job", "submit", "--address", f"http://{head.dashboard_url}", "--"]
-    job = subprocess.run([sys.executable, "-m", *command, sys.executable, sys.argv[1]])
-sys.exit(job.returncode)
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{head.dashboard_url}"]
+    while True:  # the agent that starts jobs comes after the dashboard
+        job = subprocess.run([*submit, "--", sys.executable, sys.argv[1]], capture_output=True, text=True)
+        if "No available agent" not in job.stderr:
+            break
+sys.exit(print(job.stdout, job.stderr) or job.returncode)
 """
 
 
