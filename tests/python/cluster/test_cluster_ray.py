@@ -64,7 +64,8 @@ with ray.init("local", num_cpus=4, include_dashboard=True, dashboard_port=0, log
         job = subprocess.run([*submit, "--", sys.executable, sys.argv[1]], capture_output=True, text=True)
         if "No available agent" not in job.stderr:
             break
-sys.exit(print(job.stdout, job.stderr) or job.returncode)
+print(job.stdout, job.stderr)
+sys.exit(job.returncode)
 """
 
 

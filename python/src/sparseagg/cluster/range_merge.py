@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -103,9 +102,12 @@ class RangeMerge:
         most = self._spec.max_submissions
 
         def is_out(found: tuple[Round, str]) -> bool:
-            with contextlib.suppress(FailedPreconditionError):  # merged: it is within its server's share
-                return found[0].withdraw(found[1]) or True
-            return False
+            opened, client_id = found
+            try:
+                opened.withdraw(client_id)
+            except FailedPreconditionError:  # merged: it is within its server's share
+                return False
+            return True  # also if another coordinator was quicker
 
         while most and sum(info.num_submissions for info in infos) > most:
             listed = [(opened, each.client_id) for opened in self._rounds for each in opened.submissions()]
