@@ -53,17 +53,20 @@ with Cluster(2, executor="ray", reducers=2, ranges=3, reducer_cpus=0) as cluster
 print("job", bool(os.environ["RAY_ADDRESS"]), same)
 """
 
-# A Ray that takes jobs, in a process of its own: the tests are connected to another one.
+# A Ray that takes jobs, in a process of its own: the tests are connected to another one. Its agent, which starts the
+# jobs, listens on a port of its own, too: Ray's fixed one (52365) belongs to the Ray that came first on this machine.
 HEAD = """
 import subprocess, sys
-import ray
+from ray.cluster_utils import Cluster
 
-with ray.init("local", num_cpus=4, include_dashboard=True, dashboard_port=0, log_to_driver=False) as head:
-    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{head.dashboard_url}"]
-    while True:  # the agent that starts jobs comes after the dashboard
-        job = subprocess.run([*submit, "--", sys.executable, sys.argv[1]], capture_output=True, text=True)
-        if "No available agent" not in job.stderr:
-            break
+ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
+head = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": True, **ports})
+submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{head.webui_url}"]
+for _ in range(100):  # the agent comes after the dashboard
+    job = subprocess.run([*submit, "--", sys.executable, sys.argv[1]], capture_output=True, text=True)
+    if "No available agent" not in job.stderr:
+        break
+head.shutdown()
 print(job.stdout, job.stderr)
 sys.exit(job.returncode)
 """
