@@ -8,7 +8,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One build for `make run`, the tests and the benchmarks, so that nothing is compiled twice.
 SERVER := build/dev/service/sparseagg-server
-SERVER_ADDRESS ?= 127.0.0.1:8001
 DEMO_ARGS ?=
 WHEELS_ARGS ?=
 # Tests of Python run on half as many processes again as there are cores, since they wait for servers and browsers;
@@ -33,14 +32,10 @@ run: build/dev/.with-python ## install what is missing, build, and run a federat
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
 
-.PHONY: serve
-serve: server ## a server in the foreground (SERVER_ADDRESS=127.0.0.1:8001)
-	$(SERVER) --grpc-address $(SERVER_ADDRESS)
-
 # What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
 # are made from left to right. Then both halves run, whatever the first one finds.
-.PHONY: test
-test: $(VENV)/.test deps-browser build ## all tests; PARTS=cpp or PARTS=python runs half of them
+.PHONY: test test-cpp test-python test-crash test-matrix
+test: $(VENV)/.test deps-browser build ## all tests; PARTS=cpp or python runs half of them, PARTS='crash matrix' what takes an hour
 	@status=0; for part in $(PARTS); do $(MAKE) --no-print-directory test-$$part || status=1; done; exit $$status
 
 test-cpp: build
@@ -53,6 +48,17 @@ test-python: $(VENV)/.test deps-browser build
 	  $(PYTEST) -q -r s tests/integrations/tensors || status=1; \
 	  exit $$status
 
+# A server is killed and started again CYCLES times; checks that nothing is lost.
+CYCLES ?= 200
+
+test-crash: $(VENV)/.test build
+	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER)
+	$(BIN)/python tests/system/cluster_crash_cycles.py --cycles $$(($(CYCLES) / 2)) --server $(SERVER)
+
+# The wheel under each Python and protobuf, into docs/compatibility-table.json (30 minutes).
+test-matrix: $(VENV)/.wheels $(WHEEL) server
+	$(BIN)/python scripts/test_matrix.py $(WHEEL) --server $(CURDIR)/$(SERVER)
+
 # OFF: without the C++ tests of the service, where `make asan` runs them, too.
 SERVICE_TESTS ?= ON
 
@@ -61,7 +67,7 @@ INTEGRATIONS ?=
 .PHONY: test-integrations
 test-integrations: build ## the adapters inside the real frameworks from PyPI (INTEGRATIONS=flower; 10 minutes and more)
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
-	  $(BIN)/python scripts/test_integrations.py $(INTEGRATIONS) -- $(PYTEST_ARGS)
+	  scripts/test_integrations.sh $(INTEGRATIONS) -- $(PYTEST_ARGS)
 
 RAY_VENV := build/ray-venv
 
@@ -84,20 +90,22 @@ test-tutorials: build ## the tutorials of Flower and NVFlare, with these from Py
 	for page in flower nvflare; do RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
 	  $(TUTORIALS_VENV)/bin/python scripts/run_page.py docs/tutorials/$$page.md; done
 
-.PHONY: cuda
-cuda: build/cuda/build.ninja ## the CUDA engine for one architecture, and the tests of the engines; needs nvcc
-	cmake --build --preset cuda
-	ctest --preset cuda
+# Without TESTS it does nothing where there is no nvcc.
+TESTS ?=
 
-# For .ci/run: compiles the engine alone, where there is an nvcc.
-cuda-engine: | deps-build deps-test
-	cmake --preset cuda -DSPARSEAGG_CUDA=AUTO
-	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || cmake --build --preset cuda --target sparseagg_cuda
+.PHONY: cuda-engine
+cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture; TESTS=1: also builds and runs the engines' tests
+	cmake --preset cuda -DSPARSEAGG_CUDA=$(if $(TESTS),ON,AUTO)
+	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || \
+	  cmake --build --preset cuda $(if $(TESTS),,--target sparseagg_cuda)
+	$(if $(TESTS),ctest --preset cuda)
+
+SANITIZER ?= asan-ubsan
 
 .PHONY: asan
-asan: build/asan-ubsan/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers
-	cmake --build --preset asan-ubsan
-	ctest --preset asan-ubsan
+asan: build/$(SANITIZER)/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers; SANITIZER=tsan: the thread sanitizer
+	cmake --build --preset $(SANITIZER)
+	ctest --preset $(SANITIZER)
 
 SECONDS ?= 30
 
@@ -105,25 +113,6 @@ SECONDS ?= 30
 fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS=30 each, two at a time
 	cmake --build --preset asan-ubsan --target fuzz-targets
 	scripts/fuzz.sh build/asan-ubsan $(SECONDS)
-
-.PHONY: tsan
-tsan: build/tsan/build.ninja ## the C++ tests under the thread sanitizer
-	cmake --build --preset tsan
-	ctest --preset tsan
-
-CYCLES ?= 200
-
-.PHONY: crash-test
-crash-test: $(VENV)/.test build ## a server is killed and started again CYCLES=200 times; checks that nothing is lost
-	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER) $(CRASH_ARGS)
-	$(BIN)/python tests/system/cluster_crash_cycles.py --cycles $$(($(CYCLES) / 2)) --server $(SERVER)
-
-# What `.ci/run` leaves out, which takes hours.
-.PHONY: ci-full
-ci-full: ## all that is checked before a release
-	TIDY_BASE= .ci/run
-	$(MAKE) lint-tidy TIDY_BASE= TIDY_FOLDERS='host cuda service python bench tests tools'
-	$(MAKE) tsan test-integrations crash-test test-matrix
 
 ## Package
 
@@ -156,27 +145,14 @@ gpu-bundle: build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmar
 	cmake --build --preset gpu-bundle --target bundle
 	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL) $(if $(ARCHITECTURES),40)
 
-.PHONY: cpu-bundle
-cpu-bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA engine
+.PHONY: bundle
+bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA engine
 	cmake --build --preset $(BUNDLE) --target bundle
 	scripts/bundle.sh build/$(BUNDLE) $(BUNDLE_NAME)-cpu $(WHEEL)
 
 .PHONY: bundle-check
-bundle-check: $(VENV)/.test cpu-bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
+bundle-check: $(VENV)/.test bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
 	$(BIN)/python scripts/check_bundle.py build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
-
-.PHONY: release
-release: wheels cpu-bundle ## what a release gives away, with hashes and a bill of materials, in build/release-VERSION (docs/release.md)
-	shopt -s nullglob; $(BIN)/python scripts/release.py collect build/release-$(VERSION) $(WHEEL) \
-	  build/wheels/sparseagg-$(VERSION)-*.whl build/cuda-wheels/*-$(VERSION)-*.whl build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
-
-MATRIX_WHEEL ?= $(WHEEL)
-MATRIX_ARGS ?=
-
-.PHONY: test-matrix
-test-matrix: $(VENV)/.wheels $(MATRIX_WHEEL) server ## the wheel under each Python and protobuf, into docs/compatibility-table.json (30 minutes)
-	$(BIN)/python scripts/test_matrix.py $(MATRIX_WHEEL) \
-	  --server $(CURDIR)/$(SERVER) $(MATRIX_ARGS)
 
 $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
@@ -233,7 +209,7 @@ define BENCH_merge
 	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
 endef
 define BENCH_round
-	$(if $(QUICK),,$(BIN)/python scripts/test_integrations.py flower nvflare -- -q --collect-only)
+	$(if $(QUICK),,scripts/test_integrations.sh flower nvflare -- -q --collect-only)
 	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--workloads quick) \
 	  --python flwr=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
@@ -250,7 +226,9 @@ bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine
 
 ## Build
 
-.PHONY: deps
+DEPS := $(addprefix deps-,build python extension test browser sanitize bundle lint deploy)
+
+.PHONY: deps $(DEPS)
 deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing
 
 .PHONY: build
@@ -260,11 +238,6 @@ build: build/dev/.with-tests ## everything, with tests, in build/dev
 
 server: build/dev/build.ninja
 	cmake --build --preset dev --target sparseagg-server
-
-.PHONY: release-server
-release-server: | deps-build ## the server for packages, in build/release
-	cmake --preset release $(CUDA_HERE)
-	cmake --build --preset release --target sparseagg-server
 
 # For this machine alone: for the GPUs that it has, or without CUDA, since kernels for all of them take an hour of two
 # cores. What goes to other machines is a bundle.
@@ -290,7 +263,7 @@ build/dev/.with-tests: build/dev/build.ninja python/engine/CMakeLists.txt | deps
 	@touch $@
 
 build/asan-ubsan/build.ninja: | deps-sanitize
-build/asan-ubsan/build.ninja build/tsan/build.ninja build/cuda/build.ninja: build/%/build.ninja: CMakePresets.json \
+build/asan-ubsan/build.ninja build/tsan/build.ninja: build/%/build.ninja: CMakePresets.json \
   | deps-build deps-test
 	cmake --preset $*
 
@@ -299,8 +272,7 @@ build/tidy/build.ninja: CMakePresets.json python/engine/CMakeLists.txt | deps-bu
 
 # Packages by group, so that running needs no test or lint tools. Phony, and order-only where files depend on them: a
 # look that finds nothing missing takes a tenth of a second and makes nothing out of date.
-.PHONY: deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-deploy
-deps-build deps-python deps-extension deps-test deps-browser deps-sanitize deps-bundle deps-lint deps-deploy: deps-%:
+$(DEPS): deps-%:
 	@PYTHON='$(PYTHON)' scripts/deps.sh $*
 
 # The Python environment, likewise by group. The package is installed in place, so that only its requirements matter;
@@ -349,7 +321,7 @@ PYTHON_DIRS := python tests scripts bench examples
 TIDY_BASE ?= $(shell git rev-list -1 --before="$$(($$(git log -1 --format=%ct) - 6 * 3600))" HEAD)
 print-tidy-base:
 	@echo '$(TIDY_BASE)'
-TIDY_FOLDERS := host service python
+TIDY_FOLDERS ?= host service python
 TIDY_SOURCES = $(filter $(TIDY_FOLDERS:%=%/%.cc),$(if $(TIDY_BASE),$(wildcard $(sort $(patsubst %.h,%.cc, \
   $(shell git diff --name-only $(TIDY_BASE))))),$(CXX_FILES)))
 
@@ -358,21 +330,18 @@ check: lint-format lint-modules lint-python build/dev/.with-python ## what to ru
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) -q tests/python/every_address tests/python/test_reference.py $(PYTEST_ARGS)
 
-.PHONY: lint
+.PHONY: lint lint-format lint-modules lint-python lint-deploy lint-tidy
 lint: lint-format lint-modules lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy
 
-.PHONY: lint-format
 lint-format: deps-lint
 	@echo 'clang-format-14 --dry-run -Werror, $(words $(CXX_FILES)) files'
 	@printf '%s\n' $(CXX_FILES) | xargs -n 40 -P $$(nproc) clang-format-14 --dry-run -Werror
 
-.PHONY: lint-modules
 lint-modules: deps-lint deps-build
 	shellcheck .ci/run $(shell git ls-files '*.sh')
 	$(PYTHON) scripts/check_modules.py
 	python/generate.sh --check
 
-.PHONY: lint-python
 lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
@@ -387,7 +356,6 @@ build/lint/prometheus/usr/bin/promtool: | deps-lint
 	cd build/lint/prometheus && apt-get -q download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
 
 # systemd-analyze wants the program to be there, and calls what it does not know a warning.
-.PHONY: lint-deploy
 lint-deploy: deps-lint $(VENV)/.lint $(PROMTOOL)
 	yamllint -s -c deploy/.yamllint deploy
 	$(BIN)/hadolint --ignore DL3008 deploy/container/Containerfile
@@ -405,7 +373,6 @@ test-deploy: deps-deploy $(VENV)/.deploy $(PROMTOOL) server ## deploys as an ope
 	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) SPARSEAGG_DEPLOY=alone \
 	  unshare --net $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
-.PHONY: lint-tidy
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
 	cmake --build build/tidy --target $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
 	  generated/service/store/records.pb.h tests/service/golden/golden.pb.h

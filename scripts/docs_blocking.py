@@ -1,8 +1,7 @@
-"""Shows the blocking clients' methods, and the options of specs, in the reference.
+"""Shows the blocking clients' methods in the reference.
 
 `submit = blocking(async_round.Round.submit)` is an attribute to who reads the source. For the site it becomes a
-function, with the parameters and the docstring of the method that it runs. A parameter `**options: Unpack[Arguments]`
-becomes the entries of that TypedDict, which all may be left out.
+function, with the parameters and the docstring of the method that it runs.
 """
 
 from __future__ import annotations
@@ -32,20 +31,6 @@ def _visit(pkg: griffe.Module, scope: griffe.Module | griffe.Class) -> None:
             method = _method_behind(pkg, member)
             if method is not None:
                 scope.set_member(name, _function(name, method, member.lineno))
-        elif member.is_function:
-            member.parameters = griffe.Parameters(*(each for one in member.parameters for each in _unpacked(pkg, one)))
-
-
-def _unpacked(pkg: griffe.Module, parameter: griffe.Parameter) -> list[griffe.Parameter]:
-    annotation = parameter.annotation
-    if parameter.kind is not griffe.ParameterKind.var_keyword or not str(annotation).startswith("Unpack["):
-        return [parameter]
-    arguments = pkg[annotation.slice.canonical_path.removeprefix(f"{pkg.name}.")]
-    return [
-        griffe.Parameter(name, annotation=each.annotation, kind=griffe.ParameterKind.keyword_only, default="None")
-        for name, each in arguments.members.items()
-        if each.is_attribute
-    ]
 
 
 def _method_behind(pkg: griffe.Module, attribute: griffe.Attribute) -> griffe.Function | None:

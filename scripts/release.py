@@ -2,7 +2,8 @@
 """Makes a release: docs/release.md says when and how.
 
     scripts/release.py version [X.Y.Z]     prints the version, or writes another one to every place that has it
-    scripts/release.py collect OUT FILE…   copies FILEs to OUT, with SHA256SUMS and a bill of materials (SPDX)
+    scripts/release.py collect             copies what `make wheels cuda-wheel bundle` made of this version into
+                                           build/release-VERSION, with SHA256SUMS and a bill of materials (SPDX)
 
 The version of CMakeLists.txt counts. All places must have it: a test calls `version`.
 """
@@ -125,12 +126,15 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def collect(out: Path, files: list[Path]) -> None:
-    """Copies the files, and writes the hashes and the bill of materials."""
+def collect() -> None:
+    """Copies wheels and bundle, and writes the hashes and the bill of materials."""
     version = current()
-    wrong = [file.name for file in files if version not in file.name]
-    if wrong:
-        raise SystemExit(f"release.py: not of version {version}: {', '.join(wrong)}")
+    build = REPOSITORY / "build"
+    out = build / f"release-{version}"
+    folders = {"wheel": "whl", "wheels": "whl", "cuda-wheels": "whl", "cpu-bundle": "tar.xz"}
+    files = [file for folder, suffix in folders.items() for file in build.glob(f"{folder}/*-{version}-*.{suffix}")]
+    if not files:
+        raise SystemExit(f"release.py: no wheel and no bundle of {version} in {build}")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     copies = sorted(Path(shutil.copy2(file, out)) for file in files)
@@ -145,12 +149,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("version").add_argument("version", nargs="?")
-    collecting = commands.add_parser("collect")
-    collecting.add_argument("out", type=Path)
-    collecting.add_argument("files", type=Path, nargs="+")
+    commands.add_parser("collect")
     arguments = parser.parse_args()
     if arguments.command == "collect":
-        collect(arguments.out, arguments.files)
+        collect()
     elif arguments.version:
         write(arguments.version)
     else:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Installs a wheel under every Python, beside old and new versions of what it requires, and tries it.
 
-  scripts/test_matrix.py WHEEL [--server PATH] [--only 3.11] [--protobuf 5]
+  scripts/test_matrix.py WHEEL --server PATH
 
 For each Python 3.9 to 3.13 of pyenv or the PATH, each protobuf of PROTOBUFS, and the oldest and the newest versions
 that have wheels: makes a virtual environment, installs, and runs tests/python/matrix/smoke.py against one server.
 uv's cache saves a second run the downloads.
 
-A whole run writes docs/compatibility-table.json. A combination that uv does not install has the reason. The exit
+Writes docs/compatibility-table.json. A combination that uv does not install has the reason. The exit
 status is 1 if an installed combination fails.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -88,20 +89,14 @@ def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
-    default = os.environ.get("SPARSEAGG_SERVER") or str(REPOSITORY / "build/dev/service/sparseagg-server")
-    parser.add_argument("--server", default=default, help="sparseagg-server (%(default)s)")
-    parser.add_argument("--only", choices=PYTHONS, help="a single Python; writes nothing")
-    parser.add_argument("--protobuf", choices=PROTOBUFS, help="a single protobuf; writes nothing")
+    parser.add_argument("--server", required=True)
     arguments = parser.parse_args()
     results = []
     with sa.Server(program=arguments.server) as server:
-        for python in [arguments.only] if arguments.only else PYTHONS:
-            for age in RESOLUTIONS:
-                for protobuf in [arguments.protobuf] if arguments.protobuf else PROTOBUFS:
-                    results.append(try_combination(arguments.wheel, python, protobuf, age, server.address))
-                    print(results[-1], flush=True)
-    if not arguments.only and not arguments.protobuf:
-        write_results(arguments.wheel.name, results)
+        for python, age, protobuf in itertools.product(PYTHONS, RESOLUTIONS, PROTOBUFS):
+            results.append(try_combination(arguments.wheel, python, protobuf, age, server.address))
+            print(results[-1], flush=True)
+    write_results(arguments.wheel.name, results)
     return 1 if any(each["outcome"] == FAILS for each in results) else 0
 
 

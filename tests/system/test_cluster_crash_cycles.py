@@ -1,4 +1,4 @@
-"""A short run of cluster_crash_cycles.py; ``make crash-test`` has the long one."""
+"""A short run of cluster_crash_cycles.py; ``make test PARTS=crash`` has the long one."""
 
 from __future__ import annotations
 
