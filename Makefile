@@ -204,13 +204,12 @@ ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda se
 
 define BENCH_merge
 	build/dev/bench/merge_bench --out $(BENCH_OUT)/merge.json $(if $(QUICK),--divide-clients 20 --repetitions 3,--repetitions 21)
-	$(PEERS_PYTHON) bench/run.py merge --out $(BENCH_OUT)/comparison.json $(BENCH_ARGS) \
-	  $(if $(QUICK),--divide-clients 20 --repetitions 2 --patience 0.3 --fresh-only)
+	$(PEERS_PYTHON) bench/run.py merge --out $(BENCH_OUT)/comparison.json $(if $(QUICK),--quick) $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
 endef
 define BENCH_round
 	$(if $(QUICK),,scripts/test_integrations.sh flower nvflare -- -q --collect-only)
-	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--workloads quick) \
+	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--quick) \
 	  --python flwr=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
 	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
 endef

@@ -21,7 +21,6 @@ import os
 import pathlib
 import platform
 import random
-import re
 import select
 import statistics
 import subprocess
@@ -39,9 +38,12 @@ from rounds import CASES
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "dev"
+MERGE_BENCH = BUILD / "bench/merge_bench"
 MEMORIES = {"merge": ("fresh", "warm"), "round": ("as it is",)}
 # One that takes longer for a command hangs.
 LONGEST_S = {"merge": 30, "round": 600}
+PATIENCE_S = {"merge": 0.7, "round": 30}  # for one's repetitions
+SEED = 1  # of the turns
 STAGES = ("create", "submit", "merge", "read", "total", "cpu")
 BEFORE = "before: "  # begins the names of the contestants of another checkout
 
@@ -133,9 +135,10 @@ class Entry:
         if "sparseagg" in self.name:
             return int(options.repetitions)
         first = next((run["seconds"] for run in self.runs[MEMORIES[options.mode][0]]), None)
-        if first is None or first > options.patience:
+        patience = 0.3 if options.quick else PATIENCE_S[options.mode]
+        if first is None or first > patience:
             return 1
-        return max(options.least, min(options.repetitions, int(options.patience / first)))
+        return max(2, min(options.repetitions, int(patience / first)))
 
     def wants(self, memory: str, options: argparse.Namespace) -> bool:
         """Whether it should run again. Those that are very slow are not run with warm memory, which takes two."""
@@ -148,7 +151,7 @@ class Comparison:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._random = random.Random(options.seed)
+        self._random = random.Random(SEED)
         self._processes: list[Process] = []
         self.absent: list[dict[str, str]] = _absent()
         self.versions: dict[str, str] = {}
@@ -163,7 +166,7 @@ class Comparison:
             for name in self._options.workloads:
                 began = time.monotonic()
                 if self._options.mode == "merge":
-                    facts = data.write(self._options.merge_bench, name, self._options.divide_clients, folder / name)
+                    facts = data.write(MERGE_BENCH, name, 20 if self._options.quick else 1, folder / name)
                     self.workloads.append(facts)
                     self._compare(facts, folder=str(folder / name), threads=self._options.threads)
                     for file in (folder / name).iterdir():
@@ -210,13 +213,11 @@ class Comparison:
             if "failed" in answer:
                 self._leave_out(facts["name"], process.prefix + process.module, answer["failed"])
                 continue
-            found = [Entry(process, index, **entry) for index, entry in enumerate(answer["entries"])]
-            for entry in found:
-                entry.name = process.prefix + entry.name
-            entries += [entry for entry in found if re.search(self._options.contestants, entry.name)]
+            for index, entry in enumerate(answer["entries"]):
+                entries.append(Entry(process, index, **{**entry, "name": process.prefix + entry["name"]}))
         entries = [entry for entry in entries if self._passes(facts["name"], entry)]
         # All with fresh memory, then all with warm: a change between the two empties or fills an allocator.
-        for memory in MEMORIES[self._options.mode][: 1 if self._options.fresh_only else None]:
+        for memory in MEMORIES[self._options.mode][: 1 if self._options.quick else None]:
             while turn := [entry for entry in entries if entry.wants(memory, self._options)]:
                 self._random.shuffle(turn)
                 failed = [entry for entry in turn if not self._times(facts["name"], entry, memory)]
@@ -301,22 +302,15 @@ def _parser() -> argparse.ArgumentParser:
         f"{', '.join(load.MEASUREMENTS)}",
     )
     parser.add_argument("--libraries", help="modules of contestants/, with commas between (all of the mode)")
-    parser.add_argument("--contestants", default="", help="only those whose name has this regular expression")
     parser.add_argument("--python", action="append", default=[], metavar="PACKAGE=PATH", help="such as flwr=…")
     parser.add_argument(
         "--before", type=pathlib.Path, metavar="CHECKOUT", help="another built checkout, to compare with"
     )
     parser.add_argument("--server", default=BUILD / "service/sparseagg-server", type=pathlib.Path, help="the program")
     parser.add_argument("--loadgen", default=BUILD / "tools/loadgen/sparseagg-loadgen", type=pathlib.Path)
-    parser.add_argument("--merge-bench", default=BUILD / "bench/merge_bench", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, default=1, help="of the turns (%(default)s)")
-    parser.add_argument("--divide-clients", type=int, default=1, help="take fewer clients, for a quick look")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="at most (%(default)s)")
-    parser.add_argument("--repetitions", type=int, help="of each, fresh and warm (7; of rounds 3)")
-    parser.add_argument("--least", type=int, default=2, help="repetitions of those that are slow (%(default)s)")
-    parser.add_argument("--patience", type=float, help="seconds for one's repetitions (0.7; of rounds 30)")
-    parser.add_argument("--fresh-only", action="store_true", help="not with warm memory, for a quick look")
-    parser.add_argument("--quick", action="store_true", help="of the service: little of everything")
+    parser.add_argument("--repetitions", type=int, help="of each, fresh and warm (7; of rounds 3; --quick 2)")
+    parser.add_argument("--quick", action="store_true", help="little of everything, and no figures to quote")
     return parser
 
 
@@ -329,8 +323,7 @@ def main() -> int:
     options.pythons = {package: str(pathlib.Path(path).absolute()) for package, path in pythons}
     options.server = str(options.server.absolute())
     options.before = options.before and options.before.absolute()
-    options.repetitions = options.repetitions or (7 if is_merge else 3)
-    options.patience = options.patience or (0.7 if is_merge else 30)
+    options.repetitions = options.repetitions or (2 if options.quick else 7 if is_merge else 3)
     given = options.workloads and (options.workloads if is_merge else options.workloads.split(";"))
     began = time.monotonic()
     found: dict[str, Any] = {
@@ -343,19 +336,20 @@ def main() -> int:
             "numpy": np.__version__,
         },
     }
+    found["quick"] = options.quick
     if options.mode == "service":
-        found["quick"] = options.quick
         found.update(load.measure(options.server, options.loadgen, options.quick, given or load.MEASUREMENTS))
     else:
         if is_merge:
             speeds = {f"{each} threads": machine.memory_speed(each) for each in sorted({1, options.threads})}
             found["machine"]["memory_bytes_per_s"] = speeds
-        options.workloads = given or ("ABCDEFG" if is_merge else list(CASES)[:-1])
+        options.workloads = given or (
+            "ABCDEFG" if is_merge else list(CASES)[-1:] if options.quick else list(CASES)[:-1]
+        )
         comparison = Comparison(options)
         with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
             comparison.run(pathlib.Path(folder))
-        found.update(seed=options.seed, divide_clients=options.divide_clients, versions=comparison.versions)
-        found.update(absent=comparison.absent, left_out=comparison.left_out)
+        found.update(versions=comparison.versions, absent=comparison.absent, left_out=comparison.left_out)
         if is_merge:
             found["workloads"] = comparison.workloads
         found["results" if is_merge else "rounds"] = comparison.results

@@ -2,7 +2,7 @@
 
     show.py FILE.json … [--summary] [--png OUT.png]
 
-Files of run.py, of gpu_bench (a second file, of gpu_peers.py, adds its lines) and of rounds over several servers.
+Files of run.py and of gpu_bench (a second file, of gpu_peers.py, adds its lines).
 """
 
 from __future__ import annotations
@@ -196,20 +196,6 @@ def draw_rounds(file: File) -> Any:
     return figure
 
 
-def draw_ranges(file: File) -> Any:
-    """Seconds of a cluster's finish and close over megabytes, a line for each number of ranges."""
-    figure, axes = new(1, 2, size=(9, 3.6), sharey=True)
-    for axis, what in zip(axes, ("finish_s", "close_s")):
-        for ranges in sorted({row["ranges"] for row in file["rounds"]}):
-            rows = [row for row in file["rounds"] if row["ranges"] == ranges]
-            megabytes, seconds = [row["megabytes"] for row in rows], [row[what] for row in rows]
-            axis.plot(megabytes, seconds, marker="o", label=f"{ranges} ranges")
-        axis.set(title=what, xlabel="MB of submissions", ylabel="seconds", xscale="log", yscale="log")
-        style(axis)
-    axes[0].legend()
-    return figure
-
-
 def main() -> int:
     """Runs the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -224,7 +210,7 @@ def main() -> int:
     elif "limits" in first:
         text, draw = gpu_table(first, files[1] if len(files) > 1 else None), None
     else:
-        text, draw = round_table(first), draw_ranges if "ranges" in first["rounds"][0] else draw_rounds
+        text, draw = round_table(first), draw_rounds
     print(text)
     print(left_out(files))
     if options.png is not None and draw is not None:

@@ -275,7 +275,7 @@ def test_streams_example_runs(capsys):
     assert capsys.readouterr().out.splitlines() == ["1 3 full [7 9]", "2 1 call [7 9]"]
 
 
-@pytest.mark.parametrize("name", ["comparison", "one_update", "round", "gpu", "cluster_close"])
+@pytest.mark.parametrize("name", ["comparison", "one_update", "round", "gpu"])
 def test_kept_results_of_benchmarks_can_be_shown(name: str) -> None:
     command = [sys.executable, REPOSITORY / "bench/show.py", REPOSITORY / f"bench/results/{name}.json"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
