@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle deploy lint
+#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle deploy lint cache
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -23,8 +23,9 @@ packages() {
     bundle) echo dpkg-dev xz-utils ;;
     deploy) echo podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl ;;
     lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
+    cache) echo ccache ;;
     *)
-      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, deploy, lint)" >&2
+      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, deploy, lint, cache)" >&2
       exit 2
       ;;
   esac
