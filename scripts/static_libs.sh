@@ -23,7 +23,9 @@ if [[ ! -e $protobuf_done ]]; then sources+=(protobuf); fi
 if [[ $# -eq 1 && ! -e $done_file ]]; then sources+=(abseil onetbb highway); fi
 if [[ ${#sources[@]} -eq 0 ]]; then exit 0; fi
 
-work=$(mktemp -d)
+work=$prefix/.work  # always the same, so that a compiler cache knows its files
+rm -rf "$work"
+mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 
 # The system's own sources of packages, asked for sources instead of binaries; the system itself stays as it is.
