@@ -54,16 +54,10 @@ from sparseagg._internal.results.info import (
     SubmissionReceipt,
     Timeline,
 )
+from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.results.server_info import (
-    Inspection,
-    NewTask,
-    Outcome,
-    ServerActivity,
-    ServerInfo,
-    ServerLimits,
-    Task,
-)
+from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
+from sparseagg._internal.results.tasks import NewTask, Outcome, Task
 from sparseagg._internal.spec.bounds import DP, ClipSpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec

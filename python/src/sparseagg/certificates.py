@@ -36,7 +36,7 @@ __all__ = ["Certificate", "Leaves", "SubmissionReceipt", "VerificationError", "r
 
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:sparseagg:round:v1"
 _OF_ROUND = ("round", "tenant", "specSha256", "createTime")  # what promise and certificate share
-_OF_HOME = ("specSha256", "createTime")  # of a cluster, where each server's round has its own
+_OF_HOME = ("specSha256", "createTime")  # which differ between the rounds of a cluster's servers, its homes
 _TEXTS = (*_OF_ROUND, "closeTime", "spec", "state", "stateReason", "engine", "version")
 
 
@@ -184,15 +184,15 @@ def _verify_bundle(
             f"bundle: it has {len(submissions)} submissions, the certificate {predicate['numSubmissions']}"
         )
     leaves = [each.made_leaf(spec) for each in submissions]
-    is_version = bool(submissions) and submissions[0].base_version is not None
+    is_stream_version = bool(submissions) and submissions[0].base_version is not None
     for each, leaf in zip(submissions, leaves):
         if leaf != each.leaf:
             raise VerificationError(f"bundle: {_difference(each.client_id, leaf, each.leaf)}")
     if root_of(leaves).hex() != subjects["submissions"]:
         raise VerificationError("bundle: the tree of its submissions has another root than the certificate's")
     _verify_weights(submissions, predicate["clientWeightsSha256"])
-    of_stream = "commits to a stream" if is_version else "submissions"
-    lines = [f"bundle: its {len(submissions)} {of_stream} are those of the certificate, in fold order"]
+    what = "commits to a stream" if is_stream_version else "submissions"
+    lines = [f"bundle: its {len(submissions)} {what} are those of the certificate, in fold order"]
     if predicate["state"] != "DONE":
         return lines
     if predicate["version"] != __version__ and not any_version:
@@ -227,7 +227,7 @@ def _verify_order(submissions: list[bundles.StoredSubmission]) -> None:
 
 
 def _difference(client: str, made: bytes, given: bytes) -> str:
-    """Returns in what the leaf of a submission's content differs from the leaf that the bundle gives."""
+    """Returns, as a text, where the leaf made of a submission's content differs from the leaf in the bundle."""
     fields, others = decode_cbor(made), decode_cbor(given)
     names = ["salt", "client id", "submission id", "weight", "base version"]  # as of leaf_fields
     for position, (mine, other) in enumerate(zip(fields, others)):

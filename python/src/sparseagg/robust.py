@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
-from sparseagg._internal.results.server_info import Inspection
+from sparseagg._internal.results.inspection import Inspection
 from sparseagg.errors import InvalidArgumentError
 
 __all__ = ["ClientWeights", "centered_clipping", "fltrust", "geometric_median", "krum", "multi_krum"]

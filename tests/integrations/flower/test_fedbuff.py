@@ -194,6 +194,49 @@ def test_clients_that_never_reply_are_replaced(tmp_path: Any) -> None:
     check_versions(trained, models, 3)
 
 
+def test_a_late_client_does_not_hold_a_version_back(tmp_path: Any) -> None:
+    """One client commits and then fails, one never replies, and the others fail: the version is cut with one update."""
+    calls = 0
+
+    def once(message: Message, context: Any, call_next: Any) -> Message:
+        nonlocal calls
+        if context.node_config["partition-id"] == 0:
+            calls += 1
+            assert calls == 1, "the client fails"
+        return call_next(message, context)
+
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path), once])
+    grid = LocalGrid(app, NODES, silent=[1])
+    _, models = run(app, grid=grid, versions=1, timeout=0.2, concurrency=NODES, config={"failing": [*range(2, NODES)]})
+    assert list(models) == [0, 1]
+
+
+def test_a_run_that_has_begun_goes_on_with_fewer_nodes(tmp_path: Any) -> None:
+    class Leaving(LocalGrid):
+        """Of which a node leaves for good."""
+
+        def get_node_ids(self) -> list[int]:
+            return super().get_node_ids()[1 if self.replies else 0 :]
+
+    app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
+    _, models = run(app, grid=Leaving(app, NODES), versions=4, min_nodes=NODES, timeout=1)
+    assert max(models) == 4
+
+
+def test_a_run_that_cannot_begin_leaves_no_stream() -> None:
+    def broken(version: int, record: ArrayRecord) -> MetricRecord:
+        raise ZeroDivisionError
+
+    with sa.Client(":local:") as client:
+        strategy = SparseFedBuff(sparse=[], concurrency=1, buffer=1, server=client)
+        grid = LocalGrid(jobs.make_client_app([]), NODES)
+        with pytest.raises(ZeroDivisionError):
+            strategy.start(grid, initial(), 1, evaluate_fn=broken)
+        with pytest.raises(sa.InvalidArgumentError, match="initial_version is 3"):
+            strategy.start(grid, initial(), 1, initial_version=3)
+        assert not list(client.list_streams())
+
+
 def test_an_update_beyond_max_staleness_does_not_count(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     trained: list[Trained] = []
     app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])

@@ -72,6 +72,14 @@ def test_worker_submits_to_the_round_and_completes(at):
     assert rnd.finish()["v"].values.tolist() == [3.0]
 
 
+def test_tasks_of_a_stream_are_found_by_the_stream(at):
+    stream = at.stream(SPEC, buffer=2, stream_id="nightly-tasks")
+    at.create_tasks([sa.NewTask(round=stream, priority=-(2**31)), sa.NewTask(round=stream.name)])
+    assert len(list(at.list_tasks(in_round=stream))) == 2
+    assert at.cancel_tasks(in_round=stream.name) == 2
+    stream.delete()
+
+
 def test_worker_renews_its_lease_while_the_handler_works(at):
     at.create_tasks([sa.NewTask(id="long")])
 

@@ -45,6 +45,15 @@ def plain_delta(keys: list[int]) -> bytes:
     return out
 
 
+@pytest.mark.parametrize("encoding", ["KEY_ENCODING_U64", "KEY_ENCODING_IMPLICIT"])
+def test_keys_beyond_the_type_are_refused(encoding):
+    piece = pb.TensorSlice(key_encoding=encoding, first_key=2**32 - 1, num_keys=2)
+    data = b"" if encoding == "KEY_ENCODING_IMPLICIT" else np.array([1, 2**32], "<u8").tobytes()
+    with pytest.raises(sa.InvalidArgumentError, match="key 4294967296 is beyond uint32"):
+        decode_keys(piece, data, np.dtype("u4"))
+    assert decode_keys(piece, data, np.dtype("u8"))[1] == 2**32
+
+
 def test_delta_example_as_documented():
     assert Gaps(EXAMPLE).encode() == bytes.fromhex("03 40 05") == plain_delta(EXAMPLE.tolist())
     assert decode_delta(bytes.fromhex("03 40 05"), 1000, 4).tolist() == EXAMPLE.tolist()

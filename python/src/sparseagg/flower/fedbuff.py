@@ -40,7 +40,7 @@ class _Sent:
         node: whose it is.
         model: that the node was sent; its version is the base version of the update.
         deadline: after it another client is asked; the reply still counts.
-        again: whether it is the second one, since the node had lost its copy.
+        again: whether it repeats, with the whole model, a message whose node had lost its copy.
     """
 
     node: int
@@ -114,7 +114,7 @@ class SparseFedBuff:
         self._buffer = checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
         self._min_nodes = checked_integer("min_nodes must be 1 or more", min_nodes, 1, 1 << 32)
         staleness = sa.staleness.polynomial(0.5) if staleness is None else staleness
-        self._table = sa.staleness.table(staleness, max_staleness)
+        self._staleness_table = sa.staleness.table(staleness, max_staleness)
         self._server, self._stream_id = server, stream_id
         self._credentials: dict[str, Any] = {"tls": tls, "token": token}
         self._optimizer = optimizer
@@ -203,24 +203,26 @@ class _Run:
         self._waiting: dict[str, _Sent] = {}
         self._resting: set[int] = set()  # nodes that have failed since the last version
         self._replies: dict[int, list[Message]] = {}  # without arrays, by version
+        self._has_started = False  # min_nodes have been there
         self._has_warned = False
         self._last_sign = time.monotonic()
         given = strategy._server
         self._client = given if isinstance(given, sa.Client) else sa.Client(given, **strategy._credentials)
+        self._stream: Any = None
         try:
-            self._stream = self._open_stream(initial_version)
+            self._open_stream(initial_version)
+            self._evaluate()
         except BaseException:
-            self._close_client()
+            self.close()
             raise
-        self._evaluate()
 
-    def _open_stream(self, initial_version: int | None) -> Any:
+    def _open_stream(self, initial_version: int | None) -> None:
         strategy, tables = self._strategy, self._tables(self.model)
         tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
         spec = sa.RoundSpec(tensors, **strategy._options)
         self._is_weighted = is_weighted(spec)
-        stream = self._client.stream(
-            spec, buffer=strategy._buffer, staleness=strategy._table, stream_id=strategy._stream_id
+        stream = self._stream = self._client.stream(
+            spec, buffer=strategy._buffer, staleness=strategy._staleness_table, stream_id=strategy._stream_id
         )
         info = stream.refresh()
         if initial_version is None and (info.version != 1 or info.num_buffered):
@@ -236,7 +238,6 @@ class _Run:
                 f"{stream.name} has only versions from {info.oldest_version} on, and initial_version is "
                 f"{self.model.version}: earlier versions have expired (result_ttl)"
             )
-        return stream
 
     @staticmethod
     def _tables(model: Model) -> dict[str, Table]:
@@ -257,7 +258,9 @@ class _Run:
                 wait, self._last_sign = _LEAST_WAIT_S, time.monotonic()
                 continue
             self._catch_up()  # with a cut by the stream's timer, or by somebody else
-            if not self._waiting and self._resting and not self._cut_early():
+            # A client that is late may still reply, but no version waits for it.
+            is_stuck = self._resting and not self._num_busy() and not self._cut_early()
+            if is_stuck and not self._waiting:
                 log(ERROR, "SparseFedBuff: all clients have failed since version %d; the run ends", self.model.version)
                 return
             if time.monotonic() > self._last_sign + self._timeout:
@@ -268,26 +271,27 @@ class _Run:
 
     def close(self) -> None:
         """Deletes the stream, unless the user has named it."""
-        if self._strategy._stream_id is None:
+        if self._stream is not None and self._strategy._stream_id is None:
             try:
                 self._stream.delete()
             except sa.SparseaggError as error:
                 log(WARNING, "SparseFedBuff: %s stays on the server: %s", self._stream.name, error)
-        self._close_client()
-
-    def _close_client(self) -> None:
         if self._client is not self._strategy._server:
             self._client.close()
 
-    def _ask_idle_nodes(self) -> None:
+    def _num_busy(self) -> int:
         now = time.monotonic()
-        busy = sum(sent.deadline > now for sent in self._waiting.values())
+        return sum(sent.deadline > now for sent in self._waiting.values())
+
+    def _ask_idle_nodes(self) -> None:
+        busy = self._num_busy()
         if busy >= self._strategy._concurrency:
             return
-        nodes = sorted(self._grid.get_node_ids())
-        if len(nodes) < self._strategy._min_nodes:
+        nodes = set(self._grid.get_node_ids())
+        self._has_started = self._has_started or len(nodes) >= self._strategy._min_nodes
+        if not self._has_started:
             return
-        idle = sorted(set(nodes) - self._resting - {sent.node for sent in self._waiting.values()})
+        idle = sorted(nodes - self._resting - {sent.node for sent in self._waiting.values()})
         chosen = self._strategy._rng.permutation(len(idle))[: self._strategy._concurrency - busy]
         self._send([idle[i] for i in chosen])
 

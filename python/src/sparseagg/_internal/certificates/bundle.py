@@ -304,7 +304,7 @@ def _decoded(piece: pb.TensorSlice, tensor: TensorSpec, spec: RoundSpec) -> tupl
     is_implicit = piece.key_encoding == pb.KEY_ENCODING_IMPLICIT
     if is_implicit and piece.num_keys == 0 and spec.aggregation_of(tensor).op != "union":
         piece.num_keys = _implicit_keys(piece, tensor)
-    keys = decode_keys(piece, piece.keys, np.dtype("u8"))  # a narrower type would cut keys that are too large
+    keys = decode_keys(piece, piece.keys, np.dtype("u8"))
     if spec.aggregation_of(tensor).op == "union":  # whose values are ignored
         return keys, None
     return keys, decode_rows(piece, piece.values, tensor.dtype, len(keys) * tensor.row_width)

@@ -13,7 +13,6 @@ from sparseagg._internal.base.arguments import Timeout, checked_seconds, checked
 from sparseagg._internal.base.fields import Seconds, duration
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.requests import round_name
 from sparseagg._internal.client.retry import (
     RetryPolicy,
     checked_deadline,
@@ -22,7 +21,7 @@ from sparseagg._internal.client.retry import (
     raise_if_late,
     seconds_to,
 )
-from sparseagg._internal.results.server_info import NewTask, Outcome, Task, checked_bytes, checked_labels
+from sparseagg._internal.results.tasks import NewTask, Outcome, Task, checked_bytes, checked_labels, checked_round
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.errors import (
     AlreadyExistsError,
@@ -165,7 +164,7 @@ class TaskCalls:
 
         Args:
             state: "open", "leased", "completed", "failed" or "cancelled"; None: all.
-            in_round: only tasks of this round, by its id, its name or as ``Round``.
+            in_round: only tasks of this round or stream, by its id, its name, or itself.
         """
         if state is not None and state not in _STATES:
             raise InvalidArgumentError(
@@ -174,7 +173,7 @@ class TaskCalls:
         request = pb.ListTasksRequest(
             page_size=_MOST_TASKS,
             state=None if state is None else f"TASK_STATE_{state.upper()}",
-            round=_filter_round(in_round),
+            round=checked_round(in_round),
         )
         while True:
             page = await self._connection.call("ListTasks", request)
@@ -194,7 +193,7 @@ class TaskCalls:
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise InvalidArgumentError(f"names must be a list of names of tasks, got {shown(names)}")
         named = [_task_name(name) for name in names]
-        request = pb.CancelTasksRequest(round=_filter_round(in_round), reason=checked_text("a reason", reason))
+        request = pb.CancelTasksRequest(round=checked_round(in_round), reason=checked_text("a reason", reason))
         if request.round:
             request.names.extend(named)  # for the server to refuse
             return int((await self._connection.call("CancelTasks", request)).num_cancelled)
@@ -238,10 +237,6 @@ def _lease(task: Any) -> dict[str, str]:
 def _task_name(name: Any) -> str:
     name = checked_text("a task's name", name)
     return name if name.startswith("tasks/") else f"tasks/{name}"
-
-
-def _filter_round(chosen: Any) -> str:
-    return "" if chosen is None else round_name(getattr(chosen, "name", chosen))
 
 
 # Renewals within the duration of a lease: one may be lost.

@@ -16,7 +16,7 @@ from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.round_calls import RoundAttributes
 from sparseagg._internal.client.transport import BlockingTransport, run
 from sparseagg._internal.results.info import RoundInfo, StreamInfo
-from sparseagg._internal.results.server_info import Outcome, Task
+from sparseagg._internal.results.tasks import Outcome, Task
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.contributors import ClientId
 

@@ -16,7 +16,7 @@ from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdat
 from sparseagg._internal.client.retry import checked_deadline, raise_if_late
 from sparseagg._internal.client.round_calls import RoundCalls, naming_round
 from sparseagg._internal.results.info import Certificate, Leaves, RoundInfo, SubmissionReceipt
-from sparseagg._internal.results.server_info import Inspection
+from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg._internal.wire.message import Page
 from sparseagg.errors import FailedPreconditionError, UnimplementedError
@@ -25,8 +25,8 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
     from sparseagg._internal.client.blocking_client import Round
+    from sparseagg._internal.results.inspection import Inspection
     from sparseagg._internal.results.result import Result
-    from sparseagg._internal.results.server_info import Inspection
 
 
 class SealedRound(RoundCalls):

@@ -20,8 +20,8 @@ _GROUP = 8  # keys of any width together fill whole bytes
 
 def strictly_ascends(keys: Array) -> bool:
     """Returns whether each key, of shape (n,), is larger than the key before, which packing requires."""
-    # Keys in no order mostly show that among the first.
-    return bool((keys[1:64] > keys[:63][: len(keys[1:64])]).all()) and bool((keys[1:] > keys[:-1]).all())
+    # The first keys alone mostly show that keys do not ascend.
+    return bool((keys[1:64] > keys[:-1][:63]).all()) and bool((keys[1:] > keys[:-1]).all())
 
 
 class Gaps:
@@ -196,11 +196,15 @@ def decode_keys(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> A
     """Returns the keys of a slice, whose bytes are ``data``, shape (n,), as ``key_type``, uint32 or uint64.
 
     Raises:
-        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of num_keys keys.
+        InvalidArgumentError: the encoding is unknown, the bytes are no encoding of num_keys keys, or ``key_type`` does
+            not hold one of them.
+        EngineMissingError: the keys are packed, and this installation has no engine.
     """
     keys = _decode(piece, data, key_type)
     if piece.num_keys not in (0, len(keys)):
         raise InvalidArgumentError(f"num_keys {piece.num_keys}, but {len(keys)} keys")
+    if keys.itemsize > key_type.itemsize and keys.size and keys.max() > np.iinfo(key_type).max:
+        raise InvalidArgumentError(f"key {keys.max()} is beyond {key_type.name}")
     return keys.astype(key_type, copy=False)
 
 
@@ -218,7 +222,7 @@ def decode_rows(piece: pb.TensorSlice, data: Bulk, dtype: str, num_values: int) 
 
 
 def _decode(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
-    # A client without the engine does not ask for it.
+    # Only the engine decodes this. Clients without one ask no server for it, but chunks of a bundle may have it.
     if piece.key_encoding == pb.KEY_ENCODING_DELTA_BITPACKED:
         with extension.errors():
             keys: Array = extension.load().decode_keys(data, piece.first_key, piece.num_keys, key_type.itemsize)

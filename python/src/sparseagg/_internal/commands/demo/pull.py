@@ -17,7 +17,7 @@ from sparseagg._internal.commands.demo.coordinator import ClientFigures, Coordin
 from sparseagg._internal.commands.demo.model import Submitted
 from sparseagg._internal.commands.demo.pull_worker import Site, label_of, payload_of
 from sparseagg._internal.results.result import Result
-from sparseagg._internal.results.server_info import NewTask
+from sparseagg._internal.results.tasks import NewTask
 from sparseagg.cluster import ClusterRound
 
 _POLL_S = 0.1

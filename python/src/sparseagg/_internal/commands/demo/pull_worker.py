@@ -22,7 +22,7 @@ from sparseagg._internal.client.async_client import Client
 from sparseagg._internal.client.async_tasks import worker
 from sparseagg._internal.client.blocking_client import Client as BlockingClient
 from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted, client_gradient
-from sparseagg._internal.results.server_info import Outcome, Task
+from sparseagg._internal.results.tasks import Outcome, Task
 
 # Short, so that the clients of a killed process need not wait for long.
 _LEASE_S = 2.0
