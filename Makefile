@@ -186,7 +186,7 @@ $(DOCS_VENV)/.done: scripts/requirements-docs.txt | deps-python
 
 .PHONY: docs
 docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails (DOCS=serve: in a browser)
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs $(or $(DOCS),build -q)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs $(or $(DOCS),build)
 
 ## Measure
 

@@ -163,7 +163,7 @@ class Client(TaskCalls, StreamCalls):
         The copy has all that was acknowledged before the call, of all tenants, and is on the disk at the return.
 
         Args:
-            name: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}.
+            name: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,127}``.
             timeout: in seconds or as a timedelta; None for no limit. If the call ends early, there is no backup.
 
         Returns:
@@ -185,8 +185,8 @@ class Client(TaskCalls, StreamCalls):
 
         Args:
             spec: what to compute, and until when.
-            round_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None for a random id. If the server has a round of this id with
-                the same spec, that round is returned in its present state.
+            round_id: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,127}``; None: a random one. If the server has a round of this id
+                with the same spec, that round is returned in its present state.
 
         Raises:
             InvalidArgumentError: the spec has no meaning; the message names the field.

@@ -69,7 +69,7 @@ class StreamCalls:
             max_staleness: the largest τ that is taken; None: 20, or the end of the given numbers.
             max_interval: seconds from the first commit of a version to its cut at the latest; None: no limit.
             one_per_client: whether a version takes one commit of each client.
-            stream_id: [A-Za-z0-9_][A-Za-z0-9._-]{0,107}; None for a random id. If the server has a stream of this id
+            stream_id: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,107}``; None: a random one. If the server has a stream of this id
                 with the same arguments, that stream is returned.
 
         Raises:

@@ -376,7 +376,7 @@ class Client:
         """Returns a model that one coordinator publishes on the server, and clients read. Calls nothing yet.
 
         Args:
-            name: [A-Za-z0-9_][A-Za-z0-9._-]{0,99}; its rounds have ids that begin with it.
+            name: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,99}``; its rounds have ids that begin with it.
             keep_bytes: of the publisher: bytes of rounds to keep, beside the newest whole model and the changes after
                 it, which stay in any case; None: as many as three whole models.
             result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the

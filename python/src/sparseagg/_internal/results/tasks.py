@@ -30,7 +30,7 @@ class NewTask:
         max_attempts: leases until the task fails; 0: the server's default, 10.
         round: the round or stream to submit to, by its id, its name, or as ``Round`` or ``Stream``; None: none.
         ttl: seconds that the ended task is kept; None: the server's limit.
-        id: [A-Za-z0-9_][A-Za-z0-9._-]{0,127}; None: a random one.
+        id: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,127}``; None: a random one.
     """
 
     payload: bytes = b""
