@@ -26,15 +26,16 @@ class DeviceArray {
   // Borrows an array by DLPack, or by version 2 or 3 of the CUDA Array Interface if its library has no DLPack. Reads on
   // the engine's device_stream() come after the writes that the library has queued so far.
   // Requires: the GIL, which is released while the engine is busy. Runs Python code of the library.
-  // Errors: exceptions of the library. ValueError: the array is on another device, is described in a version that is
-  // not known, or its engine reads only host memory. StatusException: the device has failed.
+  // Errors: exceptions of the library. ValueError: DLPack places the array on another device, or describes it in an
+  // unknown version; or the engine reads only host memory. StatusException: the device has failed, or cannot follow the
+  // stream that the interface names, as where the array is on another GPU.
   static std::unique_ptr<DeviceArray> Borrow(const pybind11::object& array, const LocalRuntime& runtime);
 
   virtual ~DeviceArray() = default;
 
   const std::byte* data() const { return data_; }
   const std::vector<int64_t>& shape() const { return shape_; }
-  // Returns: as NumPy names it, "bfloat16" included; otherwise a name that no tensor has.
+  // Returns: NumPy's name of the type, or "bfloat16"; for any other type a text that is no tensor's dtype.
   const std::string& dtype() const { return dtype_; }
   // Whether rows follow one another, and values in them, without gaps.
   bool is_contiguous() const { return is_contiguous_; }

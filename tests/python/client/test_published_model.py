@@ -248,6 +248,9 @@ def read_only() -> np.ndarray:
         (lambda m: m.publish(2, {"a": ([4], np.ones((1, 2)))}), sa.InvalidArgumentError, "key 4"),
         (lambda m: m.publish(2, {"a": ([-1], np.ones((1, 2)))}), sa.InvalidArgumentError, "key -1"),
         (lambda m: m.publish(2, {"a": np.ones((2, 4))}), sa.InvalidArgumentError, r"got float64 of shape \(2, 4\)"),
+        (lambda m: m.publish(2, {"a": np.zeros((0, 2))}), sa.InvalidArgumentError, "'a': must have shape .4, 2.*empty"),
+        (lambda m: m.publish(2, {"a": ([1], 5.0)}), sa.InvalidArgumentError, "1 rows of float64"),
+        (lambda m: m.publish(2, {"a": ([1], [[1.0], [1.0, 2.0]])}), sa.InvalidArgumentError, "cannot read rows of"),
         (lambda m: m.publish(2, {"a": ([1], [1.0])}, whole=True), sa.InvalidArgumentError, "without .keys, rows."),
         (lambda m: m.catch_up({"a": np.zeros((4, 2), "f4")}), sa.InvalidArgumentError, "no tensor 'a' of float32"),
         (lambda m: m.catch_up({"b": np.zeros((4, 2))}), sa.InvalidArgumentError, "no tensor 'b' of float64"),
@@ -258,7 +261,7 @@ def read_only() -> np.ndarray:
             "the key range ends at 1",
         ),
     ],
-    ids=range(15),
+    ids=range(18),
 )
 def test_what_is_wrong_is_refused_and_the_model_unharmed(any_client, use, error, text):
     name, arrays = new_name(), {"a": np.zeros((4, 2))}
@@ -272,6 +275,59 @@ def test_what_is_wrong_is_refused_and_the_model_unharmed(any_client, use, error,
         assert arrays["a"].tolist() == [[0, 0], [0, 0], [7, 7], [0, 0]]
     model.publish(2, {"a": ([0], np.full((1, 2), 9.0))})
     assert model.catch_up(arrays, since=1) == 2
+
+
+def test_a_model_that_changes_its_tensors_is_published_whole(any_client):
+    name, old, new = new_name(), {"w": np.zeros((100, 4)), "b": np.ones(3)}, {"w": np.ones((120, 4))}
+    model = published(any_client, name)
+    model.publish(0, old, whole=True)
+    model.publish(1, {"w": ([3], new["w"][3:4])}, model=new)
+    mine = {"w": np.zeros((120, 4))}
+    assert published(any_client, name).catch_up(mine) == 1
+    assert bits(mine) == bits(new)
+
+
+def test_a_version_again_has_no_effect(any_client):
+    name, arrays = new_name(), {"w": np.zeros((100, 4))}
+    model = published(any_client, name)
+    model.publish(0, arrays, whole=True)
+    for _ in range(2):
+        model.publish(1, {"w": (np.arange(60), np.ones((60, 4)))})
+    rounds = [each.name for each in any_client.list_rounds() if name in each.name]
+    assert sorted(rounds) == [f"rounds/{name}-v{version:018}" for version in (0, 1)]
+
+
+def test_a_publisher_goes_on_after_a_failed_start(any_client, monkeypatch):
+    name, arrays = new_name(), {"w": np.zeros((100, 4))}
+    published(any_client, name).publish(0, arrays, whole=True)
+    model, real, failed = published(any_client, name), async_model.model_tensors, []
+
+    def model_tensors(tensors):
+        if not failed:
+            failed.append(True)
+            raise sa.errors.UnavailableError("the connection is lost")
+        return real(tensors)
+
+    monkeypatch.setattr(async_model, "model_tensors", model_tensors)
+    with pytest.raises(sa.errors.UnavailableError):
+        model.publish(1, {"w": ([1], np.ones((1, 4)))})
+    model.publish(1, {"w": ([1], np.ones((1, 4)))})
+
+
+def test_a_whole_model_may_expire_while_a_version_is_uploaded(any_client, monkeypatch):
+    name, arrays = new_name(), {"w": np.zeros((4, 4))}
+    model = published(any_client, name)
+    model.publish(0, arrays, whole=True)
+    real, remaining = async_model._Kept.remains, [True]
+    monkeypatch.setattr(async_model._Kept, "remains", lambda self, share: remaining[0] and real(self, share))
+    put = async_model.PublishedModel._put
+
+    async def slowly(self, *arguments):
+        remaining[0] = False
+        return await put(self, *arguments)
+
+    monkeypatch.setattr(async_model.PublishedModel, "_put", slowly)
+    model.publish(1, {"w": ([1], np.ones((1, 4)))})
 
 
 def test_names_and_budgets_are_checked(any_client):

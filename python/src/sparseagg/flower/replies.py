@@ -1,4 +1,4 @@
-"""Strategies and replies that do not go with sparse updates, or with the others' replies."""
+"""Which strategies and replies cannot be used with sparse updates, and what is left of a reply that was merged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg.flower.records import CONFIG, PRECONDITION
 
-# Of Flower's strategies that have a counterpart.
+# Ends of an error's text: what to use in place of those of Flower's strategies that have a counterpart here.
 _HINTS = {
     "FedMedian": "; sparseagg.flower.SparseFedMedian merges so itself",
     "FedTrimmedAvg": "; sparseagg.flower.SparseFedTrimmedAvg merges so itself",
@@ -49,7 +49,7 @@ def check_goes_on(strategy: type, method: str, ours: tuple[type, ...], base: typ
 
 
 def _names_used(cls: type, function: Any) -> set[str]:
-    """Returns the names that a method of a class uses, itself or in functions in it, around it, or beside it."""
+    """Returns the names that a method uses, also in functions in it, in what it decorates, and in methods it calls."""
     names: set[str] = set()
     waiting, seen = [function], set()
     while waiting:
@@ -111,7 +111,7 @@ def without_arrays(content: RecordDict) -> RecordDict:
 def averaged(
     replies: Sequence[Message], average: Callable[[list[RecordDict], str], MetricRecord], weighted_by: str
 ) -> MetricRecord:
-    """Returns the average of the replies' metrics. It is empty, with a warning, if their weights have none."""
+    """Returns the average of the replies' metrics; if their weights allow none, an empty one, with a warning."""
     alike, others = _split_by_metrics(replies, weighted_by)
     for reply in others:
         log(
@@ -144,12 +144,12 @@ def refused(reply: Message, reason: str) -> Message:
 def _split_by_metrics(replies: Sequence[Message], weighted_by: str) -> tuple[list[Message], list[Message]]:
     """Returns the replies with the metrics that most replies have, by names and lengths, and the others.
 
-    A reply of weight 0 has no say in that, since it has none in the average: others than these may have no metrics.
-    Where its metrics differ it is in neither list.
+    Replies of weight 0 have no vote on what most have, unless no other reply has a weight: the average ignores them,
+    too. One whose metrics differ is in neither list.
     """
     weights = {id(reply): _weight(reply.content, weighted_by) for reply in replies}
     forms = {id(reply): _form(reply.content) for reply in replies if weights[id(reply)] is not None}
-    counts = Counter(form for reply, form in forms.items() if weights[reply]) or Counter(forms.values())
+    counts = Counter(form for reply_id, form in forms.items() if weights[reply_id]) or Counter(forms.values())
     # Of equally frequent forms the least one: the order of arrival changes nothing.
     usual = min(counts, key=lambda form: (-counts[form], form), default="")
     alike = [reply for reply in replies if forms.get(id(reply)) == usual]
@@ -159,7 +159,8 @@ def _split_by_metrics(replies: Sequence[Message], weighted_by: str) -> tuple[lis
 def with_usable_metrics(replies: Sequence[Message], weighted_by: str) -> list[Message]:
     """Returns the replies of an evaluation, with errors in the place of those that Flower could not average."""
     alike, _ = _split_by_metrics([reply for reply in replies if not reply.has_error()], weighted_by)
-    usable = {id(reply) for reply in alike if any(_weight(other.content, weighted_by) for other in alike)}
+    has_average = any(_weight(reply.content, weighted_by) for reply in alike)
+    usable = {id(reply) for reply in alike if has_average}
     reason = f"these metrics cannot be averaged: the others have {{}}, and {weighted_by!r} is a number from 0 on"
     names = sorted(name for record in alike[:1] for name in next(iter(record.content.metric_records.values())))
     return [

@@ -30,6 +30,7 @@ from sparseagg._internal.client.round_calls import raise_if_failed
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg._internal.updates.arrays import readable
 from sparseagg.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -93,9 +94,9 @@ class Rows:
         rows.tensor = tensor
         return rows
 
-    def words(self, rows: Array | None = None) -> Array:
-        """Returns all rows, or ``rows`` of the same type and row_width, as words: views if these fill the rows."""
-        array = np.ascontiguousarray(self._array if rows is None else rows)
+    def words(self) -> Array:
+        """Returns the rows as words: a view of a contiguous array whose rows are whole words, otherwise a copy."""
+        array = np.ascontiguousarray(self._array)
         octets = array.reshape(len(array), -1).view(np.uint8)
         padding = 4 * self.num_words - self._row_bytes
         if padding:
@@ -168,7 +169,10 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
         return None
     where = f"tensor {tensor.name!r}"
     if not isinstance(change, tuple):
-        (rows,) = rows_of({tensor.name: change}, writable=False).values()
+        with readable(tensor.name, change):
+            rows = rows_of({tensor.name: change}, writable=False).get(tensor.name)
+        if rows is None:
+            raise InvalidArgumentError(f"{where}: must have shape {tensor.shape} as in the model, got an empty array")
         if rows.tensor != tensor:
             raise InvalidArgumentError(
                 f"{where}: must be {tensor.dtype} of shape {tensor.shape} as in the model, got {rows.tensor.dtype} of "
@@ -177,14 +181,18 @@ def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, in
         return None, rows.words(), rows.num_words
     if len(change) != 2:
         raise InvalidArgumentError(f"{where}: a tuple must be (keys, rows), got {len(change)} members")
-    keys, (values, dtype) = to_numpy(change[0]), _viewed(tensor.name, change[1], writable=False)
+    with readable(tensor.name, change[0], "keys of "):
+        keys = to_numpy(change[0])
+    with readable(tensor.name, change[1], "rows of "):
+        values, dtype = _viewed(tensor.name, change[1], writable=False)
     if keys.ndim != 1 or (keys.size and keys.dtype.kind not in "iu"):
         raise InvalidArgumentError(
             f"{where}: keys must be integers on one axis, got {keys.dtype} of shape {keys.shape}"
         )
     if len(keys) == 0:
         return None
-    if dtype != tensor.dtype or values.size != len(keys) * tensor.row_width or len(values) != len(keys):
+    is_row_each = values.ndim > 0 and len(values) == len(keys)
+    if dtype != tensor.dtype or values.size != len(keys) * tensor.row_width or not is_row_each:
         raise InvalidArgumentError(
             f"{where}: {len(keys)} rows of {tensor.dtype} and shape {tensor.shape[1:]} must be given, got {dtype} of "
             f"shape {values.shape}"
@@ -307,8 +315,9 @@ class PublishedModel:
         tensors = self._tensors_with(changes, given, whole)
         update = {name: change_of(tensor, changes.get(name)) for name, (tensor, _) in tensors.items()}
         is_whole = all(change is not None and change[0] is None for change in update.values())
-        is_due = not is_whole and self._is_due(tensors, update)
-        if is_due and given is None and not self._wholes():
+        base = max(self._wholes(), default=None)
+        is_due = not is_whole and (tensors != self._tensors or self._is_due(base, number, tensors, update))
+        if is_due and given is None and base is None:
             raise FailedPreconditionError(
                 f"the server has no whole model {self.name!r}; publish one with model=arrays or whole=True"
             )
@@ -316,7 +325,7 @@ class PublishedModel:
         self._kept = [*(each for each in self._kept if each.name != put.name), put]
         self._tensors = tensors
         if is_due:
-            rows = await self._rebuilt(tensors, number) if given is None else given
+            rows = given if given is not None else await self._rebuilt(base, tensors, number)
             everything = {name: (None, rows[name].words(), num_words) for name, (_, num_words) in tensors.items()}
             self._kept.append(await self._put("w", number, tensors, everything))
         await self._evict(tensors)
@@ -391,10 +400,11 @@ class PublishedModel:
         async for each in self._rounds(done=False):
             if each.name not in done:
                 await self._remove(each)
-        self._kept = sorted(done.values())
-        if self._kept:
-            info = await self._connection.get_round(self._kept[-1].name)
+        kept = sorted(done.values())
+        if kept:
+            info = await self._connection.get_round(kept[-1].name)
             self._tensors = model_tensors(info.spec.tensors)
+        self._kept = kept  # the last of all: a call that failed is made again
 
     def _tensors_with(
         self, changes: Mapping[str, Any], model: dict[str, Rows] | None, whole: bool
@@ -419,13 +429,17 @@ class PublishedModel:
     def _wholes(self) -> list[_Kept]:
         return [each for each in self._kept or () if each.is_whole and each.remains(0.0)]
 
-    def _is_due(self, tensors: dict[str, tuple[ModelTensor, int]], update: Mapping[str, Any]) -> bool:
-        """Returns whether a whole model is worth its bytes, with this update behind the changes that are kept."""
-        wholes = self._wholes()
-        if not wholes or not max(wholes).remains(0.5):
+    def _is_due(
+        self,
+        base: _Kept | None,
+        version: int,
+        tensors: dict[str, tuple[ModelTensor, int]],
+        update: Mapping[str, Any],
+    ) -> bool:
+        """Returns whether a whole model is worth its bytes: with this update, the changes since ``base`` have more."""
+        if base is None or not base.remains(0.5):
             return True
-        since = max(wholes).version
-        changed: int = sum(each.num_bytes for each in self._kept or () if each.version > since)
+        changed: int = sum(each.num_bytes for each in self._kept or () if base.version < each.version < version)
         changed += sum(change[1].nbytes for change in update.values() if change is not None)
         return changed > _num_bytes(tensors)
 
@@ -460,10 +474,12 @@ class PublishedModel:
             raise
         return _Kept.of(version, info)
 
-    async def _rebuilt(self, tensors: dict[str, tuple[ModelTensor, int]], version: int) -> dict[str, Rows]:
-        """Returns the whole model at a version that is published, read back from the server."""
+    async def _rebuilt(
+        self, base: _Kept | None, tensors: dict[str, tuple[ModelTensor, int]], version: int
+    ) -> dict[str, Rows]:
+        """Returns the whole model at a version that is published, read back from the server, from ``base`` on."""
+        assert base is not None
         rows = {name: Rows.of_words(tensor, num_words) for name, (tensor, num_words) in tensors.items()}
-        base = max(self._wholes())
         names = [base.name.partition("/")[2]]
         names += [f"{self.name}-v{at:018}" for at in range(base.version + 1, version + 1)]
         for name in names:
@@ -477,14 +493,15 @@ class PublishedModel:
         """Removes whole models that are superseded, and the oldest rounds beyond keep_bytes."""
         assert self._kept is not None
         self._kept.sort()
-        base, newest = max(self._wholes()), self._kept[-1].version
+        base = max(each for each in self._kept if each.is_whole)  # expired or not: time has passed since publish began
+        newest = self._kept[-1].version
         keep = _WHOLES_KEPT * _num_bytes(tensors) if self._keep_bytes is None else self._keep_bytes
         excess = sum(each.num_bytes for each in self._kept) - keep
         kept = []
         for each in self._kept:
             is_needed = each == base or each.version > base.version or (each.is_change and each.version == newest)
             is_superseded = not each.is_change and each != base
-            if each.remains(0.0) and (is_needed or not (is_superseded or excess > 0)):
+            if (each == base or each.remains(0.0)) and (is_needed or not (is_superseded or excess > 0)):
                 kept.append(each)
                 continue
             await self._remove(each)

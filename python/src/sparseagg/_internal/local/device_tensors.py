@@ -107,7 +107,7 @@ class _Reader:
         if isinstance(tensor, tuple) and len(tensor) == 2:
             data = self._read_pair(spec, *tensor)
         elif cuda_device(tensor) is not None and is_torch_coo(tensor):
-            with readable(spec, tensor):
+            with readable(spec.name, tensor):
                 data = self._read_torch_coo(spec, tensor.detach())
         elif cuda_device(tensor) is not None and not _is_torch_sparse(tensor):
             data = self._read_dense(spec, tensor)
@@ -181,7 +181,7 @@ class _Reader:
                 f"tensor {spec.name!r}: {part or 'values'} are on {self._name(array)}, but the engine works on CUDA "
                 f"device {self.device}"
             )
-        with readable(spec, array, f"{part} of " if part else ""):
+        with readable(spec.name, array, f"{part} of " if part else ""):
             # torch lends no tensor that requires a gradient, or whose negation is pending.
             for plain in ("detach", "resolve_neg"):
                 if hasattr(array, plain):

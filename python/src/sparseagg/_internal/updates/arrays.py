@@ -143,12 +143,12 @@ def tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]] | N
 
 def engine_tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]] | None = None) -> TensorData:
     """Converts one tensor as ``engine_data`` does."""
-    with readable(spec, tensor):
+    with readable(spec.name, tensor):
         return _tensor_data(spec, tensor, {} if columns is None else columns)
 
 
 @contextlib.contextmanager
-def readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
+def readable(name: str, thing: Any, part: str = "") -> Iterator[None]:
     """Turns any error of reading ``thing`` into an ``InvalidArgumentError`` that names tensor, part and type."""
     try:
         yield
@@ -156,9 +156,7 @@ def readable(spec: TensorSpec, thing: Any, part: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # any kind of error that the thing's library raises
         cure = "" if cuda_device(thing) is None else READ_ON_GPU
-        raise InvalidArgumentError(
-            f"tensor {spec.name!r}: cannot read {part}{kind_of(thing)}: {error}{cure}"
-        ) from error
+        raise InvalidArgumentError(f"tensor {name!r}: cannot read {part}{kind_of(thing)}: {error}{cure}") from error
 
 
 def _tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]]) -> TensorData:
@@ -168,9 +166,9 @@ def _tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]]) -
         if len(tensor) != 2:
             raise InvalidArgumentError(f"tensor {spec.name!r}: a tuple is (keys, rows), not one of {len(tensor)}")
         keys, rows = tensor
-        with readable(spec, keys, "keys of "):
+        with readable(spec.name, keys, "keys of "):
             keys = _key_array(keys)
-        with readable(spec, rows, "rows of "):
+        with readable(spec.name, rows, "rows of "):
             if rows is not None:
                 rows = read_columns(rows, _places(spec, columns)) if is_table(rows) else to_numpy(rows)
         return _from_rows(spec, keys, rows)
