@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
     options = {**client_options(arguments), "timeout": _CALL_TIMEOUT_S, "retry": RetryPolicy(attempts=1)}
     with contextlib.closing(Servers(addresses_of(arguments.address), **options)) as servers:
         if arguments.once:
-            on = _console()
+            on, _ = _console()
             on.print(view(on, servers.address, servers.look(), None, arguments.filter))
         else:
             with contextlib.suppress(KeyboardInterrupt):
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def watch(servers: Servers, interval_s: float, words: str) -> None:
     """Looks and draws until an interrupt; where there is no screen, each view below the one before."""
-    on, is_screen = _console(), _is_screen()
+    on, is_screen = _console()
     now: Look | None = None
     live = Live(console=on, screen=True, auto_refresh=False, vertical_overflow="crop") if is_screen else None
     with live or contextlib.nullcontext():
@@ -78,18 +78,14 @@ def watch(servers: Servers, interval_s: float, words: str) -> None:
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _is_screen() -> bool:
-    """Returns whether standard output is a terminal that can place its cursor."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-def _console() -> Console:
-    """Returns the console on standard output: plain text where it is no screen, of 400 columns where no terminal."""
-    if _is_screen():
-        return Console()
+def _console() -> tuple[Console, bool]:
+    """Returns the console on standard output, and whether it can place its cursor: if not, it gets plain text."""
+    is_terminal = sys.stdout.isatty()
+    if is_terminal and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        return Console(), True
     width, height = shutil.get_terminal_size()
     # With a height, too: otherwise rich takes 80 columns for a dumb terminal, whatever its width.
-    return Console(highlight=False, width=width if sys.stdout.isatty() else 400, height=height, color_system=None)
+    return Console(highlight=False, width=width if is_terminal else 400, height=height, color_system=None), False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +200,10 @@ def _longest(info: RoundInfo) -> str:
     return info.timeline.longest if any(stage.busy or stage.wait for stage in info.timeline.stages) else "–"
 
 
+def _last_cut(info: StreamInfo) -> str:
+    return f"{info.last_cut_cause} {info.last_cut_time.astimezone():%H:%M:%S}" if info.last_cut_time else "–"
+
+
 def _staleness(info: StreamInfo) -> tuple[str, str]:
     """Returns the mean and the largest staleness of the commits."""
     counts = info.staleness_counts
@@ -211,10 +211,6 @@ def _staleness(info: StreamInfo) -> tuple[str, str]:
         return "–", "–"
     mean = sum(t * count for t, count in enumerate(counts)) / sum(counts)
     return f"{mean:.1f}", str(max(t for t, count in enumerate(counts) if count))
-
-
-def _last_cut(info: StreamInfo) -> str:
-    return f"{info.last_cut_cause} {info.last_cut_time.astimezone():%H:%M:%S}" if info.last_cut_time else "–"
 
 
 class _Column(NamedTuple):
