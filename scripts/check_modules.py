@@ -11,7 +11,6 @@ Prints one line a finding, `path:line: rule: message`, and exits 1 if there are 
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -212,9 +211,7 @@ def check_habits(path: str, text: str) -> Iterator[Finding]:
 
 def main() -> int:
     """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
-    sources = read_sources(parser.parse_args().root)
+    sources = read_sources(Path(__file__).resolve().parent.parent)
     findings = [*check_includes(sources), *check_inner_includes(sources)]
     findings += [finding for path, text in sources.items() for finding in check_habits(path, text)]
     lines = {path: text.splitlines() for path, text in sources.items()}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh [--list] GROUP...        groups: build python extension test browser sanitize bundle deploy lint cache
+#   scripts/deps.sh GROUP...        groups: build python extension test browser sanitize bundle deploy lint cache
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
@@ -39,28 +39,17 @@ have_headers() {
   "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
 }
 
-list_only=false
-if [[ ${1-} == --list ]]; then
-  list_only=true
-  shift
-fi
-
 wanted=()
 for group in "$@"; do
   names=$(packages "$group")
   read -r -d '' -a names <<<"$names" || true
   case $group in
     build) have_compiler || names+=(g++) ;;
-    python) if ! $list_only && have_python; then names=(); fi ;;
-    extension) if ! $list_only && have_headers; then names=(dpkg-dev xz-utils); fi ;;
+    python) if have_python; then names=(); fi ;;
+    extension) if have_headers; then names=(dpkg-dev xz-utils); fi ;;
   esac
   wanted+=("${names[@]}")
 done
-
-if $list_only; then
-  printf '%s\n' "${wanted[@]}"
-  exit 0
-fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   # Not Debian or one of its children: go on when the tools are there by other means.
