@@ -63,7 +63,8 @@ uint64_t DeviceAccumulator::HandOverBytes(const PreparedUpdate* next) const {
   return SaturatingAdd(bytes, SaturatingMultiply(MaxRowsWith(next), 2 * shape_.RowBytes()));
 }
 
-// FoldBytes and FinishBytes return enough for the device's work, and for the same work after it failed.
+// FoldBytes and FinishBytes return enough for the work on the device and, if the device fails, for handing everything
+// over to the CPU engine, which then does that work.
 uint64_t DeviceAccumulator::FoldBytes(const PreparedUpdate* next) const {
   const uint64_t row_bytes = SaturatingMultiply(MaxRowsWith(next), shape_.RowBytes());
   const uint64_t bytes = SaturatingAdd(row_bytes, HandOverBytes(next));
@@ -126,6 +127,7 @@ absl::Status DeviceAccumulator::GoToCpu() {
 void DeviceAccumulator::DropFirstPending() {
   pending_size_.Remove(pending_.front()->memory_bytes(), pending_.front()->update().num_keys());
   pending_.pop_front();
+  // Until then they stay upper bounds.
   if (pending_.empty()) device_bytes_ = growth_bytes_ = prepare_bytes_ = 0;
 }
 

@@ -99,10 +99,10 @@ class PartialBuilder {
   // Errors: INVALID_ARGUMENT: blocks are missing; a tensor of dense layout lacks rows; there are no submissions.
   absl::StatusOr<std::vector<PartialBlock>> Finish() &&;
 
-  // Returns: of the submissions in it; 0 before the first block.
+  // Returns: how many submissions the partial is of; 0 before the first block.
   uint64_t num_submissions() const { return num_submissions_.value_or(0); }
-  uint64_t num_rows() const { return num_rows_; }
-  // Returns: of tensor t.
+  uint64_t num_rows() const { return num_rows_; }  // of all tensors
+  // Returns: the rows of tensor t.
   uint64_t num_rows(size_t t) const { return parts_[t].has_value() ? parts_[t]->rows.num_rows : 0; }
   size_t memory_bytes() const { return memory_bytes_; }
   size_t num_bytes() const { return offset_; }  // of all blocks

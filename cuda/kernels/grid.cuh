@@ -17,8 +17,8 @@ inline unsigned GridFor(uint64_t num_blocks) {
   return static_cast<unsigned>(num_blocks < kMaxGridBlocks ? num_blocks : kMaxGridBlocks);
 }
 
-// With 1, the least number of resident blocks, ptxas takes the registers that a kernel needs; without it, it spills to
-// make room for one block more.
+// The 1 asks for only one resident block on a multiprocessor, so ptxas uses as many registers as the kernel needs.
+// Without it, ptxas spills registers to make room for one block more.
 template <typename Kernel>
 __global__ void __launch_bounds__(kBlockThreads, 1) RunElements(const __grid_constant__ Kernel kernel, uint64_t size) {
   const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
@@ -45,7 +45,7 @@ class DeviceBlock {
   __device__ void Each(Body&& body) {
     body(threadIdx.x);
   }
-  // The barrier between the phases is that of CUB's scan by warps.
+  // The barrier between its two phases is the __syncthreads() inside CUB's scan, with any number of warps.
   template <typename Give, typename Take>
   __device__ void ExclusiveSum(Give&& give, Take&& take) {
     uint32_t before = 0;
@@ -80,8 +80,9 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
     RunBlocks(const __grid_constant__ Kernel kernel, uint64_t num_blocks) {
   using Shared = typename Kernel::Shared;
   static_assert(sizeof(Shared) <= kMaxSharedBytes);
-  __shared__ alignas(
-      16) unsigned char memory[sizeof(Shared)];  // Shared may have initialisers, which __shared__ may not
+  static_assert(alignof(Shared) <= 16);
+  // Bytes, because Shared may have initialisers, and a __shared__ variable must not.
+  __shared__ alignas(16) unsigned char memory[sizeof(Shared)];
   __shared__ typename DeviceBlock<Kernel>::Scan::TempStorage scan;
   for (uint64_t index = blockIdx.x; index < num_blocks; index += gridDim.x) {
     DeviceBlock<Kernel> block(index, scan);

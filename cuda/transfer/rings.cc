@@ -59,7 +59,7 @@ namespace {
 
 constexpr size_t kWordBytes = sizeof(uint32_t);
 
-bool IsOfWords(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWordBytes == 0; }
+bool IsWordAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWordBytes == 0; }
 
 }  // namespace
 
@@ -87,7 +87,7 @@ absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPar
 }
 
 absl::Status StagingRing::CopyResident(void* d_to, const std::byte* d_from, size_t bytes) {
-  const bool is_of_words = IsOfWords(d_from) && IsOfWords(d_to) && bytes % kWordBytes == 0;
+  const bool is_of_words = IsWordAligned(d_from) && IsWordAligned(d_to) && bytes % kWordBytes == 0;
   if (bytes >= tuning_.min_copy_bytes || !is_of_words) return device_.CopyWithin(d_to, d_from, bytes, Lane::kCopy);
   AddChunks(d_to, d_from, bytes);
   return absl::OkStatus();
@@ -212,10 +212,10 @@ absl::Status ResultRing::Drain() {
 
 absl::Status ResultRing::CopyOutSmall(void* to, const void* d_from, size_t bytes) {
   ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, small_.Next());
-  if (bytes % sizeof(uint32_t) == 0) {
+  if (IsWordAligned(d_from) && bytes % kWordBytes == 0) {  // a caller's own array may begin anywhere
     RETURN_IF_ERROR(
         device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(buffer->memory),
-                                 static_cast<uint32_t>(bytes / sizeof(uint32_t))}));
+                                 static_cast<uint32_t>(bytes / kWordBytes)}));
   } else {
     RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_from, bytes, Lane::kCompute));
   }

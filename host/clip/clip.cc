@@ -30,8 +30,8 @@
 
 namespace sparseagg::clip {
 
-// The tuples of an update in ascending order of key, and its rows: one for each key, the sum of those that the update
-// has. Owned by ApplyClips. Borrows spec and update.
+// One tensor's update while its bounds are applied: its tuples in ascending order of key, and its rows, one for each
+// distinct key: the sum of the tuples of that key. Owned by ApplyClips. Borrows spec and update.
 //
 //   ASSIGN_OR_RETURN(BoundedRows rows, BoundedRows::Create(spec, update));
 //   RETURN_IF_ERROR(rows.KeepLargest().status());
@@ -50,7 +50,7 @@ class BoundedRows {
   // Clamps the values of rows to ±linf, and adds their squares to `sum`.
   // Returns: whether a value was beyond linf. Errors: INVALID_ARGUMENT: one was, under kReject.
   absl::StatusOr<bool> AddSquaresTo(SquaredSum& sum);
-  // Returns: the update that was, sorted, or that the bounds have made of it, with this factor.
+  // Returns: the update with this factor, as sorting and the bounds have left it; the given arrays if unchanged.
   ValidatedUpdate Finish(double factor);
 
  private:
@@ -219,7 +219,7 @@ absl::StatusOr<bool> BoundedRows::AddSquaresTo(SquaredSum& sum) {
   const TensorClip& clip = spec_.clip;
   const uint64_t count = num_rows() * spec_.row_width;
   const double largest = AddSquares(row_dtype(), rows(), count, clip.linf, sum);
-  if (clip.linf == TensorClip::kNone || largest <= clip.linf) return false;  // without linf, it may be NaN
+  if (clip.linf == TensorClip::kNone || largest <= clip.linf) return false;  // NaN only where linf is kNone
   if (clip.on_clip == ClipPolicy::kClip) {
     ClampRows();
     return true;
@@ -239,7 +239,8 @@ void BoundedRows::ClampRows() {
   const double limit = spec_.clip.linf;
   std::byte* const values = storage_->values.data();
   if (unique_) return Clamp(spec_.dtype, values, NumKeys(keys_) * spec_.row_width, limit);
-  // The first tuple of a key gets the clamped sum, the others 0: the type has the limit, but may not have other sums.
+  // Where the sum of a key is beyond the limit, its first tuple gets ±limit, and its others 0. Sums within it stay
+  // spread over their tuples: the dtype has the limit, but perhaps not those sums.
   const size_t width = spec_.row_width;
   uint64_t last_row = num_rows();
   ForTuples(keys_, [&](uint64_t tuple, uint64_t row) {

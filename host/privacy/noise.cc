@@ -164,7 +164,7 @@ Uint128 NoiseStream::Below(Uint128 bound) {
 
 namespace {
 
-// The samples of the geometric part of the Laplace distribution end here.
+// The largest v of DiscreteGaussian::Sample: it cuts off the geometric part of a Laplace sample.
 constexpr uint64_t kMostScales = 4096;
 
 // Returns: true with probability exp(−numerator / denominator). Requires: numerator ≤ denominator.

@@ -9,6 +9,7 @@
 
 namespace sparseagg {
 
+// The numbers stand in partials (host/partial.h): append only.
 enum class DType : uint8_t {
   kFloat32,
   kFloat16,

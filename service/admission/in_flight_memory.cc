@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "service/admission/memory_shares.h"
+
 namespace sparseagg::service {
 
 void InFlightReservation::ShrinkTo(uint64_t bytes) {
@@ -46,7 +48,7 @@ bool InFlightMemory::StreamFitsLocked(const InFlightPeer& host, uint64_t bytes) 
 }
 
 InFlightPeer* InFlightMemory::HostLocked(absl::string_view peer) {
-  const absl::string_view name = peer.substr(0, peer.rfind(':'));
+  const absl::string_view name = HostOfCaller(peer);
   const auto found = hosts_.find(name);
   if (found != hosts_.end()) return &found->second;
   InFlightPeer& host = hosts_[std::string(name)];

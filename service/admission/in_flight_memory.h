@@ -68,7 +68,7 @@ class InFlightReservation {
   bool is_for_stream_ = false;  // made by TryReserveForStream
 };
 
-// What the calls of one host hold; a host is a peer without its port. Owned by InFlightMemory, under its lock.
+// What the calls of one host hold. Owned by InFlightMemory, under its lock.
 struct InFlightPeer {
   std::string name;
   uint64_t bytes = 0;
@@ -138,13 +138,13 @@ class InFlightMemory {
 
   // Reserves `bytes` and calls `granted` with the reservation, exactly once, unless CancelWait succeeds first.
   //
-  // If the bytes are free, its host may have them and no call waits, `granted` runs before Acquire returns, on the
-  // calling thread. Otherwise it runs on the pool, perhaps before Acquire has returned the ticket. With Wait::kBounded
-  // it gets an empty reservation after kBoundedWait. When only streams hold memory, every request is granted, also one
-  // that is larger than the limit.
+  // If the bytes are free, the host may have them, and neither a call of this host nor one of a host that holds no more
+  // waits, `granted` runs before Acquire returns, on the calling thread. Otherwise it runs on the pool, perhaps before
+  // Acquire has returned the ticket. With Wait::kBounded it gets an empty reservation after kBoundedWait. When only
+  // streams hold memory, the next request is granted whatever its size, even beyond the limit.
   //
   // `peer`: the caller's name as gRPC gives it, with its port, "ipv4:127.0.0.1:1234" or "ipv6:%5B::1%5D:1234"; its host
-  // is what is before the last colon. Empty: of no host, and without a host's limit.
+  // is what is before the last colon. Empty, or of a Unix socket: of no host, and without a host's limit.
   //
   // `reclaim` runs on the pool, zero or more times, while the peer is late and memory is needed; an attempt that has
   // begun may end after ShrinkTo or Release. It must make the owner release the reservation soon.

@@ -108,11 +108,15 @@ uint64_t HostShare(uint64_t all, uint64_t wanted) {
   return wanted == 0 ? half : std::min(wanted, half);
 }
 
+absl::string_view HostOfCaller(absl::string_view peer) {
+  return absl::StartsWith(peer, "unix") ? "" : peer.substr(0, peer.rfind(':'));
+}
+
 HostLimit::HostLimit(uint64_t limit) : all_(limit), host_limit_(HostShare(limit)) {}
 
 std::shared_ptr<const void> HostLimit::TryAcquire(absl::string_view peer) {
-  const bool has_host = host_limit_ != 0 && !absl::StartsWith(peer, "unix");
-  const std::string host(has_host ? peer.substr(0, peer.rfind(':')) : "");
+  const std::string host(HostOfCaller(peer));
+  const bool has_host = host_limit_ != 0 && !host.empty();
   if (has_host) {
     MutexLock lock(&mu_);
     uint64_t& units = by_host_[host];

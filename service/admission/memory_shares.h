@@ -75,6 +75,10 @@ uint64_t PageInFlightBytes(uint64_t page_bytes);
 // JSON with all default values takes up to about this many times the bytes of the message, its copies included.
 inline constexpr uint64_t kJsonFactor = 12;
 
+// Returns: the host in a caller's name (InFlightMemory::Acquire). "": it has none, and no host's limit applies, as of
+// callers on Unix sockets, which are all of this machine.
+absl::string_view HostOfCaller(absl::string_view peer);
+
 // A CountLimit of which one host gets at most half (HostShare).
 //
 //   const std::shared_ptr<const void> permit = waits.TryAcquire(caller.PeerName());  // lives as long as the wait

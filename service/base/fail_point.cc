@@ -17,7 +17,7 @@ namespace {
 
 struct Armed {
   std::string name;  // empty: none
-  int64_t hits = 1;
+  int64_t hits = 1;  // N: the call that kills; 1 if the text has no number
 };
 
 Armed ReadEnvironment() {

@@ -29,7 +29,8 @@ class WorkerPool {
 
   // Runs `task` on a thread of the pool, after all tasks posted before have begun. Never blocks for long.
   void Post(std::function<void()> task);
-  // Runs the tasks that have been posted, and ends the threads. A task that is posted later never runs.
+  // Runs the tasks that have been posted, and ends the threads. A task that is posted meanwhile may
+  // run; one that is posted after the return never does. Call it on one thread at a time.
   // Blocks: until all have run, and what they own is destroyed.
   void Stop();
   int num_threads() const { return static_cast<int>(threads_.size()); }

@@ -1,4 +1,5 @@
-// Encoders of rounds, submissions and result pages.
+// Encoders of rounds, submissions, result pages, streams and limits, with the most bytes of what they write, and the
+// decoder of stream specs.
 #ifndef SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 
@@ -35,7 +36,7 @@ class UploadStatus;
 
 namespace sparseagg::service {
 
-// Returns: "rounds/ID"; "" for the private round of a one-shot call.
+// Returns: "rounds/ID"; "" for the round of a one-shot call, which has no id.
 std::string RoundName(const RoundConfig& config);
 
 // `engine`: its name for people.
@@ -49,7 +50,7 @@ void EncodeReceipt(absl::string_view round_name, const std::string& client_id, S
 void EncodeBundle(BundlePage page, v1::ExportRoundResponse* wire);
 void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire);
 void EncodeExport(const TensorSpec& spec, ExportPage page, v1::ExportedSubmissions* wire);
-// Returns: about the most memory of the message of one submission, its serialised form included.
+// About the most memory of the message of one submission without its leaf, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 // The same of a submission with its leaf: ids, and a digest of each tensor.
 uint64_t MostLeafBytes(const RoundConfig& config);

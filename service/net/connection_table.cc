@@ -120,7 +120,7 @@ bool ConnectionTable::EndIdlest(const std::string& host) {
   const absl::Duration system_now = SystemClock().Monotonic();
   auto idlest = connections_.end();
   uint64_t most = 0;
-  std::pair<Idleness, absl::Duration> least;  // and the time for which it has waited, negative
+  std::pair<Idleness, absl::Duration> least;  // rank of `idlest`: its idleness, then minus the time it has waited
   for (auto it = connections_.begin(); it != connections_.end(); ++it) {
     const uint64_t held = it->second.host->second;
     if (held < std::max(most, own)) continue;
@@ -152,9 +152,9 @@ void ConnectionTable::EndBusiest() {
     size_t most = 0;     // of `connection`
     ByPeer::iterator connection;
   };
-  Busy busiest;       // connection
-  Busy busiest_host;  // with its busiest connection
-  Busy of_host;
+  Busy busiest;       // the connection with the most streams, alone
+  Busy busiest_host;  // the host with the most streams, and its busiest connection
+  Busy of_host;       // the host of the connections at `it`, as far as they were counted
   const ByHost::value_type* host = nullptr;
   // Names begin with the host, so the connections of a host are neighbours.
   for (auto it = connections_.begin(); it != connections_.end(); ++it) {

@@ -1,6 +1,6 @@
 // The table of open connections, which counts them and can end them.
-#ifndef SPARSEAGG_SERVICE_TRANSPORT_CONNECTIONS_H_
-#define SPARSEAGG_SERVICE_TRANSPORT_CONNECTIONS_H_
+#ifndef SPARSEAGG_SERVICE_NET_CONNECTION_TABLE_H_
+#define SPARSEAGG_SERVICE_NET_CONNECTION_TABLE_H_
 
 #include <sys/socket.h>
 
@@ -155,4 +155,4 @@ class ConnectionTable {
 
 }  // namespace sparseagg::service
 
-#endif  // SPARSEAGG_SERVICE_TRANSPORT_CONNECTIONS_H_
+#endif  // SPARSEAGG_SERVICE_NET_CONNECTION_TABLE_H_

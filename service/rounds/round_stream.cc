@@ -35,7 +35,7 @@ absl::StatusOr<Receipt> Round::SubmitToStream(const std::string& client_id, cons
     MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckRateLocked(client_id));
   }
-  const std::string tag;
+  const std::string tag;  // empty: only named uploads have one
   absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
     const std::shared_ptr<StreamCommits> commits = Commits();
     if (commits == nullptr) return absl::NotFoundError(absl::StrCat("no stream '", config_->id, "'"));
@@ -77,7 +77,7 @@ absl::StatusOr<Receipt> Round::AddFromStream(const StreamUpload& upload, const s
     handle.hash_ = upload.hash;
     handle.stream_ = place;
     handle.client_of_key_ = upload.client_id;
-    handle.is_removed_ = true;  // it is in no table: if it does not become a submission, its chunks go
+    handle.is_removed_ = true;  // it is in no table; so ~UploadHandle deletes the chunks if no submission has them
   }
   if (upload.chunks != nullptr && journal_->IsActive()) {
     handle.has_stored_chunks_ = true;

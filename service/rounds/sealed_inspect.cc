@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
 #include "service/rounds/result_pages.h"
 #include "service/rounds/sealed_reader.h"
@@ -92,8 +93,11 @@ absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors
   RETURN_IF_ERROR(CheckSealed("inspected"));
   InspectionPage page;
   if (!page_token.empty()) {
-    ASSIGN_OR_RETURN(const absl::string_view row, PlaceOf(page_token, round_.create_time()));
-    if (!absl::SimpleAtoi(row, &page.first_row)) return ForeignPageToken(page_token);
+    ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, round_.create_time()));
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(place, absl::MaxSplits('.', 1));
+    if (!absl::SimpleAtoi(parts.first, &page.first_row) || !absl::SimpleAtoi(parts.second, &page.num_clients)) {
+      return ForeignPageToken(page_token);
+    }
   }
   ASSIGN_OR_RETURN(tensors, CheckInspected(std::move(tensors)));
   page.reservation = std::make_shared<Reservation>(&round_.budget());
@@ -102,6 +106,10 @@ absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors
   const uint64_t most_bytes = std::max<uint64_t>(max_bytes, clients.size() * kElementBytes);
   RETURN_IF_ERROR(page.reservation->Grow(2 * most_bytes, "a page of an inspection", ""));  // vectors grow by doubling
   InnerProducts products(std::move(inspected));
+  if (!page_token.empty() && page.num_clients != clients.size()) {
+    return absl::FailedPreconditionError(
+        "submissions have been withdrawn since the page before: begin the inspection again");
+  }
   page.num_clients = clients.size();
   if (page.first_row > clients.size()) return ForeignPageToken(page_token);
   uint64_t row = page.first_row;
@@ -121,7 +129,8 @@ absl::StatusOr<InspectionPage> SealedReader::Inspect(std::vector<size_t> tensors
     page.client_ids.push_back(std::move(clients[row]));
     cost += products.RowCost(row);
   }
-  if (row < clients.size()) page.next_page_token = MakePageToken(round_.create_time(), absl::StrCat(row));
+  if (row < clients.size())
+    page.next_page_token = MakePageToken(round_.create_time(), absl::StrCat(row, ".", clients.size()));
   page.gram.shrink_to_fit();
   page.squared_distances.shrink_to_fit();
   page.overlap.shrink_to_fit();

@@ -44,8 +44,8 @@ struct ExportQuery {
   size_t tensor = 0;
   KeyInterval keys;
   uint64_t max_bytes = 0;     // of ids, keys and values in a page
-  uint64_t sample_every = 0;  // n > 0: only every n-th key, and no ids and values
-  bool takes_runs = false;    // pages may be ExportPage::has_runs
+  uint64_t sample_every = 0;  // 0: whole submissions. n: only every n-th key, without ids and values
+  bool takes_runs = false;    // the reader understands pages without keys (ExportPage::has_runs)
 };
 
 // Which rows to export of a partial.
@@ -61,7 +61,7 @@ struct PartialPage {
 
 // Reads the submissions of a sealed round, or of a cluster's round that is DONE, page by page: their inner products and
 // distances, their rows, or what they add up to. All pages show the same submissions, since a sealed round takes none,
-// and an export fails that finds one withdrawn. Each call fails once the round is not sealed any more.
+// and a page fails that finds one withdrawn. Each call fails once the round is not sealed any more.
 //
 // Errors of every call but the *PageBytes: FAILED_PRECONDITION: the round is not sealed, or not any more.
 // INVALID_ARGUMENT: not a token of this round. RESOURCE_EXHAUSTED: no memory.
@@ -77,8 +77,9 @@ class SealedReader {
   // and a second or two; at least one, unless the round has no submissions.
   // `tensors`: of the spec, in ascending order; empty: all of floats with values.
   // Errors: INVALID_ARGUMENT: a tensor without such values, none in the round, or more than kMaxInspected submissions.
-  // FAILED_PRECONDITION: submissions of a tensor are merged already. CANCELLED: `is_cancelled`, which is asked before
-  // each row, has returned true. Blocks: while it computes.
+  // FAILED_PRECONDITION: submissions of a tensor are merged already, or were withdrawn since the page before; or
+  // privacy applies. CANCELLED: `is_cancelled`, which is asked before each row, has returned true. Blocks: while it
+  // computes.
   absl::StatusOr<InspectionPage> Inspect(std::vector<size_t> tensors, uint64_t max_bytes, absl::string_view page_token,
                                          absl::FunctionRef<bool()> is_cancelled);
 
@@ -103,7 +104,7 @@ class SealedReader {
   struct ExportPosition {
     uint64_t submission = 0;       // in ascending order of client ids
     uint64_t row = 0;              // of its update
-    uint64_t num_submissions = 0;  // of the sum: a coordinator may withdraw some
+    uint64_t num_submissions = 0;  // at the page before; now fewer if a coordinator has withdrawn some
   };
   struct ExportedClient {
     std::string id;
@@ -113,7 +114,7 @@ class SealedReader {
   // Errors: FAILED_PRECONDITION: the round is not sealed, so that it cannot be `verb` ("inspected").
   absl::Status CheckSealed(absl::string_view verb) const;
 
-  // Errors: INVALID_ARGUMENT. Returns: the tensors to inspect.
+  // Errors: of Inspect, for the tensors and for privacy. Returns: the tensors to inspect.
   absl::StatusOr<std::vector<size_t>> CheckInspected(std::vector<size_t> tensors) const;
   // Returns: the rows of the tensors, and the clients. `working`: gets the memory of InnerProducts.
   absl::StatusOr<std::vector<InspectedTensor>> ReadSubmissions(absl::Span<const size_t> tensors,

@@ -28,30 +28,31 @@ inline absl::Status ToAbslStatus(const rocksdb::Status& status, absl::string_vie
   return absl::Status(code, absl::StrCat(what, ": ", status.ToString()));
 }
 
-// What a log has. A crash leaves a torn end: no whole record follows the damage. If one does, the disk has changed or
-// lost bytes that it had.
+// What ScanLog finds in a log. A crash leaves a torn end, where no whole record follows the damage. If one does follow,
+// the disk has changed or lost bytes that had been written.
 struct LogScan {
   uint64_t num_bytes = 0;                  // of the file
-  uint64_t num_valid_bytes = 0;            // of whole records from the begin, up to the first damage
+  uint64_t num_valid_bytes = 0;            // of whole records, from the beginning up to the first damage
   std::optional<uint64_t> valid_again_at;  // where a whole record begins behind the damage
 };
 
 // Reads a file of records in RocksDB's log format, which its write-ahead logs and manifests have:
-// https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format. RocksDB itself takes a block that begins with
-// zeros for the end of a log of an earlier run and goes on behind it, and drops all records behind a bad checksum.
+// https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format. RocksDB itself overlooks damage: it takes
+// a block that begins with zeros for the end of an earlier run's log, and reads on after it; and it drops all records
+// after a bad checksum.
 // Errors: UNAVAILABLE: the file cannot be read.
 // Cost: one pass; behind the first damage, a search at each byte.
 absl::StatusOr<LogScan> ScanLog(const std::string& path);
 
 struct DatabaseCheck {
-  uint64_t num_writes = 0;  // that the database has, removed ones included
+  uint64_t num_writes = 0;  // the sequence number of the last one; writes of keys that are deleted by now count
   // Logs that begin behind the torn end of another one. RocksDB may apply their writes without those before.
   std::vector<std::string> orphaned_logs;
 };
 
-// Checks that a database has all that was synced. A database that is refused is left as it was: RocksDB, once it has
-// opened one, has removed the logs, with what it could not read of them. A torn end of a log, behind what was synced,
-// is what a crash leaves, and is no error; the server's log tells of it.
+// Checks that a database has all writes that were synced. Call it before RocksDB opens the database for writing, which
+// removes the logs, also what it could not read of them; a database that is refused here is left as it was. A log that
+// is torn after what was synced is what a crash leaves: no error, but a warning in the server's log.
 //
 // `options`: with which the database will be opened. `path`: of the directory that has the database.
 // `synced`: nullopt: the first start has not ended, or an earlier version of the server has written the database.

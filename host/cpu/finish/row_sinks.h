@@ -171,7 +171,7 @@ class DenseRowSink {
   bool values_are_placed_ = false;  // the fold has written the values to the result, not to values_
 };
 
-// Writes `fill` to the rows that are in none of the blocks: those before the first and after the last one.
+// Writes the spec's `fill` to the rows before the first and after the last block; there are no gaps between blocks.
 template <typename Key>
 void FillOutside(const TensorSpec& spec, const Blocks<Key>& blocks, Result& result) {
   const bool is_empty = blocks.blocks.empty();

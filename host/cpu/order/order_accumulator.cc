@@ -30,7 +30,7 @@ namespace {
 template <typename Key>
 class OrderAccumulator : public Accumulator {
  public:
-  using Input = MergeInput<Key, SumFloat>;  // of the fold only the type of a base is used, and there is none
+  using Input = MergeInput<Key, SumFloat>;  // any fold would do: it only gives the base its type, and there is none
 
   OrderAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
       : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
@@ -89,7 +89,7 @@ class OrderAccumulator : public Accumulator {
       input.Add(*update);
       if (params.by_weight) params.position.resize(input.updates.size(), static_cast<uint32_t>(place));
     }
-    // Of a dense tensor, no key would be left, and a result of fill would be taken for one.
+    // Every key would be dropped, and a dense tensor's result, nothing but fill, would look like a real one.
     if (params.by_weight && spec_.layout == Layout::kDense && !params.weights.empty() &&
         std::all_of(params.weights.begin(), params.weights.end(), [](double weight) { return weight == 0.0; })) {
       return ZeroWeightError(spec_);
@@ -116,8 +116,8 @@ class OrderAccumulator : public Accumulator {
   }
 
  private:
-  // Returns: the most memory of the entries of `keys` keys of `num_updates` updates that grows with the input. A thread
-  // has few entries at a time, but at least all those of one key.
+  // Returns: an upper bound of the memory of entries (entries.h) that grows with the input: `keys` tuples of
+  // `num_updates` updates. A thread has few entries at a time, but at least all those of one key.
   uint64_t EntryBytes(uint64_t keys, uint64_t num_updates) const {
     const uint64_t entry_bytes = uint64_t{spec_.row_width} * sizeof(double) + sizeof(double) + sizeof(uint32_t);
     const auto threads = static_cast<uint64_t>(arena_.max_concurrency());
@@ -161,7 +161,7 @@ class OrderAccumulator : public Accumulator {
     return ChooseBlocks(input);
   }
 
-  TensorSpec spec_;  // only MultiplyWeights changes these
+  TensorSpec spec_;  // only MultiplyWeights changes it and shape_
   RowShape shape_;
   tbb::task_arena& arena_;
   UpdateList list_{spec_};

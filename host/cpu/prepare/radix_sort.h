@@ -99,8 +99,8 @@ bool SortByInsertion(Column<Entry>& entries, size_t max_moves, KeyOf key_of) {
 
 }  // namespace internal
 
-// Sorts `entries` by key_of(entry); entries with equal keys keep their order. `scratch` is memory to reuse between
-// calls.
+// Sorts `entries` by key_of(entry); entries with equal keys keep their order. `scratch`: memory to reuse between calls.
+// The two may trade their memory, so pointers into `entries` are void afterwards.
 // Requires: fewer than 2^32 entries; key_of(entry) is unsigned and below 2^key_bits.
 // Cost: O(n · ⌈key_bits / 11⌉) for any distribution of keys.
 //
@@ -116,7 +116,7 @@ void StableSortByKey(Column<Entry>& entries, Column<Entry>& scratch, int key_bit
                      [&](const Entry& a, const Entry& b) { return key_of(a) < key_of(b); });
     return;
   }
-  // With so many bits, uniform keys have about n / 64 pairs of equal leading bits.
+  // With so many leading bits or more, evenly distributed keys have at most about n / 64 pairs that agree in them.
   const int leading_bits = std::bit_width(n) + 5;
   const int passes = (leading_bits + internal::kMaxDigitBits - 1) / internal::kMaxDigitBits;
   if (passes * internal::kMaxDigitBits < key_bits) {

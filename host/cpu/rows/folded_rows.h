@@ -55,7 +55,7 @@ struct RowShape {
   KeyWeights key_weights = KeyWeights::kNone;
 };
 
-// Rows in ascending order of key. All columns have one length (`accs`: `columns` times that); absent ones are empty.
+// Rows in ascending order of key. All columns have an entry a row (`accs`: RowShape::columns); absent ones are empty.
 template <typename Key, typename Acc>
 struct FoldedRows {
   Column<Key> keys;

@@ -24,8 +24,8 @@ struct ValueScale {
   double weight = 1.0;
 };
 
-// Restricts the kernels to one target: "AVX3", "AVX2", or "SCALAR" or "EMU128", whichever the compiler
-// made. An empty name restores the best.
+// Restricts the kernels to one of SimdTargets(), such as "AVX3" or "AVX2"; the portable one is "SCALAR" or "EMU128",
+// depending on the compiler. An empty name restores the best.
 // Errors: INVALID_ARGUMENT, listing this machine's targets, if it does not have this one.
 // Not thread-safe: no kernel may run meanwhile.
 absl::Status ForceSimdTarget(const std::string& name);
@@ -36,8 +36,8 @@ std::vector<std::string> SimdTargets();
 // Returns: the target in use.
 std::string CurrentSimdTarget();
 
-// Elements by which outputs of the loading and quantising kernels, and their float64 inputs, must be longer than what
-// they hold: the last vector is read and written whole.
+// The loading and quantising kernels read and write whole vectors. So their outputs, and their float64 inputs, need
+// room for so many elements more than `count`.
 inline constexpr size_t kVectorSlack = 16;
 
 // terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else.
@@ -50,7 +50,7 @@ void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale 
 // terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);
 
-// Returns: the number of keys, from the first on, that are ≤ last.
+// Returns: how many of the keys, which ascend, are ≤ last.
 // Cost: one pass over these keys.
 uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last);
 uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last);
@@ -104,7 +104,7 @@ struct BucketGroups {
 // Requires: HasBucketKernel(); room for kBucketCells words more at `out`.
 size_t SortGroups(const BucketGroups& groups, size_t begin, size_t end, uint64_t* out, size_t& written);
 
-// The rows of one update, or of the base.
+// The rows of one update, or of the base: the rows that earlier merges have folded.
 struct RowSource {
   const std::byte* values = nullptr;
   uint64_t num_values = 0;
@@ -128,8 +128,8 @@ struct CollectedRows {
   const double* divisors = nullptr;  // for each key, if the output divides by count or weight; else null
   const uint64_t* places = nullptr;  // for each key, its row of the output; null: rows follow each other
   size_t num_keys = 0;
-  bool all_float32 = false;  // so are the values of all sources, and none is of the base
-  ValueScale folded;         // float sums: of the update whose repeated keys are folded, applied to folded rows
+  bool all_float32 = false;  // the values of all sources are kFloat32, and none of them is the base
+  ValueScale folded;         // float sums: multiplies each row's sum. For repeated keys of one update, summed unscaled
   bool fixed = false;
   double bound = 0.0;  // fixed: terms are clipped to ±bound
   double scale = 1.0;  // fixed: 2^s
@@ -243,8 +243,8 @@ struct TableWindow {
 
 // Adds the tuples with keys up to `last`, cursor after cursor, and moves the cursors behind them. For a tuple at slot
 // s = key − first, it adds
-//   value · weight + 0.0 to table[s], each product and sum rounded to float64; if `fixed`:
-//   rint(clamp(value · weight, ±bound) · scale)
+//   v + 0.0 to table[s], where v is the value as ValueScale says, each sum rounded to float64; if `fixed`:
+//   rint(clamp(v, ±bound) · scale)
 //   1 to counts[s]
 //   the weight to weights[s]
 // Returns: the number of tuples.

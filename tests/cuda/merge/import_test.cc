@@ -31,11 +31,11 @@
 namespace sparseagg::testing {
 namespace {
 
-// Arrays of one update as a caller would have them on a device. Whoever reads them after their release reads other
-// numbers.
+// Arrays of one update as a caller would have them on a device: values of `value_bytes` may begin at any of them, as a
+// slice of an array does. Whoever reads them after their release reads other numbers.
 class DeviceArrays {
  public:
-  DeviceArrays(const RawTensor& raw, Rng& rng) {
+  DeviceArrays(const RawTensor& raw, size_t value_bytes, Rng& rng) : first_(rng.Coin() ? value_bytes : 0) {
     const auto fits = [&raw](uint64_t max) {
       return std::all_of(raw.keys.begin(), raw.keys.end(), [max](uint64_t key) { return key <= max; });
     };
@@ -50,9 +50,9 @@ class DeviceArrays {
     }
     if (raw.has_values) {
       // One byte more, so that values of no rows have an address, too.
-      values_ = std::make_unique<std::byte[]>(raw.values.size() + 1);
-      num_value_bytes_ = raw.values.size();
-      std::memcpy(values_.get(), raw.values.data(), raw.values.size());
+      values_ = std::make_unique<std::byte[]>(first_ + raw.values.size() + 1);
+      num_value_bytes_ = first_ + raw.values.size();
+      std::memcpy(values_.get() + first_, raw.values.data(), raw.values.size());
     }
   }
   DeviceArrays(const DeviceArrays&) = delete;
@@ -67,7 +67,7 @@ class DeviceArrays {
   }
 
   const InputKeys& keys() const { return keys_; }
-  const std::byte* values() const { return values_.get(); }
+  const std::byte* values() const { return values_ == nullptr ? nullptr : values_.get() + first_; }
 
   static std::vector<std::unique_ptr<std::byte[]>>& Kept() {
     static auto& kept = *new std::vector<std::unique_ptr<std::byte[]>>;
@@ -85,6 +85,7 @@ class DeviceArrays {
     return absl::Span<const Key>(to, keys.size());
   }
 
+  const size_t first_;  // byte of values_
   std::unique_ptr<std::byte[]> bytes_;
   size_t num_key_bytes_ = 0;
   std::unique_ptr<std::byte[]> values_;
@@ -104,7 +105,7 @@ bool HasLength(const TensorSpec& spec, const RawTensor& raw) {
 
 absl::StatusOr<ValidatedUpdate> ImportRaw(Engine& engine, const TensorSpec& spec, const RawTensor& raw, double weight,
                                           Rng& rng) {
-  auto arrays = std::make_shared<DeviceArrays>(raw, rng);
+  auto arrays = std::make_shared<DeviceArrays>(raw, SizeOf(spec.dtype), rng);
   bool is_all = spec.layout == Layout::kDense && raw.keys.size() == spec.num_rows;
   for (size_t i = 0; i < raw.keys.size(); ++i) is_all &= raw.keys[i] == i;
   const InputKeys keys = is_all ? InputKeys(KeyRun{0, spec.num_rows}) : arrays->keys();

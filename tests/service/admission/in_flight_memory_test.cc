@@ -151,6 +151,12 @@ TEST_F(InFlightMemoryTest, TryReserveForStream_OneHost_LeavesAQuarterToAnother) 
   EXPECT_TRUE(in_flight_.TryReserveForStream(12, "ipv4:127.0.0.1:1000").has_value());
 }
 
+TEST_F(InFlightMemoryTest, UnixSockets_AreOfNoHost) {
+  const auto first = in_flight_.TryReserveForStream(25, "unix:");
+  EXPECT_TRUE(first.has_value());
+  EXPECT_TRUE(in_flight_.TryReserveForStream(25, "unix:").has_value());
+}
+
 TEST_F(InFlightMemoryTest, ShrinkTo_Nothing_TheHostStaysUntilTheRelease) {
   InFlightReservation reservation;
   in_flight_.Acquire(

@@ -61,7 +61,7 @@ TEST_F(RoundShareTest, Withdraw_SealedRoundOfOneServer_IsRefused) {
   EXPECT_THAT(round->Withdraw("a", "", kCoordinator), Fails(Code::kFailedPrecondition, "the round is SEALED"));
 }
 
-TEST_F(RoundShareTest, Export_SubmissionIsWithdrawnBetweenPages_IsBegunAgain) {
+TEST_F(RoundShareTest, SealedReader_SubmissionIsWithdrawnBetweenPages_IsBegunAgain) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_cluster()->add_servers()->set_address("a:1");
   const auto round = Open(spec);
@@ -72,9 +72,16 @@ TEST_F(RoundShareTest, Export_SubmissionIsWithdrawnBetweenPages_IsBegunAgain) {
   const auto first = SealedReader(*round).Export(query, "");
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(SealedReader(*round).Export(query, first->next_page_token), IsOk());
+  const auto inspect = [&](const std::string& token) {
+    return SealedReader(*round).Inspect({}, 1, token, [] { return false; });
+  };
+  const auto inspected = inspect("");
+  ASSERT_THAT(inspected, IsOk());
+  ASSERT_THAT(inspect(inspected->next_page_token), IsOk());
   ASSERT_THAT(round->Withdraw("a", "", kCoordinator), IsOkAndHolds(true));
   EXPECT_THAT(SealedReader(*round).Export(query, first->next_page_token),
               Fails(Code::kFailedPrecondition, HasSubstr("withdrawn since")));
+  EXPECT_THAT(inspect(inspected->next_page_token), Fails(Code::kFailedPrecondition, HasSubstr("withdrawn since")));
 }
 
 TEST_F(RoundShareTest, Submit_PartialBeyondTheShare_IsRefused) {

@@ -73,7 +73,7 @@ TEST_F(SealedInspectTest, Inspect_Pages_ContinueAtTheToken) {
   EXPECT_EQ(pages, 3);
   EXPECT_THAT(gram, ElementsAre(116, 18, 5, 0, 0, 25));
   const std::string created = absl::StrCat(absl::ToUnixNanos(round->create_time()));
-  for (const std::string& bad : {std::string("17.1"), created, created + ".4", created + ".x"}) {
+  for (const std::string& bad : {std::string("17.1"), created, created + ".4", created + ".x.3", created + ".4.3"}) {
     EXPECT_THAT(SealedReader(*round).Inspect({}, kPage, bad, kNever),
                 Fails(Code::kInvalidArgument, HasSubstr("page_token")))
         << bad;
