@@ -219,9 +219,9 @@ void DeviceAccumulator::MultiplyWeights(absl::Span<const double> factors) {
   for (size_t i = 0; i < weights_.size(); ++i) weights_[i] *= factors[i];
 }
 
-absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending() {
+absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending(RowOrder order) {
   RETURN_IF_ERROR(GoToCpu());
-  return cpu_->ReadPending();
+  return cpu_->ReadPending(order);
 }
 
 absl::Status DeviceAccumulator::MergeIfDue() {

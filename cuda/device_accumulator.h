@@ -99,7 +99,7 @@ class DeviceAccumulator : public Accumulator {
   void Remove(absl::Span<const uint32_t> indices) override;
   void MultiplyWeights(absl::Span<const double> factors) override;
   // Hands the updates to the CPU engine.
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override;
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override;
   uint64_t ReadBytes(const PreparedUpdate* next) const override {
     return on_cpu_ ? cpu_->ReadBytes(next) : FinishBytes(next);
   }

@@ -362,9 +362,9 @@ void Aggregation::MultiplyWeights(absl::Span<const double> factors) {
   }
 }
 
-absl::StatusOr<std::vector<UpdateRows>> Aggregation::ReadPending(size_t tensor) {
+absl::StatusOr<std::vector<UpdateRows>> Aggregation::ReadPending(size_t tensor, RowOrder order) {
   const DefaultFloatEnvironment environment;
-  ASSIGN_OR_RETURN(const std::vector<UpdateRows> added, accumulators_[tensor]->ReadPending());
+  ASSIGN_OR_RETURN(const std::vector<UpdateRows> added, accumulators_[tensor]->ReadPending(order));
   std::vector<UpdateRows> ordered;
   ordered.reserve(added.size());
   for (const uint32_t index : CanonicalOrder()) ordered.push_back(added[index]);

@@ -132,7 +132,7 @@ class Aggregation {
 
   // Returns: the rows of all submissions for a tensor, in the canonical order. Requires: CheckKeepsAll(tensor). Errors:
   // as of Accumulator::ReadPending.
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending(size_t tensor);
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(size_t tensor, RowOrder order = RowOrder::kAscending);
   // Returns: an upper bound of the memory that calls of ReadPending for these tensors need in addition to
   // memory_bytes(), without what they return. Saturates.
   uint64_t ReadBytes(absl::Span<const size_t> tensors) const;

@@ -112,11 +112,12 @@ class Accumulator {
   // `factors`: in order of Add; finite and ≥ 0, the products at most kMaxWeight. Requires: KeepsAll() and
   // TakesFactors(spec). Allocates nothing.
   virtual void MultiplyWeights(absl::Span<const double> factors) = 0;
-  // Returns: the rows of all submissions, in order of Add. Sorts the updates first where they are not sorted, which
-  // changes no result. An engine with a device does so on the CPU, and then does all work for this tensor there.
+  // Returns: the rows of all submissions, in order of Add. For kAscending sorts the updates first where they are not
+  // sorted, which changes no result; kCoarse sorts nothing. An engine with a device does so on the CPU, and then does
+  // all work for this tensor there.
   // Requires: KeepsAll(). Errors: RESOURCE_EXHAUSTED: no memory. UNAVAILABLE: updates are in the memory of a device
   // that has failed. Nothing is lost; the call may be repeated.
-  virtual absl::StatusOr<std::vector<UpdateRows>> ReadPending() = 0;
+  virtual absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) = 0;
   // Returns: an upper bound of the memory that ReadPending needs in addition to memory_bytes(), and to that of `next`,
   // an update that is added before unless it is null; without what it returns. Saturates.
   virtual uint64_t ReadBytes(const PreparedUpdate* next) const = 0;

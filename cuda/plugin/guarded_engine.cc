@@ -31,8 +31,8 @@ class GuardedAccumulator final : public Accumulator {
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
     return sparseagg::ToStatus([&] { return inner_->ExportRows(first, last, max_rows); });
   }
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override {
-    return sparseagg::ToStatus([&] { return inner_->ReadPending(); });
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override {
+    return sparseagg::ToStatus([&] { return inner_->ReadPending(order); });
   }
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     return sparseagg::ToStatus([&] { return std::move(*inner_).Finish(order); });

@@ -81,21 +81,29 @@ class UpdateList {
     }
   }
 
-  // Returns: the rows of all submissions. Sorts the updates completely first, one after the other. Requires: none is
-  // merged.
-  std::vector<UpdateRows> Read() {
+  // Returns: the rows of all submissions. For kAscending sorts the updates completely first, one after the other.
+  // Requires: none is merged.
+  std::vector<UpdateRows> Read(RowOrder order) {
     std::vector<UpdateRows> all(updates_.size());
     for (size_t i = 0; i < updates_.size(); ++i) {
       if (updates_[i] == nullptr) continue;
       CpuUpdate& update = *updates_[i];
       const size_t bytes = update.bytes;
       const uint64_t num_keys = update.total_keys();
-      MakeWhole(spec_, update);
+      const uint64_t growth = FoldedUpdateBytes(spec_, update);
+      if (order == RowOrder::kAscending) {
+        MakeWhole(spec_, update);
+      } else {
+        Fold(spec_, update);
+        Unpack(update);
+      }
       pending_.Remove(bytes, num_keys);
-      pending_.Add(update.bytes, update.num_keys);
-      all[i] = {update.keys, update.num_keys, update.values, update.dtype, update.factor, update.owner};
+      pending_.Add(update.bytes, update.total_keys());
+      growth_bytes_ -= growth - FoldedUpdateBytes(spec_, update);
+      all[i] = RowsOf(update);
+      if (update.repeats != nullptr) all[i].repeats = std::make_shared<const UpdateRows>(RowsOf(*update.repeats));
     }
-    growth_bytes_ = sort_bytes_ = 0;
+    if (order == RowOrder::kAscending) sort_bytes_ = 0;
     return all;
   }
   // Returns: an upper bound of the memory that Read takes in addition to that of the updates, and of `next` unless that
@@ -133,6 +141,11 @@ class UpdateList {
   }
 
  private:
+  // Requires: the update is neither packed nor unfolded.
+  static UpdateRows RowsOf(const CpuUpdate& update) {
+    return {update.keys, update.num_keys, update.values, update.dtype, update.factor, update.owner, update.coarse_bits};
+  }
+
   const TensorSpec& spec_;
   std::vector<std::unique_ptr<CpuUpdate>> updates_;
   std::vector<double> weights_;

@@ -160,16 +160,25 @@ absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::opt
 // bits whether it starts from 0.0 or from the weight. Requires: `weight` has passed ValidateWeight.
 double WeightInUse(const TensorSpec& spec, double weight);
 
-// The rows of an update that an accumulator has taken: strictly ascending keys, repeated keys folded, and the bounds of
-// the tensor applied. Row i has row_width values of the tensor. Borrowed; `owner` keeps keys and values alive, also
+// How the rows of an update are read.
+enum class RowOrder : uint8_t {
+  kAscending,  // by key
+  kCoarse,     // as they are kept: UpdateRows::coarse_bits, and perhaps with UpdateRows::repeats
+};
+
+// The rows of an update that an accumulator has taken: distinct keys, repeated keys folded, and the bounds of the
+// tensor applied. Row i has row_width values of the tensor. Borrowed; `owner` keeps keys and values alive, also
 // after the accumulator has released the update. Without keys all other members are meaningless.
 struct UpdateRows {
-  KeyColumn keys = KeyRun{};
+  KeyColumn keys = KeyRun{};  // ascend by key >> coarse_bits
   uint64_t num_keys = 0;
   const std::byte* values = nullptr;  // row-major; null for kUnion
   DType dtype = DType::kFloat32;      // of `values`: the tensor's; float64 or int64 where repeated keys were folded
   double factor = 1.0;                // of each value, as in a merge: value · factor, rounded to float64
   std::shared_ptr<const void> owner;
+  int coarse_bits = 0;
+  // More keys of the update, which `keys` has not: those that it lists several times, folded. They ascend. Null: none.
+  std::shared_ptr<const UpdateRows> repeats = nullptr;
 };
 
 }  // namespace sparseagg

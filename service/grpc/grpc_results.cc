@@ -89,9 +89,11 @@ struct Submissions {
 
   void Open(const Request& request) {
     query.sample_every = request.sample_every();
+    query.any_order = request.any_order() || request.sample_every() != 0;
     const auto& taken = request.key_encodings();
     query.takes_runs = std::find(taken.begin(), taken.end(), v1::KEY_ENCODING_IMPLICIT) != taken.end();
   }
+  bool IsShort(const Round& round) const { return query.any_order && !MergesOnArrival(round.config()); }
   uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
     ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
@@ -110,6 +112,7 @@ struct Partial {
   static constexpr absl::string_view kMethod = "ExportPartial";
 
   void Open(const Request&) {}
+  bool IsShort(const Round&) const { return false; }
   uint64_t PageBytes(const Round& round) const { return SealedReader::PartialPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
     ASSIGN_OR_RETURN(PartialPage exported, SealedReader(round).ExportPartial(query, page_token));
@@ -167,8 +170,9 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
         [self = self_](InFlightReservation reservation) {
           self->reservation_ = std::move(reservation);
           // On a thread of its own: the first page sorts or merges the submissions, which may take seconds, and others
-          // wait.
-          self->context().inspections.Post([self] {
+          // wait. In any order nothing is sorted.
+          WorkerPool& pool = self->export_.IsShort(*self->round_) ? self->context().pool : self->context().inspections;
+          pool.Post([self] {
             self->page_.Clear();
             const absl::Status made =
                 ToStatus([&] { return self->export_.MakePage(*self->round_, self->page_token_, &self->page_); });

@@ -152,19 +152,20 @@ void RoundSum::RemoveFrom(Aggregation& holder, absl::Span<const uint32_t> indice
   UpdateReservation();
 }
 
-absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl::Span<const size_t> tensors) {
+absl::StatusOr<std::vector<std::vector<UpdateRows>>> RoundSum::ReadPending(absl::Span<const size_t> tensors,
+                                                                           RowOrder order) {
   // A cluster's round has reserved it.
   const uint64_t bytes = exported_.empty() ? aggregation_->ReadBytes(tensors) : 0;
   RETURN_IF_ERROR(reservation_.Grow(bytes, "sorting the submissions of a round", ""));
   auto read = ToStatus([&]() -> absl::StatusOr<std::vector<std::vector<UpdateRows>>> {
     std::vector<std::vector<UpdateRows>> all;
     for (const size_t tensor : tensors) {
-      ASSIGN_OR_RETURN(all.emplace_back(), aggregation_->ReadPending(tensor));
+      ASSIGN_OR_RETURN(all.emplace_back(), aggregation_->ReadPending(tensor, order));
     }
     return all;
   });
   for (const size_t tensor : tensors) {
-    if (read.ok() && !exported_.empty()) exported_[tensor] = true;
+    if (read.ok() && order == RowOrder::kAscending && !exported_.empty()) exported_[tensor] = true;
   }
   UpdateReservation();
   return read;

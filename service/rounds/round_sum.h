@@ -61,7 +61,8 @@ class RoundSum {
   // Multiplies the weights of the submissions. Requires: Aggregation::CheckTakesFactors, and CheckKeepsAll.
   void MultiplyWeights(absl::Span<const double> factors) { aggregation_->MultiplyWeights(factors); }
   // Reads the rows of all submissions for some tensors, as Aggregation::ReadPending; reserves what that needs.
-  absl::StatusOr<std::vector<std::vector<UpdateRows>>> ReadPending(absl::Span<const size_t> tensors);
+  absl::StatusOr<std::vector<std::vector<UpdateRows>>> ReadPending(absl::Span<const size_t> tensors,
+                                                                   RowOrder order = RowOrder::kAscending);
   // Merges what is pending, and reads unfinished rows, as Aggregation::ExportPartial. Requires: CheckExportsPartial.
   absl::StatusOr<PartialBlock> ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows);
   // Forgets what a committed submission took besides the sum. The caller calls Remove afterwards.

@@ -16,17 +16,23 @@
 namespace sparseagg::service {
 namespace {
 
-// Returns: the first of `num_keys` rows whose key is at least `key`.
+// Returns: the first of `num_keys` rows whose bucket is at least that of `key`.
 uint64_t LowerBound(const UpdateRows& update, uint64_t key) {
   return std::visit(
       [&](const auto& keys) -> uint64_t {
         if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
           return key <= keys.first ? 0 : std::min(key - keys.first, update.num_keys);
         } else {
-          return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
+          const auto is_before = [bits = update.coarse_bits](uint64_t a, uint64_t b) { return a >> bits < b >> bits; };
+          return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key, is_before) - keys.begin());
         }
       },
       update.keys);
+}
+
+// Returns: the first key of the bucket after that of `key`; 0 if there is none.
+uint64_t NextBucket(const UpdateRows& update, uint64_t key) {
+  return ((key >> update.coarse_bits) + 1) << update.coarse_bits;
 }
 
 template <typename T>
@@ -202,10 +208,101 @@ bool IsRunFrom(const TensorSpec& spec, const UpdateRows& update, uint64_t begin)
   return run != nullptr && run->first <= begin && update.values != nullptr && update.dtype == spec.dtype;
 }
 
-RowInterval FindRows(const UpdateRows& update, KeyInterval keys) {
-  if (update.num_keys == 0) return {};
-  const uint64_t begin = LowerBound(update, keys.begin);
-  return {begin, keys.end == 0 ? update.num_keys : std::max(begin, LowerBound(update, keys.end))};
+ExportedRows::ExportedRows(const UpdateRows& update, KeyInterval keys, std::vector<RowPiece>& pieces)
+    : pieces_(pieces) {
+  pieces_.clear();
+  if (update.repeats != nullptr) {
+    const UpdateRows& repeats = *update.repeats;
+    const uint64_t end = keys.end == 0 ? repeats.num_keys : LowerBound(repeats, keys.end);
+    for (uint64_t row = LowerBound(repeats, keys.begin); row < end;) {
+      const uint64_t border = NextBucket(update, KeyAt(repeats.keys, row));
+      uint64_t next = border == 0 ? end : std::min(end, LowerBound(repeats, border));
+      // Behind the rows of its bucket.
+      const bool is_last = border == 0 || (keys.end != 0 && border >= keys.end);
+      AddKeys(update, {keys.begin, is_last ? keys.end : border});
+      Add(repeats, {row, next});
+      if (is_last) return;
+      keys.begin = border;
+      row = next;
+    }
+  }
+  AddKeys(update, keys);
+}
+
+void ExportedRows::Add(const UpdateRows& update, RowInterval rows) {
+  if (rows.begin >= rows.end) return;
+  pieces_.push_back({&update, rows});
+  size_ += rows.end - rows.begin;
+}
+
+void ExportedRows::AddKeys(const UpdateRows& update, KeyInterval keys) {
+  if (update.num_keys == 0 || (keys.begin >= keys.end && keys.end != 0)) return;
+  const uint64_t last = keys.end - 1;  // an end of 0 is behind the last key
+  const auto end_of = [&](uint64_t key) {
+    const uint64_t next = NextBucket(update, key);
+    return next == 0 ? update.num_keys : LowerBound(update, next);
+  };
+  const auto search = [&](RowInterval rows) {
+    uint64_t begin = rows.begin;  // of rows whose keys are in the interval
+    for (uint64_t row = rows.begin; row < rows.end; ++row) {
+      const uint64_t key = KeyAt(update.keys, row);
+      if (keys.begin <= key && key <= last) continue;
+      Add(update, {begin, row});
+      begin = row + 1;
+    }
+    Add(update, {begin, rows.end});
+  };
+  RowInterval rows = {LowerBound(update, keys.begin), end_of(last)};
+  const RowInterval whole = rows;
+  const bool cuts_first = keys.begin >> update.coarse_bits << update.coarse_bits != keys.begin;
+  const bool cuts_last = NextBucket(update, last) != keys.end;
+  if (cuts_first) rows.begin = std::min(rows.end, end_of(keys.begin));
+  if (cuts_last) rows.end = std::max(rows.begin, LowerBound(update, last));
+  if (cuts_first) search({whole.begin, rows.begin});
+  Add(update, rows);
+  if (cuts_last) search({rows.end, whole.end});
+}
+
+uint64_t ExportedRows::Key(uint64_t index) const {
+  const RowPiece* piece = pieces_.data();
+  for (; index >= piece->rows.end - piece->rows.begin; ++piece) index -= piece->rows.end - piece->rows.begin;
+  return KeyAt(piece->update->keys, piece->rows.begin + index);
+}
+
+void ExportedRows::AppendSample(const TensorSpec& spec, RowInterval rows, uint64_t every, uint64_t offset,
+                                ExportPage& page) const {
+  if (offset >= rows.end - rows.begin) return;
+  uint64_t next = rows.begin + offset;
+  uint64_t first = 0;  // of the piece
+  for (const RowPiece& piece : pieces_) {
+    const uint64_t stop = std::min(rows.end, first + (piece.rows.end - piece.rows.begin));
+    while (next < stop) {
+      AppendKey(spec, KeyAt(piece.update->keys, piece.rows.begin + (next - first)), page.keys);
+      ++page.num_rows;
+      if (rows.end - next <= every) return;
+      next += every;
+    }
+    first += piece.rows.end - piece.rows.begin;
+  }
+}
+
+absl::StatusOr<uint64_t> ExportedRows::Append(const TensorSpec& spec, RowInterval rows, uint64_t max_rows,
+                                              ExportPage& page) const {
+  uint64_t first = 0;  // of the piece
+  uint64_t at = rows.begin;
+  for (const RowPiece& piece : pieces_) {
+    const uint64_t size = piece.rows.end - piece.rows.begin;
+    const uint64_t stop = std::min(rows.end, first + size);
+    if (at < stop) {
+      const uint64_t shift = piece.rows.begin - first;  // wraps around
+      ASSIGN_OR_RETURN(const uint64_t next,
+                       AppendRows(spec, *piece.update, {at + shift, stop + shift}, max_rows, page));
+      at = next - shift;
+      if (at < stop) return at;
+    }
+    first += size;
+  }
+  return at;
 }
 
 absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
@@ -236,15 +333,6 @@ absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& up
   }
   page.num_rows += rows.end - rows.begin;
   return rows.end;
-}
-
-void AppendSample(const TensorSpec& spec, const UpdateRows& update, RowInterval rows, uint64_t every, uint64_t offset,
-                  ExportPage& page) {
-  for (uint64_t row = rows.begin; offset < rows.end - row; row += every) {
-    AppendKey(spec, KeyAt(update.keys, row + offset), page.keys);
-    ++page.num_rows;
-    if (rows.end - row <= every) break;
-  }
 }
 
 }  // namespace sparseagg::service

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,9 +42,34 @@ uint64_t ExportedRowBytes(const TensorSpec& spec);
 // Returns: whether the rows of an update, from key `begin` on, can be sent without keys.
 bool IsRunFrom(const TensorSpec& spec, const UpdateRows& update, uint64_t begin);
 
-// Returns: the rows of an update whose keys are in `keys`. Requires: the interval does not end before it begins.
-// Cost: two binary searches.
-RowInterval FindRows(const UpdateRows& update, KeyInterval keys);
+// Rows of an update, or of its repeats, that lie side by side.
+struct RowPiece {
+  const UpdateRows* update = nullptr;
+  RowInterval rows;
+};
+
+// The rows of an update whose keys are in `keys`, in pieces that ascend by key >> coarse_bits, repeats in between.
+// `pieces`: memory for them. `update` must outlive it. Requires: the interval does not end before it begins.
+// Cost: two binary searches, for an update without repeats whose buckets the interval does not cut; a bucket that it
+// cuts is searched key by key.
+class ExportedRows {
+ public:
+  ExportedRows(const UpdateRows& update, KeyInterval keys, std::vector<RowPiece>& pieces);
+  uint64_t size() const { return size_; }
+  // Returns: the key of row `index` of them.
+  uint64_t Key(uint64_t index) const;
+  // Appends the keys of every n-th of `rows`. `offset`: in [0, every), of the first one.
+  void AppendSample(const TensorSpec& spec, RowInterval rows, uint64_t every, uint64_t offset, ExportPage& page) const;
+  // Appends those of `rows`, by their numbers here, as AppendRows does.
+  absl::StatusOr<uint64_t> Append(const TensorSpec& spec, RowInterval rows, uint64_t max_rows, ExportPage& page) const;
+
+ private:
+  void Add(const UpdateRows& update, RowInterval rows);
+  void AddKeys(const UpdateRows& update, KeyInterval keys);
+
+  std::vector<RowPiece>& pieces_;
+  uint64_t size_ = 0;
+};
 
 // Appends rows to `page` until it has more than `max_rows` in all.
 // A row whose repeated keys were folded to a wider type is appended as several rows of the tensor's dtype, which add up
@@ -54,10 +80,6 @@ RowInterval FindRows(const UpdateRows& update, KeyInterval keys);
 // Errors: FAILED_PRECONDITION: a row needs more than kMaxTerms rows.
 absl::StatusOr<uint64_t> AppendRows(const TensorSpec& spec, const UpdateRows& update, RowInterval rows,
                                     uint64_t max_rows, ExportPage& page);
-
-// Appends the keys of every n-th row to `page`. `offset`: in [0, every), of the first one.
-void AppendSample(const TensorSpec& spec, const UpdateRows& update, RowInterval rows, uint64_t every, uint64_t offset,
-                  ExportPage& page);
 
 }  // namespace sparseagg::service
 

@@ -27,6 +27,8 @@ constexpr uint64_t kMaxIdBytes = 256;
 // fewer keys than `every` are sampled, too.
 uint64_t SampleOffset(uint64_t submission, uint64_t every) { return ((submission * 0x9E3779B97F4A7C15) >> 32) % every; }
 
+bool IsAscending(const UpdateRows& update) { return update.coarse_bits == 0 && update.repeats == nullptr; }
+
 // Returns: whether submissions of a tensor are merged as they arrive, and so exported as a partial.
 bool IsMergedOnArrival(const RoundConfig& config, size_t tensor) {
   return !config.keep_submissions && !OrderMatters(config.tensors[tensor]);
@@ -54,8 +56,9 @@ absl::StatusOr<SealedReader::ExportPosition> SealedReader::ResumeExport(absl::st
   if (page_token.empty()) return position;
   ASSIGN_OR_RETURN(const absl::string_view place, PlaceOf(page_token, round_.create_time()));
   const std::vector<absl::string_view> parts = absl::StrSplit(place, '.');
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &position.submission) ||
-      !absl::SimpleAtoi(parts[1], &position.row) || !absl::SimpleAtoi(parts[2], &position.num_submissions)) {
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &position.submission) ||
+      !absl::SimpleAtoi(parts[1], &position.row) || !absl::SimpleAtoi(parts[2], &position.num_submissions) ||
+      !absl::SimpleAtob(parts[3], &position.is_ascending)) {
     return ForeignPageToken(page_token);
   }
   return position;
@@ -93,7 +96,8 @@ absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t firs
     const uint64_t num_submissions = aggregation.num_submissions();
     // Twice the rows: as ReadPending returns them, and in canonical order.
     RETURN_IF_ERROR(working.Grow(2 * num_submissions * sizeof(UpdateRows), "the export of a round", ""));
-    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read, sum.ReadPending({query.tensor}));
+    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read,
+                     sum.ReadPending({query.tensor}, query.any_order ? RowOrder::kCoarse : RowOrder::kAscending));
     rows = std::move(read.front());
     absl::Status clients_read;
     round_.ReadCommitted([&](const SubmissionTable::Map& all) {
@@ -116,13 +120,17 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   std::vector<ExportedClient> clients;  // from at.submission on
   RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
-    return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row, ".", rows.size()));
+    const bool is_ascending = submission < rows.size() && IsAscending(rows[submission]);
+    return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row, ".", rows.size(), ".", is_ascending));
   };
   if (!page_token.empty() && at.num_submissions != rows.size()) {
     return absl::FailedPreconditionError(
         "submissions have been withdrawn since the page before: begin the export again");
   }
   if (at.submission > rows.size()) return ForeignPageToken(page_token);
+  if (at.row != 0 && at.submission < rows.size() && at.is_ascending != IsAscending(rows[at.submission])) {
+    return absl::AbortedError("the submissions have been sorted since the page before: begin the export again");
+  }
   ExportPage page;
   const auto is_run = [&](const UpdateRows& update) { return IsRunFrom(spec, update, query.keys.begin); };
   page.has_runs = query.takes_runs && query.sample_every == 0 && std::all_of(rows.begin(), rows.end(), is_run);
@@ -136,15 +144,20 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   }
   const uint64_t first = at.submission;
   uint64_t head_bytes = 0;
+  std::vector<RowPiece> pieces;
+  uint64_t piece_bytes = 0;
   for (uint64_t s = first; s < rows.size(); ++s) {
-    RowInterval left = FindRows(rows[s], query.keys);
-    if (s == first) left.begin = std::clamp(at.row, left.begin, left.end);
+    const ExportedRows exported(rows[s], query.keys, pieces);
+    RETURN_IF_ERROR(working.Grow(pieces.capacity() * sizeof(pieces[0]) - piece_bytes, "the export of a round", ""));
+    piece_bytes = pieces.capacity() * sizeof(pieces[0]);
+    RowInterval left = {0, exported.size()};
+    if (s == first) left.begin = std::min(at.row, left.end);
     if (query.sample_every != 0) {
       // At least one key; a submission that does not fit goes on in the next page, which keeps the distance.
       const uint64_t room = (query.max_bytes - std::min<uint64_t>(query.max_bytes, page.keys.size())) / KeyBytes(spec);
       const uint64_t most = SaturatingMultiply(std::max<uint64_t>(room, page.num_rows == 0), query.sample_every);
       const uint64_t end = left.begin + std::min(left.end - left.begin, most);
-      AppendSample(spec, rows[s], {left.begin, end}, query.sample_every, SampleOffset(s, query.sample_every), page);
+      exported.AppendSample(spec, {left.begin, end}, query.sample_every, SampleOffset(s, query.sample_every), page);
       if (end == left.end) continue;
       page.next_page_token = token(s, end);
       break;
@@ -157,8 +170,8 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
     // The first submission of a page makes progress in any case.
     if (s > first && room < (left.begin < left.end ? row_bytes : 1)) break;
     const uint64_t rows_before = page.num_rows;
-    if (s == first) page.first_key = left.begin < left.end ? KeyAt(rows[s].keys, left.begin) : query.keys.begin;
-    ASSIGN_OR_RETURN(const uint64_t next, AppendRows(spec, rows[s], left, rows_before + room / row_bytes, page));
+    if (s == first) page.first_key = left.begin < left.end ? exported.Key(left.begin) : query.keys.begin;
+    ASSIGN_OR_RETURN(const uint64_t next, exported.Append(spec, left, rows_before + room / row_bytes, page));
     if (next == left.begin && left.begin < left.end) break;  // a row of several terms does not fit
     if (s > first) page.client_ids += '\n';
     page.client_ids += client.id;

@@ -46,6 +46,7 @@ struct ExportQuery {
   uint64_t max_bytes = 0;     // of ids, keys and values in a page
   uint64_t sample_every = 0;  // 0: whole submissions. n: only every n-th key, without ids and values
   bool takes_runs = false;    // the reader understands pages without keys (ExportPage::has_runs)
+  bool any_order = false;     // the rows of a submission ascend by the leading bits of their keys only
 };
 
 // Which rows to export of a partial.
@@ -103,8 +104,9 @@ class SealedReader {
  private:
   struct ExportPosition {
     uint64_t submission = 0;       // in ascending order of client ids
-    uint64_t row = 0;              // of its update
+    uint64_t row = 0;              // of its ExportedRows
     uint64_t num_submissions = 0;  // at the page before; now fewer if a coordinator has withdrawn some
+    bool is_ascending = false;     // the update, when the page before was made
   };
   struct ExportedClient {
     std::string id;

@@ -58,7 +58,9 @@ class FailsOnce : public Accumulator {
   bool KeepsAll() const override { return accumulator_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { accumulator_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { accumulator_->MultiplyWeights(factors); }
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return accumulator_->ReadPending(); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override {
+    return accumulator_->ReadPending(order);
+  }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
     return accumulator_->ExportRows(first, last, max_rows);
   }

@@ -60,7 +60,7 @@ class OrderAccumulator : public Accumulator {
     list_.MultiplyWeights(factors);
   }
 
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return list_.Read(); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
   uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
 
   absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }

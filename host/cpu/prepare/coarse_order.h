@@ -220,6 +220,23 @@ inline int CoarseBits(uint64_t num_rows) {
   return std::max(0, static_cast<int>(std::bit_width(num_rows - 1)) - internal::kBucketBits);
 }
 
+// Returns: whether keys ascend by key >> low_bits, and none is repeated. Cost: O(n); for keys in no such order, O(1).
+template <typename Key>
+bool IsCoarseAndUnique(absl::Span<const Key> keys, int low_bits) {
+  internal::RepeatFinder<Key> finder(low_bits);
+  for (size_t begin = 0; begin < keys.size();) {
+    const Key bucket = keys[begin] >> low_bits;
+    size_t end = begin + 1;
+    while (end < keys.size() && keys[end] >> low_bits == bucket) ++end;
+    if (end < keys.size() && keys[end] >> low_bits < bucket) return false;
+    if (end - begin > 1 && finder.HasRepeat(end - begin, [at = keys.data() + begin](size_t i) { return at[i]; })) {
+      return false;
+    }
+    begin = end;
+  }
+  return true;
+}
+
 // Keys and their rows.
 template <typename Key>
 struct TupleColumns {

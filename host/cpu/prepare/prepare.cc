@@ -229,6 +229,25 @@ absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpd
   return true;
 }
 
+// Makes `update`, which needs no change, `out`.
+void TakeAsItIs(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
+  const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
+  out.keys = update.keys();
+  out.num_keys = update.num_keys();
+  out.values = update.values();
+  out.owner = update.owner();
+  out.bytes = out.num_keys * (key_bytes + (out.values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
+}
+
+// Returns: whether an update is in coarse order already, without repeats, as those are that a cluster's servers export.
+template <typename Key>
+bool IsCoarse(const TensorSpec& spec, const ValidatedUpdate& update) {
+  const int low_bits = CoarseBits(spec.num_rows);
+  // Fewer tuples than one would put into coarse order: they are, and no sort costs less than any.
+  return low_bits > 0 && !update.sorted() && update.num_keys() >= CurrentTuning().min_coarse_tuples / 8 &&
+         IsCoarseAndUnique(std::get<absl::Span<const Key>>(update.keys()), low_bits);
+}
+
 // Sorts an update and folds the rows of repeated keys, only as far as needed unless `completely`.
 template <typename Key>
 absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, const ValidatedUpdate& update,
@@ -360,15 +379,16 @@ void JoinRepeats(const TensorSpec& spec, CpuUpdate& update) {
 absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec, const ValidatedUpdate& update,
                                                          bool may_stay_unfolded) {
   auto out = MakeUpdate(spec, update);
-  if (update.unique()) {
-    const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
-    out->keys = update.keys();
-    out->num_keys = update.num_keys();
-    out->values = update.values();
-    out->owner = update.owner();
-    out->bytes = out->num_keys * (key_bytes + (out->values == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width));
-    RETURN_IF_ERROR(CheckTerms(spec, *out, /*as_sent=*/true));
-    return out;
+  const bool is_coarse =
+      !update.unique() && (HasNarrowKeys(spec) ? IsCoarse<uint32_t>(spec, update) : IsCoarse<uint64_t>(spec, update));
+  if (update.unique() || is_coarse) {
+    TakeAsItIs(spec, update, *out);
+    if (is_coarse) out->coarse_bits = CoarseBits(spec.num_rows);
+    // Of terms in no order, an error might name any of several keys: below, it names the smallest one.
+    const absl::Status checked = CheckTerms(spec, *out, /*as_sent=*/true);
+    if (checked.ok()) return out;
+    if (!is_coarse) return checked;
+    out = MakeUpdate(spec, update);
   }
   if (may_stay_unfolded && CanStayUnfolded(spec, update)) {
     HasNarrowKeys(spec) ? SortOnly<uint32_t>(spec, update, *out) : SortOnly<uint64_t>(spec, update, *out);

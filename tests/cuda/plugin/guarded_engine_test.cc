@@ -26,7 +26,7 @@ class ThrowingAccumulator : public Accumulator {
   bool KeepsAll() const override { return true; }
   void Remove(absl::Span<const uint32_t>) override {}
   void MultiplyWeights(absl::Span<const double>) override {}
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override { return Fail(); }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder) override { return Fail(); }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override { return Fail(); }
   PartialTotals Totals() const override { return {7, 8, true}; }
   uint64_t ReadBytes(const PreparedUpdate*) const override { return 6; }
@@ -96,7 +96,7 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
   statuses.push_back(accumulator->Prepare(*update).status());
   statuses.push_back(accumulator->Add(nullptr));
   statuses.push_back(accumulator->MergeFrom(std::move(*other)));
-  statuses.push_back(accumulator->ReadPending().status());
+  statuses.push_back(accumulator->ReadPending(RowOrder::kAscending).status());
   statuses.push_back(accumulator->FoldPending({}));
   statuses.push_back(accumulator->ExportRows(0, 1, 1).status());
   statuses.push_back(std::move(*accumulator).Finish({}).status());

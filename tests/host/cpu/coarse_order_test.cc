@@ -311,6 +311,56 @@ TEST(CoarseWords, UnpackedUpdate_TakesNoMoreMemoryThanItReported) {
   EXPECT_LE(update.memory_bytes(), said);
 }
 
+TEST(CoarseOrder, KeysInCoarseOrder_AreFound) {
+  const auto is = [](std::vector<uint64_t> keys, int bits) { return cpu::IsCoarseAndUnique<uint64_t>(keys, bits); };
+  EXPECT_TRUE(is({9, 8, 15, 17, 16, 40}, 3));
+  EXPECT_TRUE(is({}, 3));
+  EXPECT_TRUE(is({~uint64_t{0}}, 54));
+  EXPECT_FALSE(is({9, 8, 7}, 3)) << "the bucket before";
+  EXPECT_FALSE(is({9, 8, 16, 9}, 3)) << "back again";
+  EXPECT_FALSE(is({9, 8, 9, 16}, 3)) << "repeated";
+  EXPECT_FALSE(is({1, 9, 8, 16, 17, 16}, 3)) << "repeated in the last bucket";
+}
+
+// As a reducer of a cluster gets it: it is neither sorted nor copied.
+TEST(CoarseOrder, UpdateInCoarseOrder_StaysWhereItIs) {
+  const uint64_t seed = TestSeed(11);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const uint64_t num_rows : {uint64_t{1} << 24, uint64_t{1} << 40, uint64_t{0}}) {
+    for (const uint32_t width : {1u, 3u}) {
+      for (const bool is_repeated : {false, true}) {
+        TensorSpec spec;
+        spec.name = "t";
+        spec.num_rows = num_rows;
+        spec.row_width = width;
+        const int bits = cpu::CoarseBits(num_rows);
+        std::vector<RawSubmission> submissions;
+        for (const char* const id : {"b", "a", "c"}) {
+          std::vector<uint64_t> keys = DistinctKeys(rng, num_rows == 0 ? ~uint64_t{0} : num_rows, kTuples);
+          std::stable_sort(keys.begin(), keys.end(), [&](uint64_t a, uint64_t b) { return a >> bits < b >> bits; });
+          if (is_repeated) keys[kTuples / 2 + 1] = keys[kTuples / 2];
+          RawTensor raw;
+          raw.values = RandomValues(rng, spec.dtype, kTuples * width, ValueStyle::kUnit);
+          raw.keys = std::move(keys);
+          submissions.push_back({id, 1.0, {std::move(raw)}});
+        }
+        auto updates = BuildUpdates({spec}, submissions[0]);
+        ASSERT_TRUE(updates.ok()) << updates.status();
+        const std::byte* const values = (*updates)[0].values();
+        const auto engine = CreateCpuEngine({1});
+        const auto accumulator = engine->CreateAccumulator(spec);
+        const auto prepared = (*accumulator)->Prepare(std::move((*updates)[0]));
+        ASSERT_TRUE(prepared.ok()) << prepared.status();
+        const auto& update = dynamic_cast<const cpu::CpuUpdate&>(**prepared);
+        EXPECT_EQ(update.values == values, !is_repeated || update.unfolded != nullptr);
+        EXPECT_EQ(update.coarse_bits == bits && update.repeats == nullptr && update.unfolded == nullptr, !is_repeated);
+        ExpectTheReferencesResult(spec, submissions);
+      }
+    }
+  }
+}
+
 // Packed updates among others: sorted, small, with repeated keys, with dense keys.
 TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   const uint64_t seed = TestSeed(11);

@@ -16,7 +16,7 @@ from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
-from sparseagg.cluster.plan import Plan, cuts_of_rows, cuts_of_sample
+from sparseagg.cluster.plan import Plan, cuts_of_rows, cuts_of_sample, is_crowded
 from sparseagg.cluster.range_merge import RangeMerge
 from sparseagg.cluster.ray_servers import ray_session
 
@@ -83,6 +83,22 @@ def test_cuts_are_balanced_and_in_order():
     assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]
 
 
+def test_servers_sort_only_keys_that_crowd_in_few_buckets():
+    rng = np.random.default_rng(4)
+    for num_rows in (1 << 24, 0, 1000):
+        keys = rng.integers(0, (num_rows or 1 << 64) - 1, 100_000, np.uint64, endpoint=True)
+        for number in (1, 8, 700, 5000):
+            assert not is_crowded(keys, cuts_of_sample(keys, number), num_rows)
+    crowded = rng.integers(0, 9000, 100_000).astype(np.uint64)  # in one bucket
+    assert not is_crowded(crowded, cuts_of_sample(crowded, 8), 1 << 24)
+    assert is_crowded(crowded, cuts_of_sample(crowded, 9), 1 << 24)
+    assert is_crowded(crowded, cuts_of_sample(crowded, 9), 0)
+    assert not is_crowded(crowded, cuts_of_sample(crowded, 9), 9000)
+    last = np.full(9, (1 << 64) - 1, np.uint64)
+    assert not is_crowded(last, cuts_of_sample(last, 4), 0)
+    assert not is_crowded(last[:0], [(0, None)], 0)
+
+
 def test_the_fullest_of_many_ranges_has_little_more_than_the_mean():
     """The keys that are asked for grow with the number of ranges."""
     rng = np.random.default_rng(5)
@@ -96,7 +112,7 @@ def test_the_fullest_of_many_ranges_has_little_more_than_the_mean():
     plan = Plan(500, 1, 1, 1)
     merge = RangeMerge("r", one(), [Sampled()], plan, None)
     infos = [types.SimpleNamespace(num_tuples=10**9, num_submissions=9)]
-    begins = np.array([begin for begin, _ in merge._ranges(one().tensors[0], infos, None, None)], np.float64)
+    begins = np.array([begin for begin, _ in merge._ranges(one().tensors[0], infos, None, None)[0]], np.float64)
     sizes = np.diff(np.append(begins, 2.0**40))
     assert (asked, len(sizes)) == ([1000], 500)
     assert sizes.max() <= 1.1 * sizes.mean()

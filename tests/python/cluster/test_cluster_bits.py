@@ -188,3 +188,45 @@ def test_rows_without_submissions_are_filled(clusters, dtype, layout):
     updates = {f"c{i}": ((rng.integers(0, 200, 40), rng.integers(-9, 9, (40, 2))), None) for i in range(6)}
     assert sa.aggregate({each: update for each, (update, _) in updates.items()}, spec)["v"].layout == "dense"
     check_bits(clusters, spec, updates)
+
+
+KEYS = 20_000  # of an update: large enough for servers to keep it in buckets
+
+
+def uniform(rng, num_rows):
+    return rng.permutation(np.arange(KEYS, dtype=np.uint64)) * np.uint64((num_rows or 1 << 64) // KEYS)
+
+
+def crowded(rng, num_rows):
+    return rng.permutation(np.arange(KEYS, dtype=np.uint64))  # all in one bucket, for all but small num_rows
+
+
+def two_ends(rng, num_rows):
+    """The ranges in between are empty."""
+    keys = crowded(rng, num_rows)
+    keys[::2] += np.uint64((num_rows or 1 << 64) - KEYS)
+    return keys
+
+
+def repeated(rng, num_rows):
+    keys = uniform(rng, num_rows)
+    keys[:140] = keys[140:280]
+    return keys
+
+
+@pytest.mark.parametrize("num_rows", [0, 1 << 24, 1 << 40])
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("keys_of", [uniform, crowded, two_ends, repeated])
+def test_large_updates_in_no_order(clusters, num_rows, width, keys_of):
+    """Beside a dense tensor, and clients with one key and with none."""
+    rng = np.random.default_rng(41)
+    tensors = [sa.TensorSpec("s", num_rows=num_rows, row_width=width), sa.TensorSpec("d", num_rows=300, layout="dense")]
+    updates = {}
+    for client in range(7):
+        keys = keys_of(rng, num_rows)[: 1 if client == 3 else KEYS]
+        rows = rng.standard_normal((len(keys), width)).astype("f4")
+        update = {"d": rng.standard_normal(300).astype("f4")}
+        if client != 5:
+            update["s"] = keys, rows if width > 1 else rows[:, 0]
+        updates[f"c{client}"] = update, float(client)
+    check_bits(clusters, sa.RoundSpec(tensors, op="mean", weighting="by_weight"), updates, (1, 4))

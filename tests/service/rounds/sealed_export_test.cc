@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -151,6 +152,119 @@ TEST_F(SealedExportTest, Export_RepeatedKeys_AddUpToTheirSum) {
   }
 }
 
+// Large updates are kept in coarse order, and repeats apart.
+class CoarseExportTest : public SealedExportTest {
+ protected:
+  // Keys of all buckets, or of two only; the first few are listed twice.
+  std::shared_ptr<Round> OpenLarge(uint64_t num_rows, uint32_t bound, int num_repeats) {
+    auto round = Open(SumSpec(num_rows), absl::StrCat("r", num_rows, ".", bound, ".", num_repeats));
+    for (const char* const client : {"b", "a"}) {
+      std::vector<uint32_t> keys(kKeys);
+      std::vector<float> values(kKeys);
+      for (uint32_t i = 0; i < kKeys; ++i) {
+        keys[i] = static_cast<uint32_t>(uint64_t{i} * 7919 % kKeys * (bound / kKeys));
+        values[i] = static_cast<float>(random_() % 1000);
+      }
+      for (int i = 0; i < num_repeats; ++i) keys[kKeys - 1 - i] = keys[i];
+      EXPECT_THAT(Submit(*round, client, keys, values), IsOk());
+    }
+    EXPECT_THAT(Submit(*round, "small", {7, 5}, {1, 2}), IsOk());
+    EXPECT_THAT(round->Seal(), IsOk());
+    return round;
+  }
+
+  static ExportQuery InAnyOrder(KeyInterval keys, uint64_t max_bytes = kWholePage) {
+    ExportQuery query = Query(keys, max_bytes);
+    query.any_order = true;
+    return query;
+  }
+
+  static std::vector<Exported> Sorted(std::vector<Exported> all) {
+    for (Exported& each : all) {
+      std::vector<std::pair<uint32_t, float>> rows;
+      for (size_t i = 0; i < each.keys.size(); ++i) rows.emplace_back(each.keys[i], each.values[i]);
+      std::stable_sort(rows.begin(), rows.end(), [](auto& a, auto& b) { return a.first < b.first; });
+      for (size_t i = 0; i < rows.size(); ++i) std::tie(each.keys[i], each.values[i]) = rows[i];
+    }
+    return all;
+  }
+
+  static constexpr uint32_t kKeys = 10'000;
+  std::mt19937_64 random_{7};
+};
+
+TEST_F(CoarseExportTest, AnyOrder_AnyRange_HasTheSameRows) {
+  for (const uint64_t num_rows : {uint64_t{1} << 24, uint64_t{1} << 31}) {
+    for (const uint32_t bound : {uint32_t{1} << 24, uint32_t{30'000}}) {  // the second: all in few buckets
+      for (const int num_repeats : {0, 1, 60}) {
+        SCOPED_TRACE(absl::StrCat(num_rows, " rows, keys below ", bound, ", ", num_repeats, " repeats"));
+        const auto round = OpenLarge(num_rows, bound, num_repeats);
+        const uint64_t width = num_rows >> 10;
+        std::vector<std::pair<KeyInterval, std::vector<Exported>>> coarse;
+        // All; whole buckets; ends within buckets, of one and of several; one key; no key.
+        for (const KeyInterval keys :
+             {KeyInterval{0, 0}, KeyInterval{0, 3 * width}, KeyInterval{3 * width, 0}, KeyInterval{0, 5001},
+              KeyInterval{5001, 9000}, KeyInterval{width + 3, 2 * width - 5}, KeyInterval{9000, 5 * width + 77},
+              KeyInterval{7, 8}, KeyInterval{num_rows - 5, 0}, KeyInterval{12, 12}}) {
+          const std::vector<Exported> whole = AllPages(*round, InAnyOrder(keys));
+          for (const uint64_t max_bytes : {uint64_t{9000}, uint64_t{40'000}}) {
+            EXPECT_EQ(AllPages(*round, InAnyOrder(keys, max_bytes)), whole) << keys.begin << " " << max_bytes;
+          }
+          coarse.emplace_back(keys, whole);
+        }
+        const Exported& first = coarse[0].second[0];
+        EXPECT_FALSE(std::is_sorted(first.keys.begin(), first.keys.end())) << "nothing was sorted";
+        if (bound > 30'000) {
+          const auto buckets = [&](uint32_t a, uint32_t b) { return a / width < b / width; };
+          EXPECT_TRUE(std::is_sorted(first.keys.begin(), first.keys.end(), buckets));
+        }
+        for (const auto& [keys, found] : coarse) {
+          const std::vector<Exported> ascending = AllPages(*round, Query(keys));
+          EXPECT_EQ(Sorted(found), ascending) << keys.begin << " to " << keys.end;
+          EXPECT_EQ(AllPages(*round, InAnyOrder(keys)), ascending) << "as they are kept now";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CoarseExportTest, AnyOrder_SortedBetweenTwoPages_IsAborted) {
+  const auto round = OpenLarge(uint64_t{1} << 24, uint32_t{1} << 24, 0);
+  const auto page = SealedReader(*round).Export(InAnyOrder({}, 9000), "");
+  ASSERT_THAT(page, IsOk());
+  ASSERT_THAT(SealedReader(*round).Export(Query(), ""), IsOk());
+  EXPECT_THAT(SealedReader(*round).Export(InAnyOrder({}, 9000), page->next_page_token),
+              Fails(Code::kAborted, HasSubstr("sorted since the page before")));
+}
+
+TEST_F(CoarseExportTest, AnyOrder_Sample_HasEveryNthKey) {
+  for (const int num_repeats : {0, 60}) {
+    const auto round = OpenLarge(uint64_t{1} << 24, uint32_t{1} << 24, num_repeats);
+    for (const uint64_t every : {uint64_t{1}, uint64_t{7}, uint64_t{5000}, ~uint64_t{0}}) {
+      std::vector<uint32_t> all;
+      std::string token;
+      do {
+        ExportQuery query = InAnyOrder({}, 1000);
+        query.sample_every = every;
+        const auto page = SealedReader(*round).Export(query, token);
+        ASSERT_THAT(page, IsOk());
+        for (const uint32_t key : Unpacked<uint32_t>(page->keys)) all.push_back(key);
+        token = page->next_page_token;
+      } while (!token.empty());
+      const double wanted = every == ~uint64_t{0} ? 0 : (2.0 * (kKeys - num_repeats) + 2) / static_cast<double>(every);
+      EXPECT_NEAR(static_cast<double>(all.size()), wanted, 3);
+      if (every > 1) continue;
+      std::sort(all.begin(), all.end());
+      std::vector<uint32_t> keys;
+      for (const Exported& each : AllPages(*round, InAnyOrder({}))) {
+        for (size_t i = 0; i < each.keys.size(); ++i) keys.push_back(each.keys[i]);
+      }
+      std::sort(keys.begin(), keys.end());
+      EXPECT_EQ(all, keys);
+    }
+  }
+}
+
 TEST_F(SealedExportTest, Export_SumOfTooManyTerms_IsRefused) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_tensors(0)->set_dtype(v1::DTYPE_INT32);
@@ -199,7 +313,8 @@ TEST_F(SealedExportTest, Export_BadCalls_AreRefused) {
   const auto round = Sealed();
   EXPECT_THAT(SealedReader(*round).Export(Query({5, 4}), ""), Fails(Code::kInvalidArgument, HasSubstr("ends at 4")));
   const std::string created = absl::StrCat(absl::ToUnixNanos(round->create_time()));
-  for (const std::string& bad : {std::string("17.1.0"), created, created + ".4.0", created + ".x.0", created + ".1"}) {
+  for (const std::string& bad : {std::string("17.1.0"), created, created + ".4.0", created + ".x.0.3.0",
+                                 created + ".1.0.3.x", created + ".1.0.3"}) {
     EXPECT_THAT(SealedReader(*round).Export(Query(), bad), Fails(Code::kInvalidArgument, HasSubstr("page_token")))
         << bad;
   }

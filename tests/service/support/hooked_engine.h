@@ -71,9 +71,9 @@ class HookedAccumulator final : public Accumulator {
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
   void DeferMerges() override { inner_->DeferMerges(); }
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending() override {
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override {
     RETURN_IF_ERROR(hooks_.read());
-    return inner_->ReadPending();
+    return inner_->ReadPending(order);
   }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
     return inner_->ExportRows(first, last, max_rows);

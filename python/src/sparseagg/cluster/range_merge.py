@@ -19,7 +19,7 @@ from sparseagg._internal.spec.options import DTYPES, ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, on_all, seconds_left
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, is_crowded, on_all, seconds_left
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
@@ -77,9 +77,11 @@ class RangeMerge:
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
             self._check_homes()  # partials do not tell whose submissions they have
         counts, created = zip(*((info.num_submissions, info.create_time) for info in infos))
-        plans = {
-            tensor.name: self._ranges(tensor, infos, only, deadline) if total else [] for tensor in self._spec.tensors
+        planned_ranges = {
+            tensor.name: self._ranges(tensor, infos, only, deadline) if total else ([], True)
+            for tensor in self._spec.tensors
         }
+        plans = {name: ranges for name, (ranges, _) in planned_ranges.items()}
         store = None
         if message_bytes is not None:
             store = RangeStore.of(name_of_clients(only), plans, message_bytes)
@@ -90,8 +92,11 @@ class RangeMerge:
             own = None if is_cut(self._spec, tensor) else store
             of_one, plan = range_spec(self._spec, tensor), self._plan
             how = plan.servers, plan.threads, only, plan.device, own, plan.memory_limit
-            ranges = enumerate(plans[tensor.name])
-            tasks += [RangeTask(self._name, created, of_one, keys, counts, *how, number) for number, keys in ranges]
+            ranges, any_order = planned_ranges[tensor.name]
+            tasks += [
+                RangeTask(self._name, created, of_one, keys, counts, *how, number, any_order)
+                for number, keys in enumerate(ranges)
+            ]
         done = iter(self._executor.run(tasks, deadline))
         parts = {tensor.name: [next(done) for _ in plans[tensor.name]] for tensor in self._spec.tensors}
         self.times.update(plan=planned - sealed, reduce=time.monotonic() - planned)
@@ -150,16 +155,17 @@ class RangeMerge:
 
     def _ranges(
         self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None, deadline: float | None
-    ) -> list[KeyRange]:
-        """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted."""
+    ) -> tuple[list[KeyRange], bool]:
+        """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted.
+
+        And whether servers may send the keys of a submission in any order.
+        """
         if tensor.layout == "dense":
-            return cuts_of_rows(
-                tensor.num_rows,
-                self._number_of_ranges(tensor, tensor.num_rows * sum(info.num_submissions for info in infos)),
-            )
+            num_keys = tensor.num_rows * sum(info.num_submissions for info in infos)
+            return cuts_of_rows(tensor.num_rows, self._number_of_ranges(tensor, num_keys)), True
         # A sample of what is merged on arrival merges it, and then nobody can be left out.
         if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self._spec, tensor)):
-            return [(0, None)]
+            return [(0, None)], True
 
         def sampled(every: int) -> Array:
             left = seconds_left(deadline)
@@ -172,7 +178,8 @@ class RangeMerge:
         sample = sampled(every := max(1, total // wanted))
         if every > 1 and len(sample) < wanted // 4:  # other tensors have most of the tuples
             sample = sampled(every := max(1, every * max(1, len(sample)) // wanted))
-        return cuts_of_sample(sample, self._number_of_ranges(tensor, len(sample) * every))
+        ranges = cuts_of_sample(sample, self._number_of_ranges(tensor, len(sample) * every))
+        return ranges, not is_crowded(sample, ranges, tensor.num_rows)
 
     def _number_of_ranges(self, tensor: TensorSpec, num_keys: int) -> int:
         """Returns how many ranges a tensor has, whose submissions have so many keys."""

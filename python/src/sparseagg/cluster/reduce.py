@@ -19,7 +19,7 @@ from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.wire.message import num_submissions
 from sparseagg.cluster.plan import KeyRange, on_all
 from sparseagg.cluster.published import Part, RangeStore
-from sparseagg.errors import FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
+from sparseagg.errors import AbortedError, FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
 _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
@@ -44,6 +44,7 @@ class RangeTask:
         memory_limit: bytes that the submissions of the range may take, with their sums. Beyond, they are folded before
             others are read. None: no limit.
         number: of the range among those of its tensor.
+        any_order: of the keys of a submission, so that servers sort nothing.
     """
 
     round_name: str
@@ -58,6 +59,7 @@ class RangeTask:
     store: RangeStore | None = None
     memory_limit: int | None = None
     number: int = 0
+    any_order: bool = False
 
 
 KnownRounds = dict[tuple[Any, ...], list[Round]]
@@ -95,7 +97,10 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
     try:
         if task.only is None and merges_on_arrival(task.spec, tensor):  # nobody can be taken out of a partial
             return _reduce_partials(task, rounds)
-        return _reduce_submissions(task, rounds)
+        try:
+            return _reduce_submissions(task, rounds)
+        except AbortedError:  # somebody has had the submissions sorted between two pages, which happens once
+            return _reduce_submissions(task, rounds)
     except OutOfRangeError as error:
         raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
     finally:
@@ -156,7 +161,7 @@ def _reduce_submissions(task: RangeTask, rounds: Sequence[Round]) -> TensorResul
     # Half of the memory is for sums and folded rows; of each server there are up to three pages.
     page_bytes = _PAGE_BYTES if task.memory_limit is None else max(1, task.memory_limit // (6 * len(rounds)))
     limit = None if task.memory_limit is None else max(1, task.memory_limit // 2)
-    exported = OrderedSubmissions(rounds, tensor.name, task.keys, min(page_bytes, _PAGE_BYTES))
+    exported = OrderedSubmissions(rounds, tensor.name, task.keys, min(page_bytes, _PAGE_BYTES), task.any_order)
     merged = Aggregator(task.spec, threads=task.threads, memory_limit=limit, device=task.device)
     try:
         for batch in exported.batches():
@@ -220,13 +225,16 @@ class OrderedSubmissions:
         tensor: name of the tensor.
         keys: the range.
         page_bytes: of each page.
+        any_order: of the keys of a submission.
 
     Attributes:
         counts: submissions of each server that were read.
     """
 
-    def __init__(self, rounds: Sequence[Round], tensor: str, keys: KeyRange, page_bytes: int) -> None:
-        self._cursors = [_Cursor(opened, tensor, keys, page_bytes) for opened in rounds]
+    def __init__(
+        self, rounds: Sequence[Round], tensor: str, keys: KeyRange, page_bytes: int, any_order: bool = False
+    ) -> None:
+        self._cursors = [_Cursor(opened, tensor, keys, page_bytes, any_order) for opened in rounds]
 
     @property
     def counts(self) -> list[int]:
@@ -269,8 +277,9 @@ class OrderedSubmissions:
 class _Cursor:
     """The pages of one server."""
 
-    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int) -> None:
-        self._opened, self._tensor, self._keys, self._page_bytes = opened, tensor, keys, page_bytes
+    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int, any_order: bool) -> None:
+        self._opened, self._tensor = opened, tensor
+        self._how: dict[str, Any] = {"keys": keys, "max_bytes": page_bytes, "any_order": any_order}
         self._next: concurrent.futures.Future[ExportedPage] | None = None
         self._parts: dict[bytes, list[ExportedUpdate]] = {}  # in ascending order
         self.end: bytes | None = b""  # the last id, of which more may come; None: all has come
@@ -279,9 +288,7 @@ class _Cursor:
 
     def start(self, pool: concurrent.futures.Executor, page_token: str = "") -> None:
         """Asks for a page."""
-        self._next = pool.submit(
-            self._opened.export_page, self._tensor, keys=self._keys, page_token=page_token, max_bytes=self._page_bytes
-        )
+        self._next = pool.submit(self._opened.export_page, self._tensor, page_token=page_token, **self._how)
 
     def fill(self, pool: concurrent.futures.Executor) -> None:
         """Takes the page that has been asked for, if one is wanted, and asks for the next one."""

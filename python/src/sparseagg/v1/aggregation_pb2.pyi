@@ -245,6 +245,7 @@ class ExportRoundResponse(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[ExportedChunk, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExportSubmissionsRequest(_message.Message):
+    any_order: bool
     key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
     max_page_bytes: int
     max_pages: int
@@ -253,7 +254,7 @@ class ExportSubmissionsRequest(_message.Message):
     range: KeyRange
     sample_every: int
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., any_order: bool = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     chunk: bytes

@@ -118,6 +118,7 @@ class SealedRound(RoundCalls):
         keys: tuple[int, int | None] | None = None,
         page_token: str = "",
         max_bytes: SupportsIndex | None = None,
+        any_order: bool = False,
         timeout: Timeout = None,
     ) -> ExportedPage:
         """Returns one page of ``export_submissions``, for a caller that does not hold all submissions at once.
@@ -126,14 +127,17 @@ class SealedRound(RoundCalls):
             tensor, keys, timeout: as in ``export_submissions``.
             page_token: of the page before; "" for the first page.
             max_bytes: of the page, at most and by default the server's limit.
+            any_order: the keys of an update need not ascend, so that the server sorts nothing.
 
         Raises:
             InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
                 of ``export_submissions``. InvalidArgumentError: also for a token that is not of this round.
+            AbortedError: with ``any_order``: the submissions have been sorted since the page before.
         """
         request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
         request.page_token = page_token
         request.max_pages = 1
+        request.any_order = any_order
         if max_bytes is not None:
             what = "max_bytes must be a number of bytes, 1 or more"
             request.max_page_bytes = checked_integer(what, max_bytes, 1, (1 << 63) - 1)
@@ -231,8 +235,7 @@ class SealedRound(RoundCalls):
             timeout: as in ``export_submissions``.
 
         Returns:
-            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times. The
-            same for each call.
+            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times.
 
         Raises:
             InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
