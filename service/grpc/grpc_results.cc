@@ -98,9 +98,8 @@ struct Submissions {
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
     ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
     page_token = exported.next_page_token;
-    v1::ExportedSubmissions message;
-    EncodeExport(round.config().tensors[query.tensor], std::move(exported), &message);
-    return Serialize(message, page);
+    EncodeExport(round.config().tensors[query.tensor], std::move(exported), page);
+    return absl::OkStatus();
   }
 
   ExportQuery query;

@@ -220,7 +220,10 @@ def repeated(rng, num_rows):
 def test_large_updates_in_no_order(clusters, num_rows, width, keys_of):
     """Beside a dense tensor, and clients with one key and with none."""
     rng = np.random.default_rng(41)
-    tensors = [sa.TensorSpec("s", num_rows=num_rows, row_width=width), sa.TensorSpec("d", num_rows=300, layout="dense")]
+    tensors = [
+        sa.TensorSpec("s", "float32", num_rows=num_rows, row_width=width),
+        sa.TensorSpec("d", "float32", num_rows=300, layout="dense"),
+    ]
     updates = {}
     for client in range(7):
         keys = keys_of(rng, num_rows)[: 1 if client == 3 else KEYS]
