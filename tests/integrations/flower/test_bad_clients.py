@@ -22,6 +22,7 @@ from sparseagg.flower import (
 )
 from sparseagg.flower.legacy import sparse_ndarrays
 from sparseagg.flower.records import CONFIG, sparse_arrays
+from sparseagg.flower.replies import with_usable_metrics
 from test_legacy import Proxy, strategy_of
 
 NODES = 5
@@ -394,3 +395,21 @@ def test_results_of_one_client_in_positions_fail_alone() -> None:
             assert_model(got, without(BAD))
             (failure,) = failures
             assert f"cid-{BAD}" in str(failure), what
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        (
+            [{"{x}": 0.0, "loss": 1.0}] * 2,
+            "the others have loss, {x}, and '{x}' must be a number from 0 on, and not 0 in",
+        ),
+        ([{"loss": 1.0}] * 2, "these metrics cannot be averaged: '{x}' must be a number from 0 on"),
+    ],
+)
+def test_evaluations_without_an_average_say_why(metrics: Any, text: str) -> None:
+    LocalGrid(jobs.make_client_app([]), 1)  # which names the run, as messages need
+    asked = Message(RecordDict(), 1, "evaluate")
+    replies = [Message(RecordDict({"metrics": MetricRecord(each)}), reply_to=asked) for each in metrics]
+    for reply in with_usable_metrics(replies, "{x}"):
+        assert text in reply.error.reason

@@ -63,6 +63,17 @@ def test_strategies_that_take_steps_are_not_refused(name: str) -> None:
     type("Combined", (SparseMixin, own(name)), {})(sparse=SPARSE, **options_of(name))
 
 
+def test_a_helper_that_is_defined_later_is_no_error() -> None:
+    class Own(SparseFedAvg):
+        def aggregate_train(self, *arguments: Any) -> Any:
+            return later(super().aggregate_train(*arguments))
+
+    Own(sparse=SPARSE)
+
+    def later(outcome: Any) -> Any:
+        return outcome
+
+
 def counted(function: Any) -> Any:
     """A decorator without functools.wraps."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import types
@@ -61,8 +62,9 @@ def _names_used(cls: type, function: Any) -> set[str]:
         if not isinstance(thing, types.CodeType):
             thing = inspect.unwrap(getattr(thing, "__func__", thing))  # of a static or class method
             code = getattr(thing, "__code__", None)
-            cells = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
-            waiting += [each for each in cells if isinstance(each, types.FunctionType)]
+            for cell in getattr(thing, "__closure__", None) or ():
+                with contextlib.suppress(ValueError):  # the cell is empty: what it is for is defined later
+                    waiting += [each for each in [cell.cell_contents] if isinstance(each, types.FunctionType)]
         if isinstance(code, types.CodeType):
             names.update(code.co_names)
             waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -161,12 +163,12 @@ def with_usable_metrics(replies: Sequence[Message], weighted_by: str) -> list[Me
     alike, _ = _split_by_metrics([reply for reply in replies if not reply.has_error()], weighted_by)
     has_average = any(_weight(reply.content, weighted_by) for reply in alike)
     usable = {id(reply) for reply in alike if has_average}
-    reason = f"these metrics cannot be averaged: the others have {{}}, and {weighted_by!r} is a number from 0 on"
-    names = sorted(name for record in alike[:1] for name in next(iter(record.content.metric_records.values())))
-    return [
-        reply if reply.has_error() or id(reply) in usable else refused(reply, reason.format(", ".join(names)))
-        for reply in replies
-    ]
+    wanted = f"{weighted_by!r} must be a number from 0 on, and not 0 in all replies"
+    for reply in alike[:1]:
+        names = sorted(name for record in reply.content.metric_records.values() for name in record)
+        wanted = f"the others have {', '.join(names)}, and {wanted}"
+    reason = f"these metrics cannot be averaged: {wanted}"
+    return [reply if reply.has_error() or id(reply) in usable else refused(reply, reason) for reply in replies]
 
 
 def _form(content: RecordDict) -> str:
