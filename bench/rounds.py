@@ -24,12 +24,14 @@ SEED = 20261127
 Array = npt.NDArray[Any]
 # Keys (None: all of a dense tensor) and sums.
 Sums = tuple["Array | None", Array]
-# Clients, tuples of each, rows of the tensor. A dense update has all rows.
+# Clients, tuples of each, rows of the tensor. A dense update has all rows. Keys are sorted, and some repeated; in no
+# order they come once in an update.
 CASES = {
     "10 clients": (10, 100_000, 10_000_000),
     "1000 clients": (1000, 10_000, 10_000_000),
     "100,000 clients": (100_000, 100, 10_000_000),
     "dense 1 GB": (2, 0, 250_000_000),
+    "no order": (64, 250_000, 1 << 24),
     "quick": (20, 1000, 100_000),
 }
 
@@ -47,8 +49,11 @@ class Updates:
             self.num_bytes = sum(array.nbytes for array in self.arrays)
             return
         self.offsets = np.arange(self.num_clients + 1) * tuples
-        drawn = rng.zipf(1.3, (self.num_clients, tuples)) * np.int64(2_654_435_761)
-        self.keys = np.sort(drawn % self.num_rows, axis=1).astype(np.uint32).reshape(-1)
+        if case == "no order":
+            drawn = np.stack([rng.choice(self.num_rows, tuples, replace=False) for _ in self.ids])
+        else:
+            drawn = np.sort(rng.zipf(1.3, (self.num_clients, tuples)) * np.int64(2_654_435_761) % self.num_rows, axis=1)
+        self.keys = drawn.astype(np.uint32).reshape(-1)
         self.rows = rng.standard_normal(self.num_clients * tuples, np.float32)
         self.num_bytes = self.keys.nbytes + self.rows.nbytes
 

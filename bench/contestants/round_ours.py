@@ -59,13 +59,16 @@ class Rounds:
         stages.end("create")
         self._submit(opened)
         stages.end("submit")
-        opened.close()
-        opened.wait()
-        stages.end("merge")
-        merged = opened.result()["t"]
+        merged = self._merged(opened, stages)
         stages.end("read")
         opened.delete()
         return None if self._updates.is_dense else merged.keys, merged.values
+
+    def _merged(self, opened: Any, stages: Stages) -> sa.TensorResult:
+        opened.close()
+        opened.wait()
+        stages.end("merge")
+        return opened.result()["t"]
 
     def close(self) -> None:
         self._client.close()
@@ -78,6 +81,11 @@ class ClusterRounds(Rounds):
 
     def _connect(self, addresses: list[str]) -> Any:
         return Cluster(addresses, reducers=2)
+
+    def _merged(self, opened: Any, stages: Stages) -> sa.TensorResult:
+        merged: sa.TensorResult = opened.finish()["t"]  # of which nothing stays on the servers
+        stages.end("merge")
+        return merged
 
 
 class StreamVersions(Rounds):
