@@ -3,8 +3,6 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_ROUND_CODEC_H_
 
-#include <grpcpp/support/byte_buffer.h>
-
 #include <cstdint>
 #include <string>
 
@@ -50,9 +48,6 @@ void EncodeReceipt(absl::string_view round_name, const std::string& client_id, S
                    v1::SubmissionReceipt* wire);
 void EncodeBundle(BundlePage page, v1::ExportRoundResponse* wire);
 void EncodeInspection(const InspectionPage& page, v1::InspectRoundResponse* wire);
-// Replaces `bytes` by a serialised v1::ExportedSubmissions, which takes over the columns of the page. Its keys and
-// values begin at multiples of 8 bytes, so that a reader need not copy them.
-void EncodeExport(const TensorSpec& spec, ExportPage page, grpc::ByteBuffer* bytes);
 // About the most memory of the message of one submission without its leaf, its serialised form included.
 inline constexpr uint64_t kMaxSubmissionBytes = 1024;
 // The same of a submission with its leaf: ids, and a digest of each tensor.

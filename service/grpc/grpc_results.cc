@@ -1,6 +1,8 @@
 // The calls that send pages: StreamResult, ExportSubmissions and ExportPartial.
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "service/admission/memory_shares.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
+#include "service/codec/spec_codec.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
 #include "service/grpc/reactors.h"
@@ -20,6 +23,62 @@
 
 namespace sparseagg::service {
 namespace {
+
+// Tag and length of a field of bytes, in more bytes than most lengths need.
+constexpr size_t kHeadBytes = 1 + 5;
+
+// Appends the head of a field of `size` bytes. `position`: of the head in its message, where the field is to begin at a
+// multiple of 8: a field in front of it fills up, of the value that a slice has without it.
+void AppendHead(int field, uint64_t size, std::optional<size_t> position, std::string& out) {
+  if (position.has_value()) {
+    const size_t padding = 2 + (16 - (*position + 2 + kHeadBytes) % 8) % 8;
+    out += static_cast<char>(v1::TensorSlice::kKeysSortedFieldNumber << 3);
+    out.append(padding - 2, '\x80');
+    out += '\0';
+  }
+  out += static_cast<char>(field << 3 | 2);
+  for (size_t i = 2; i < kHeadBytes; ++i, size >>= 7) out += static_cast<char>((size & 0x7f) | 0x80);
+  out += static_cast<char>(size);
+}
+
+// Returns: a slice that owns the text.
+grpc::Slice Adopt(std::string text) {
+  auto* const owner = new std::string(std::move(text));
+  const auto free = [](void* owned) { delete static_cast<std::string*>(owned); };
+  return grpc::Slice(owner->data(), owner->size(), free, owner);
+}
+
+// Replaces `bytes` by a serialised v1::ExportedSubmissions, which takes over the columns of the page. Its keys and
+// values begin at multiples of 8 bytes, so that a reader need not copy them.
+void EncodeExport(const TensorSpec& spec, ExportPage page, grpc::ByteBuffer* bytes) {
+  v1::ExportedSubmissions wire;
+  wire.set_client_ids(std::move(page.client_ids));
+  wire.set_weights(std::move(page.weights));
+  wire.set_num_keys(std::move(page.num_keys));
+  wire.set_next_page_token(std::move(page.next_page_token));
+  v1::TensorSlice slice;
+  slice.set_tensor(spec.name);
+  const auto plain = HasNarrowKeys(spec) ? v1::KEY_ENCODING_U32 : v1::KEY_ENCODING_U64;
+  slice.set_key_encoding(page.has_runs ? v1::KEY_ENCODING_IMPLICIT : plain);
+  if (page.has_runs) slice.set_first_key(page.first_key);
+  slice.set_value_encoding(spec.aggregation.op == Op::kUnion ? v1::VALUE_ENCODING_NONE
+                                                             : static_cast<v1::ValueEncoding>(EncodeDType(spec.dtype)));
+  slice.set_num_keys(page.num_rows);
+
+  std::string head = wire.SerializeAsString();
+  const size_t slice_begin = head.size() + kHeadBytes;
+  std::string before_keys = slice.SerializeAsString();
+  AppendHead(v1::TensorSlice::kKeysFieldNumber, page.keys.size(), slice_begin + before_keys.size(), before_keys);
+  std::string before_values;
+  AppendHead(v1::TensorSlice::kValuesFieldNumber, page.values.size(),
+             slice_begin + before_keys.size() + page.keys.size(), before_values);
+  const size_t slice_bytes = before_keys.size() + page.keys.size() + before_values.size() + page.values.size();
+  AppendHead(v1::ExportedSubmissions::kSliceFieldNumber, slice_bytes, std::nullopt, head);
+  head += before_keys;
+  const grpc::Slice slices[] = {Adopt(std::move(head)), Adopt(std::move(page.keys)), Adopt(std::move(before_values)),
+                                Adopt(std::move(page.values))};
+  *bytes = grpc::ByteBuffer(slices, std::size(slices));
+}
 
 // A StreamResult call: all pages, one after the other.
 class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>> {
