@@ -385,7 +385,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     TakeAsItIs(spec, update, *out);
     if (is_coarse) out->coarse_bits = CoarseBits(spec.num_rows);
     // Of terms in no order, an error might name any of several keys: below, it names the smallest one.
-    const absl::Status checked = CheckTerms(spec, *out, /*as_sent=*/true);
+    absl::Status checked = CheckTerms(spec, *out, /*as_sent=*/true);
     if (checked.ok()) return out;
     if (!is_coarse) return checked;
     out = MakeUpdate(spec, update);
