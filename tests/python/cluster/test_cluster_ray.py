@@ -99,6 +99,9 @@ def moved(ray, cluster, index, data_dir):
     before = cluster.addresses[index]
     (data_dir / f"server-{index}" / "ports.json").unlink()
     ray.kill(cluster._started.actors[index], no_restart=False)
+    locate = cluster._started.locators()[index]
+    while locate(60.0) in (None, before):  # an actor that is being killed still answers for a moment
+        pass
     return before
 
 
