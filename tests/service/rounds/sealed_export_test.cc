@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "host/base/half.h"
+#include "host/cpu/prepare/coarse_order.h"
 #include "service/rounds/row_export.h"
 #include "service/rounds/sealed_reader.h"
 #include "tests/service/support/submissions_fixture.h"
@@ -199,7 +200,7 @@ TEST_F(CoarseExportTest, AnyOrder_AnyRange_HasTheSameRows) {
       for (const int num_repeats : {0, 1, 60}) {
         SCOPED_TRACE(absl::StrCat(num_rows, " rows, keys below ", bound, ", ", num_repeats, " repeats"));
         const auto round = OpenLarge(num_rows, bound, num_repeats);
-        const uint64_t width = num_rows >> 10;
+        const uint64_t width = uint64_t{1} << cpu::CoarseBits(num_rows);
         std::vector<std::pair<KeyInterval, std::vector<Exported>>> coarse;
         // All; whole buckets; ends within buckets, of one and of several; one key; no key.
         for (const KeyInterval keys :
