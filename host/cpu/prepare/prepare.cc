@@ -243,7 +243,7 @@ void TakeAsItIs(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate
 template <typename Key>
 bool IsCoarse(const TensorSpec& spec, const ValidatedUpdate& update) {
   const int low_bits = CoarseBits(spec.num_rows);
-  // Fewer tuples than one would put into coarse order: they are, and no sort costs less than any.
+  // From an eighth of what OrderCoarsely takes on: a server exports a part of such an update.
   return low_bits > 0 && !update.sorted() && update.num_keys() >= CurrentTuning().min_coarse_tuples / 8 &&
          IsCoarseAndUnique(std::get<absl::Span<const Key>>(update.keys()), low_bits);
 }

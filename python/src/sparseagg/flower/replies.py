@@ -64,7 +64,8 @@ def _names_used(cls: type, function: Any) -> set[str]:
             code = getattr(thing, "__code__", None)
             for cell in getattr(thing, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # the cell is empty: what it is for is defined later
-                    waiting += [each for each in [cell.cell_contents] if isinstance(each, types.FunctionType)]
+                    if isinstance(cell.cell_contents, types.FunctionType):
+                        waiting.append(cell.cell_contents)
         if isinstance(code, types.CodeType):
             names.update(code.co_names)
             waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
