@@ -49,7 +49,7 @@ absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& li
 }
 
 // Returns: the source of an upload's chunks.
-Round::ChunkSource ChunksOf(const Store& store, uint64_t round, uint64_t upload) {
+Intake::ChunkSource ChunksOf(const Store& store, uint64_t round, uint64_t upload) {
   return [&store, round, upload](const std::function<absl::Status(const Chunk&)>& take) {
     return store.ForEachChunk(round, upload, [&](absl::string_view bytes) -> absl::Status {
       const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
@@ -59,6 +59,40 @@ Round::ChunkSource ChunksOf(const Store& store, uint64_t round, uint64_t upload)
       return take(chunk);
     });
   };
+}
+
+// Restores the uploads of a round or a stream. One that cannot be restored is dropped: nobody was told that it counts.
+// Adds their numbers to `kept`. Returns: how many there are.
+absl::StatusOr<uint64_t> RestoreUploads(Store& store, uint64_t number_of_round, Intake& intake,
+                                        std::vector<uint64_t>& kept) {
+  ASSIGN_OR_RETURN(const auto uploads, store.ReadUploads(number_of_round));
+  uint64_t num_uploads = 0;
+  std::set<std::pair<std::string, std::string>> names;
+  // From the latest one on: an older upload of the same name was replaced.
+  for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
+    const auto& [number, record] = *it;
+    if (record.range.has_value() || !names.emplace(record.client_id, record.submission_id).second) continue;
+    uint64_t num_chunks = 0;
+    absl::Status restored = intake.Restore(number, record, ChunksOf(store, number_of_round, number), &num_chunks);
+    // Without chunk 0 the upload is gone as a whole, as for its client, who would take an empty one for another's.
+    if (absl::IsAborted(restored) && num_chunks > 0) {
+      restored = store.DeleteChunksFrom(number_of_round, number, num_chunks);
+    }
+    if (restored.ok()) {
+      kept.push_back(number);
+      ++num_uploads;
+    } else {
+      Log(LogLevel::kWarning, "upload_not_restored",
+          {{"round", intake.config().LogName()}, {"client", record.client_id}, {"reason", restored.message()}});
+    }
+  }
+  return num_uploads;
+}
+
+// Returns: the largest number of an upload that the store has had of the round, from which it removes all but `kept`.
+absl::StatusOr<uint64_t> DeleteOtherUploads(Store& store, uint64_t round, std::vector<uint64_t> kept) {
+  std::sort(kept.begin(), kept.end());
+  return store.DeleteOtherUploads(round, kept);
 }
 
 // Restores one round, as far as its state says.
@@ -74,9 +108,11 @@ class RoundRestorer {
     StateRecord stored = stored_.state;
     RETURN_IF_ERROR(DropLost(&stored));
     const StateName state = stored.name;
-    RETURN_IF_ERROR(RestoreUploads(state));
-    std::sort(kept_.begin(), kept_.end());
-    ASSIGN_OR_RETURN(const uint64_t latest, store_.DeleteOtherUploads(stored_.number, kept_));
+    if (state == StateName::kOpen) {
+      ASSIGN_OR_RETURN(num_uploads_, RestoreUploads(store_, stored_.number, round_.intake(), kept_));
+    }
+    if (state == StateName::kSealed || state == StateName::kMerged) RETURN_IF_ERROR(RestoreRanges());
+    ASSIGN_OR_RETURN(const uint64_t latest, DeleteOtherUploads(store_, stored_.number, kept_));
     round_.ResumeJournal(stored_.number, latest);
     FailPoint("restored_content");
     if (state != StateName::kOpen) round_.RestoreState(stored);
@@ -141,49 +177,23 @@ class RoundRestorer {
     return store_.PutState(stored_.number, *state).status();
   }
 
-  // An upload or range that cannot be restored is dropped: nobody was told that it counts.
-  absl::Status RestoreUploads(StateName state) {
-    const bool has_ranges = state == StateName::kSealed || state == StateName::kMerged;
-    if (state != StateName::kOpen && !has_ranges) return absl::OkStatus();
-    ASSIGN_OR_RETURN(auto uploads, store_.ReadUploads(stored_.number));
-    std::set<std::pair<std::string, std::string>> names;
-    // From the latest one on: an older upload of the same name was replaced.
-    for (auto it = uploads.rbegin(); it != uploads.rend(); ++it) {
-      const auto& [number, record] = *it;
-      if (has_ranges != record.range.has_value()) continue;
-      if (has_ranges) {
-        RETURN_IF_ERROR(RestoreRange(number, *record.range));
+  absl::Status RestoreRanges() {
+    ASSIGN_OR_RETURN(const auto uploads, store_.ReadUploads(stored_.number));
+    for (const auto& [number, record] : uploads) {
+      if (!record.range.has_value()) continue;
+      absl::StatusOr<std::string> page = store_.ReadChunk(stored_.number, number, 0);
+      if (page.ok()) {
+        round_.ranges().Restore(number, *record.range, *std::move(page));
+        kept_.push_back(number);
         continue;
       }
-      if (!names.emplace(record.client_id, record.submission_id).second) continue;
-      uint64_t num_chunks = 0;
-      absl::Status restored =
-          round_.RestoreUpload(number, record, ChunksOf(store_, stored_.number, number), &num_chunks);
-      // Without chunk 0 the upload is gone as a whole, as for its client, who would take an empty one for another's.
-      if (absl::IsAborted(restored) && num_chunks > 0) {
-        restored = store_.DeleteChunksFrom(stored_.number, number, num_chunks);
-      }
-      if (restored.ok()) {
-        kept_.push_back(number);
-        ++num_uploads_;
-      } else {
-        Log(LogLevel::kWarning, "upload_not_restored",
-            {{"round", round_.config().LogName()}, {"client", record.client_id}, {"reason", restored.message()}});
-      }
+      Log(LogLevel::kWarning, "range_not_restored",
+          {{"round", round_.config().LogName()},
+           {"tensor", record.range->tensor},
+           {"reason", page.status().message()}});
+      if (!absl::IsAborted(page.status())) return page.status();
     }
     return absl::OkStatus();
-  }
-
-  absl::Status RestoreRange(uint64_t number, const RangeRecord& range) {
-    absl::StatusOr<std::string> page = store_.ReadChunk(stored_.number, number, 0);
-    if (page.ok()) {
-      round_.RestoreRange(number, range, *std::move(page));
-      kept_.push_back(number);
-      return absl::OkStatus();
-    }
-    Log(LogLevel::kWarning, "range_not_restored",
-        {{"round", round_.config().LogName()}, {"tensor", range.tensor}, {"reason", page.status().message()}});
-    return absl::IsAborted(page.status()) ? absl::OkStatus() : page.status();
   }
 
   Store& store_;
@@ -197,9 +207,8 @@ class RoundRestorer {
 
 // The streams that the store has, by tenant and id.
 struct StoredStream {
-  StreamConfig config;
+  std::shared_ptr<Stream> stream;
   uint64_t number = 0;
-  std::shared_ptr<Round> intake;
   Stream::Stored stored;
 };
 using StoredStreams = std::map<std::pair<std::string, std::string>, StoredStream>;
@@ -217,45 +226,51 @@ absl::StatusOr<StreamConfig> StreamConfigOf(const RoundRecord& record, const Lim
   return config;
 }
 
-// Gives the config of a round of a stream its StreamPart, and notes the stream of an intake.
-// Errors: NOT_FOUND: the version's stream is gone.
-absl::Status AddStreamPart(const Store::StoredRound& stored, const Limits& limits, StoredStreams& streams,
-                           RoundConfig& config) {
+// What all restored rounds and streams share.
+struct Restored {
+  Store& store;
+  Registry& rounds;
+  StreamRegistry& streams;
+  const Limits& limits;
+  StoredStreams stored_streams;
+};
+
+// Restores a stream without its versions, whose records come later.
+absl::Status RestoreStream(const Store::StoredRound& stored, Restored& all) {
   const RoundRecord& record = stored.record;
-  if (!record.stream_spec.empty()) {
-    StoredStream& stream = streams[{record.tenant, record.id}];
-    ASSIGN_OR_RETURN(stream.config, StreamConfigOf(record, limits));
-    stream.number = stored.number;
-    config.stream = Stream::IntakePart(stream.config);
-  } else if (!record.stream.empty()) {
-    const auto stream = streams.find({record.tenant, record.stream});
-    if (stream == streams.end()) return absl::NotFoundError("its stream is gone");
-    std::string salt_key = std::move(config.leaf_salt_key);
-    config = Stream::VersionConfig(stream->second.config, record.version, stream->second.intake->shared_config());
-    config.leaf_salt_key = std::move(salt_key);
-  }
+  ASSIGN_OR_RETURN(StreamConfig config, StreamConfigOf(record, all.limits));
+  ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream,
+                   all.streams.Reopen(std::move(config), stored.number, record.create_time));
+  std::vector<uint64_t> kept;
+  RETURN_IF_ERROR(RestoreUploads(all.store, stored.number, stream->intake(), kept).status());
+  ASSIGN_OR_RETURN(const uint64_t latest, DeleteOtherUploads(all.store, stored.number, std::move(kept)));
+  stream->ResumeJournal(stored.number, latest);
+  all.stored_streams[{record.tenant, record.id}] = {std::move(stream), stored.number, {}};
   return absl::OkStatus();
 }
 
-absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Registry& registry, const Limits& limits,
-                          StoredStreams& streams) {
+absl::Status RestoreRound(const Store::StoredRound& stored, Restored& all) {
+  const RoundRecord& record = stored.record;
+  if (!record.stream_spec.empty()) return RestoreStream(stored, all);
   const absl::Time begin = absl::Now();
-  ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(stored.record, limits));
-  const absl::Status part = AddStreamPart(stored, limits, streams, config);
-  // The run ended while it deleted the stream.
-  if (absl::IsNotFound(part)) return store.DeleteRound(stored.number).status();
-  RETURN_IF_ERROR(part);
+  ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(record, all.limits));
+  StoredStream* stream = nullptr;  // of which the round is a version
+  if (!record.stream.empty()) {
+    const auto found = all.stored_streams.find({record.tenant, record.stream});
+    // The run ended while it deleted the stream.
+    if (found == all.stored_streams.end()) return all.store.DeleteRound(stored.number).status();
+    stream = &found->second;
+    std::string salt_key = std::move(config.leaf_salt_key);
+    config = stream->stream->VersionConfig(record.version);
+    config.leaf_salt_key = std::move(salt_key);
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                   registry.Restore(std::move(config), stored.number, stored.record.create_time));
-  RETURN_IF_ERROR(round->CheckNoiseKey(stored.record.noise_key_id));
-  RoundRestorer restorer(store, stored, *round);
+                   all.rounds.Restore(std::move(config), stored.number, record.create_time));
+  RETURN_IF_ERROR(round->CheckNoiseKey(record.noise_key_id));
+  RoundRestorer restorer(all.store, stored, *round);
   RETURN_IF_ERROR(restorer.Run());
   round->StartDeadline();
-  if (round->config().IsIntake()) {
-    streams[{stored.record.tenant, stored.record.id}].intake = round;
-  } else if (round->config().IsVersion()) {
-    streams[{stored.record.tenant, stored.record.stream}].stored.versions[stored.record.version] = round;
-  }
+  if (stream != nullptr) stream->stored.versions[record.version] = round;
   Log(LogLevel::kInfo, "round_restored",
       {{"round", round->config().LogName()},
        {"state", Name(round->state())},
@@ -268,20 +283,19 @@ absl::Status RestoreRound(Store& store, const Store::StoredRound& stored, Regist
 }  // namespace
 
 absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& streams, const Limits& limits) {
-  StoredStreams stored_streams;
+  Restored all{store, registry, streams, limits, {}};
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
   for (const Store::StoredRound& stored : rounds) {
-    const absl::Status restored =
-        ToStatus([&] { return RestoreRound(store, stored, registry, limits, stored_streams); });
+    const absl::Status restored = ToStatus([&] { return RestoreRound(stored, all); });
     if (restored.ok()) continue;
     return absl::Status(restored.code(),
                         absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,
                                      "' from the data directory: ", restored.message()));
   }
-  for (auto& [name, stream] : stored_streams) {
+  for (auto& [name, stream] : all.stored_streams) {
     ASSIGN_OR_RETURN(stream.stored.cuts, store.ReadCuts(stream.number));
     const absl::Status restored =
-        ToStatus([&, &found = stream] { return streams.Restore(found.config, found.intake, found.stored); });
+        ToStatus([&, &found = stream] { return streams.Restore(found.stream, found.stored); });
     if (restored.ok()) continue;
     return absl::Status(restored.code(), absl::StrCat("cannot restore stream '", name.second, "' of tenant '",
                                                       name.first, "': ", restored.message()));

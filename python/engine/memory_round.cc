@@ -26,7 +26,6 @@ namespace {
 
 namespace py = pybind11;
 using namespace py::literals;  // NOLINT(google-build-using-namespace): for "name"_a
-using service::kDefaultTenant;
 
 constexpr size_t kAllSubmissions = std::numeric_limits<int>::max();  // of a list
 constexpr uint64_t kInspectedBytes = uint64_t{1} << 24;              // of a page of Inspect
@@ -92,19 +91,19 @@ py::bytes MemoryRound::Submit(const std::string& client_id, const std::string& s
     RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
     for (Lent& tensor : lent) {
       service::ChunkSlice& slice = chunk.slices.emplace_back();
-      const TensorSpec& spec = round_->config().tensors[tensor.input.tensor];
+      const TensorSpec& spec = intake_->config().tensors[tensor.input.tensor];
       slice.tensor = spec.name;
       ASSIGN_OR_RETURN(ValidatedUpdate imported,
                        host_->runtime().engine.Import(spec, tensor.input.keys, tensor.input.values,
                                                       std::move(tensor.value_owner), weight.value_or(1.0)));
       slice.imported = std::make_shared<const ValidatedUpdate>(std::move(imported));
     }
-    return service::SubmitWhole(*round_, client_id, submission_id, chunk);
+    return intake_->Submit(client_id, submission_id, chunk);
   });
   Released::OfProcess().Drop();
   v1::CommitSubmissionResponse message;
-  const service::RoundConfig& config = round_->config();
-  service::EncodeCommit(config.IsIntake() ? service::StreamName(config.id) : service::RoundName(config), receipt,
+  const service::RoundConfig& config = intake_->config();
+  service::EncodeCommit(round_ == nullptr ? service::StreamName(config.id) : service::RoundName(config), receipt,
                         &message);
   return ToBytes(message);
 }
@@ -123,7 +122,7 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
     service::SubmissionBatch batch;
     RETURN_IF_ERROR(batch.Split(client_ids, {weight_bytes.data(), weight_bytes.size()},
                                 {num_keys_bytes.data(), num_keys_bytes.size()}, slices));
-    RETURN_IF_ERROR(batch.CheckSize(round_->config()));
+    RETURN_IF_ERROR(batch.CheckSize(intake_->config()));
     const std::vector<std::string> ids(batch.client_ids().begin(), batch.client_ids().end());
     for (const std::string& client_id : ids) RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     const auto next = [&]() -> const service::Chunk& {
@@ -133,7 +132,7 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
     };
     service::BatchOutcome batch_outcome;
     service::SubmitBatch(
-        *round_, ids, submission_id, next, [] { return false; }, batch_outcome);
+        *intake_, ids, submission_id, next, [] { return false; }, batch_outcome);
     return batch_outcome;
   });
   py::list refusals;
@@ -157,9 +156,7 @@ py::bytes MemoryRound::ListSubmissions() const {
 bool MemoryRound::Withdraw(const std::string& client_id, const std::string& submission_id) {
   return CallWithoutGil([&]() -> absl::StatusOr<bool> {
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
-    if (!round_->config().IsIntake()) return round_->Withdraw(client_id, submission_id);
-    ASSIGN_OR_RETURN(const auto stream, host_->streams().Find(kDefaultTenant, round_->config().id));
-    return stream->Withdraw(client_id, submission_id);
+    return intake_->target().Withdraw(client_id, submission_id, /*is_coordinator=*/false);
   });
 }
 
@@ -210,13 +207,6 @@ void MemoryRound::Cancel(const std::string& reason) {
   });
 }
 
-void MemoryRound::CheckTakesSubmissions() const {
-  if (!round_->config().IsVersion()) return;
-  ThrowIfError(absl::FailedPreconditionError(absl::StrCat(service::RoundName(round_->config().id),
-                                                          " is a version of a stream; submissions go to ",
-                                                          service::StreamName(round_->config().stream->id))));
-}
-
 void MemoryRound::AwaitEnd(std::optional<double> seconds, uint64_t wait) {
   host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), wait);
 }
@@ -236,15 +226,15 @@ py::list MemoryRound::Read(const std::vector<std::string>& names) const {
 void MemoryRound::RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
 
 void MemoryRound::CheckNotOfStream() const {
-  if (!round_->config().IsVersion()) return;
+  if (round_->config().stream == nullptr) return;
   ThrowIfError(absl::FailedPreconditionError(absl::StrCat("a version of the stream '", round_->config().stream->id,
                                                           "' ends when the stream cuts it, and not by itself")));
 }
 
 MemoryRound::Lent MemoryRound::Lend(const DevicePart& part) const {
   const auto& [name, keys, num_keys, values] = part;
-  const size_t tensor = ValueOrThrow(round_->config().FindTensor(name));
-  Lent lent{ReadDeviceTensor(round_->config().tensors[tensor], tensor, keys, values, num_keys), nullptr};
+  const size_t tensor = ValueOrThrow(intake_->config().FindTensor(name));
+  Lent lent{ReadDeviceTensor(intake_->config().tensors[tensor], tensor, keys, values, num_keys), nullptr};
   if (values.is_none()) return lent;
   values.inc_ref();
   lent.value_owner = OwnReferences({values.ptr()});

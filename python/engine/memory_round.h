@@ -33,12 +33,15 @@ class MemoryRound {
   using DevicePart = std::tuple<std::string, pybind11::object, uint64_t, pybind11::object>;
 
   MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
-      : host_(std::move(host)), round_(std::move(round)) {}
+      : host_(std::move(host)), intake_(round, &round->intake()), round_(std::move(round)) {}
+  // Only takes and withdraws submissions, which may go to a stream.
+  MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<service::Intake> intake)
+      : host_(std::move(host)), intake_(std::move(intake)) {}
   MemoryRound(const MemoryRound&) = delete;
   MemoryRound& operator=(const MemoryRound&) = delete;
   ~MemoryRound() {
     if (host_->IsOfParent()) {
-      (void)new (std::nothrow) std::shared_ptr<Round>(std::move(round_));  // for ever
+      (void)new (std::nothrow) auto(std::pair(std::move(intake_), std::move(round_)));  // for ever
     }
   }
 
@@ -61,8 +64,6 @@ class MemoryRound {
   // while the rows are computed.
   pybind11::tuple Inspect(const std::vector<std::string>& names) const;
   void Cancel(const std::string& reason);
-  // Throws: StatusException: FAILED_PRECONDITION: this is a version of a stream.
-  void CheckTakesSubmissions() const;
   void AwaitEnd(std::optional<double> seconds, uint64_t wait);
   // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
   pybind11::list Read(const std::vector<std::string>& names) const;
@@ -79,7 +80,8 @@ class MemoryRound {
   Lent Lend(const DevicePart& part) const;
 
   const std::shared_ptr<RoundHost> host_;  // outlives the round
-  std::shared_ptr<Round> round_;
+  std::shared_ptr<service::Intake> intake_;
+  std::shared_ptr<Round> round_;  // null: only the intake was asked for
 };
 
 // Adds the class to the module. _engine.pyi has its methods. Requires: the GIL.

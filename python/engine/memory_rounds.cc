@@ -56,20 +56,12 @@ class MemoryRounds {
 
   std::unique_ptr<MemoryRound> Find(const std::string& name) const {
     const std::string id = ValueOrThrow(service::ParseRoundName(name));
-    std::shared_ptr<Round> round = ValueOrThrow(host_->registry().Find(kDefaultTenant, id));
-    if (round->config().IsIntake()) {
-      ThrowIfError(absl::NotFoundError(
-          absl::StrCat("no round '", id, "'; there is a stream of this id, ", service::StreamName(id))));
-    }
-    return Wrap(std::move(round));
+    return Wrap(ValueOrThrow(host_->registry().Find(kDefaultTenant, id)));
   }
 
   // Returns: where submissions to `name` go, a round or a stream.
   std::unique_ptr<MemoryRound> FindTarget(const std::string& name) const {
-    if (name.rfind(service::kStreamPrefix, 0) == 0) return Wrap(FindStream(name)->intake().shared_from_this());
-    std::unique_ptr<MemoryRound> found = Find(name);
-    found->CheckTakesSubmissions();
-    return found;
+    return std::make_unique<MemoryRound>(host_, ValueOrThrow(host_->streams().FindIntake(kDefaultTenant, name)));
   }
 
   // ---- streams ----

@@ -73,14 +73,9 @@ void EncodePlace(const StreamPlace& place, v1::StreamCommit* wire) {
 
 std::string RoundName(const RoundConfig& config) { return config.id.empty() ? "" : RoundName(config.id); }
 
-void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {
-  wire->set_name(RoundName(config));
-  wire->mutable_spec()->ParseFromString(config.wire_spec);
-  wire->set_state(static_cast<v1::RoundState>(static_cast<int>(snapshot.state) + 1));
-  wire->set_state_reason(snapshot.reason);
-  wire->set_num_submissions(snapshot.num_submissions);
-  wire->set_num_tuples(snapshot.num_tuples);
-  wire->set_num_bytes(snapshot.num_bytes);
+// `Message`: v1::Round or v1::Stream.
+template <typename Message>
+void EncodeRefusals(const IntakeSnapshot& snapshot, Message* wire) {
   wire->set_num_refused(snapshot.num_refused);
   wire->set_num_uploads(snapshot.num_uploads);
   for (const Refusal& refusal : snapshot.recent_refusals) {
@@ -90,6 +85,17 @@ void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl:
     encoded->set_reason(refusal.reason);
     EncodeTime(refusal.time, encoded->mutable_time());
   }
+}
+
+void EncodeRound(const RoundConfig& config, const RoundSnapshot& snapshot, absl::string_view engine, v1::Round* wire) {
+  wire->set_name(RoundName(config));
+  wire->mutable_spec()->ParseFromString(config.wire_spec);
+  wire->set_state(static_cast<v1::RoundState>(static_cast<int>(snapshot.state) + 1));
+  wire->set_state_reason(snapshot.reason);
+  wire->set_num_submissions(snapshot.num_submissions);
+  wire->set_num_tuples(snapshot.num_tuples);
+  wire->set_num_bytes(snapshot.num_bytes);
+  EncodeRefusals(snapshot, wire);
   EncodeTime(snapshot.create_time, wire->mutable_create_time());
   if (IsClosed(snapshot.state)) EncodeTime(snapshot.close_time, wire->mutable_close_time());
   if (HasEnded(snapshot.state)) {
@@ -281,12 +287,8 @@ void EncodeStream(const Stream& stream, v1::Stream* wire) {
   if (snapshot.last_cut_time != absl::InfinitePast()) {
     EncodeTime(snapshot.last_cut_time, wire->mutable_last_cut_time());
   }
-  v1::Round intake;
-  EncodeRound(stream.intake().config(), stream.intake().Snapshot(), "", &intake);
-  wire->set_num_refused(intake.num_refused());
-  wire->set_num_uploads(intake.num_uploads());
-  wire->mutable_create_time()->Swap(intake.mutable_create_time());
-  wire->mutable_recent_refusals()->Swap(intake.mutable_recent_refusals());
+  EncodeRefusals(snapshot, wire);
+  EncodeTime(stream.create_time(), wire->mutable_create_time());
 }
 
 uint64_t MostStreamBytes(const Stream& stream) {

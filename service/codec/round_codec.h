@@ -14,7 +14,7 @@
 #include "service/codec/spec_codec.h"
 #include "service/rounds/result_pages.h"
 #include "service/rounds/round.h"
-#include "service/rounds/round_bundle.h"
+#include "service/rounds/round_certificate.h"
 #include "service/rounds/sealed_reader.h"
 #include "service/streams/stream.h"
 

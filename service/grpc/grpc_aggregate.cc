@@ -103,12 +103,12 @@ class AggregateReactor final
       // A submission id tells retries apart. One stream has no retries, so that the id may be left out.
       const std::string& submission_id = wire.submission_id().empty() ? wire.client_id() : wire.submission_id();
       RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-      ASSIGN_OR_RETURN(upload, round_->OpenStreamUpload(wire.client_id(), submission_id, AbortCallback()));
+      ASSIGN_OR_RETURN(upload, round_->intake().OpenStreamUpload(wire.client_id(), submission_id, AbortCallback()));
     }
     ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
-    RETURN_IF_ERROR(round_->Append(*upload, chunk));
+    RETURN_IF_ERROR(round_->intake().Append(*upload, chunk));
     if (!chunk.last) return absl::OkStatus();
-    RETURN_IF_ERROR(round_->Commit(*upload).status());
+    RETURN_IF_ERROR(round_->intake().Commit(*upload).status());
     uploads_.erase(wire.client_id());
     return absl::OkStatus();
   }

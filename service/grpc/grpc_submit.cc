@@ -173,7 +173,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     }
   }
 
-  // Decodes the next message and gives it to the round, or ends the submission. Ends the step of the message.
+  // Decodes the next message and gives it to the intake, or ends the submission. Ends the step of the message.
   // Requires: the caller is the decoder (has_decoder_), as one thread at a time is.
   Decoded DecodeNext(Thread thread) {
     if (!next_.has_value()) {
@@ -215,7 +215,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
   bool IsShort(const Received& next) const {
     if (context().store != nullptr) return false;  // a disk may be slow
     if (next.ok) return next.bytes.Length() <= kMaxShortBytes;
-    return taken_bytes_ <= kMaxShortBytes && (round_ == nullptr || !round_->MergesOnArrival());
+    return taken_bytes_ <= kMaxShortBytes && (intake_ == nullptr || !intake_->MergesOnArrival());
   }
   static bool HasManyKeys(const Received& next) {
     return next.message.has_value() && next.message->MostKeysWithoutValues() > kMaxShortKeys;
@@ -247,8 +247,8 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     }
     RETURN_IF_ERROR(service_.methods().CheckMessageSize(received.size));
     ASSIGN_OR_RETURN(const Chunk decoded, received.message->Decode());
-    round_->meter().RecordMessage(received.size, received.read_time, received.queued, received.parsing);
-    return round_->Append(*upload_, decoded);
+    intake_->meter().RecordMessage(received.size, received.read_time, received.queued, received.parsing);
+    return intake_->Append(*upload_, decoded);
   }
 
   absl::Status Open(const v1::UpdateChunk& chunk) {
@@ -256,10 +256,10 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     RETURN_IF_ERROR(context_.ResolveClientId(&client_id));
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     RETURN_IF_ERROR(CheckId(chunk.submission_id(), "submission_id"));
-    ASSIGN_OR_RETURN(round_, service_.methods().FindTargetOf(client_id, context_, chunk.round()));
+    ASSIGN_OR_RETURN(intake_, service_.methods().FindIntakeOf(client_id, context_, chunk.round()));
     round_name_ = chunk.round();
     LogCall(LogLevel::kDebug, context_, "SubmitUpdate", round_name_, client_id);
-    ASSIGN_OR_RETURN(upload_, round_->OpenStreamUpload(client_id, chunk.submission_id(), AbortCallback()));
+    ASSIGN_OR_RETURN(upload_, intake_->OpenStreamUpload(client_id, chunk.submission_id(), AbortCallback()));
     return absl::OkStatus();
   }
 
@@ -267,7 +267,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
   absl::Status TakeEnd() {
     if (context_.IsCancelled()) return absl::CancelledError("the stream was cancelled");
     if (upload_ == nullptr) return absl::InvalidArgumentError("the stream has no chunk");
-    ASSIGN_OR_RETURN(const Receipt receipt, round_->Commit(*upload_));
+    ASSIGN_OR_RETURN(const Receipt receipt, intake_->Commit(*upload_));
     v1::CommitSubmissionResponse submission;
     EncodeCommit(round_name_, receipt, &submission);
     return Serialize(submission, response_);
@@ -275,10 +275,10 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
 
   // Ends the call of a committed submission as soon as the submission survives what it is to survive.
   void AcknowledgeWhenDurable() {
-    if (!round_->journal().IsActive()) return EndSubmission(absl::OkStatus());
+    if (!intake_->journal().IsActive()) return EndSubmission(absl::OkStatus());
     // An abort has come, but the commit was quicker: its outcome counts, and this step must not end before.
-    if (!arbiter_.BeginSteps()) return EndSubmission(round_->journal().AwaitDurable());
-    round_->journal().WhenDurable([self = self_](const absl::Status& durable) {
+    if (!arbiter_.BeginSteps()) return EndSubmission(intake_->journal().AwaitDurable());
+    intake_->journal().WhenDurable([self = self_](const absl::Status& durable) {
       FailPoint("before_acknowledgement");
       self->EndSubmission(durable);
       self->EndStep();
@@ -292,10 +292,10 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     Complete(status);
   }
 
-  // Releases the upload, if the round still has it. An error counts it as refused.
+  // Releases the upload, if the intake still has it. An error counts it as refused.
   void ReleaseUpload(const absl::Status& status) {
     if (upload_ == nullptr) return;
-    status.ok() ? round_->Discard(*upload_) : round_->Refuse(*upload_, status);
+    status.ok() ? intake_->Discard(*upload_) : intake_->Refuse(*upload_, status);
   }
 
   grpc::ByteBuffer* const response_;
@@ -308,7 +308,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
   bool has_ended_ = false;        // committed or refused: later messages are dropped
   uint64_t taken_bytes_ = 0;      // of all messages
   std::string round_name_;
-  std::shared_ptr<Round> round_;
+  std::shared_ptr<Intake> intake_;
   std::shared_ptr<UploadHandle> upload_;
 };
 

@@ -62,24 +62,11 @@ std::vector<MethodEntry> AggregationMethods::Entries() {
 absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRound(const Caller& caller,
                                                                      absl::string_view name) const {
   ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
-  if (!round->config().IsIntake()) return round;
-  return absl::NotFoundError(absl::StrCat("no round '", id, "'; there is a stream of this id, streams/", id));
-}
-
-absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTarget(const Caller& caller,
-                                                                      absl::string_view name) const {
-  const bool names_stream = absl::StartsWith(name, kStreamPrefix);
-  ASSIGN_OR_RETURN(const std::string id, names_stream ? ParseStreamName(name) : ParseRoundName(name));
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, registry_.Find(caller.identity().tenant, id));
-  if (names_stream && !round->config().IsIntake()) return absl::NotFoundError(absl::StrCat("no stream '", id, "'"));
-  if (!round->config().IsVersion()) return round;
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, " is a version of a stream; submissions go to ", StreamName(round->config().stream->id)));
+  return registry_.Find(caller.identity().tenant, id);
 }
 
 absl::Status AggregationMethods::CheckNotOfStream(const Round& round, absl::string_view verb) {
-  if (!round.config().IsVersion()) return absl::OkStatus();
+  if (round.config().stream == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("a version of the stream '", round.config().stream->id, "' cannot be ", verb));
 }
@@ -92,12 +79,12 @@ absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindRoundOf(absl::str
   return round;
 }
 
-absl::StatusOr<std::shared_ptr<Round>> AggregationMethods::FindTargetOf(absl::string_view client_id,
-                                                                        const Caller& caller,
-                                                                        absl::string_view name) const {
-  ASSIGN_OR_RETURN(std::shared_ptr<Round> round, FindTarget(caller, name));
-  RETURN_IF_ERROR(round->config().homes.CheckHome(client_id));
-  return round;
+absl::StatusOr<std::shared_ptr<Intake>> AggregationMethods::FindIntakeOf(absl::string_view client_id,
+                                                                         const Caller& caller,
+                                                                         absl::string_view name) const {
+  ASSIGN_OR_RETURN(std::shared_ptr<Intake> intake, streams_.FindIntake(caller.identity().tenant, name));
+  RETURN_IF_ERROR(intake->config().homes.CheckHome(client_id));
+  return intake;
 }
 
 bool AggregationMethods::HidesCounts(const Round& round, const Identity& caller) {
@@ -123,7 +110,7 @@ void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::
 }
 
 uint64_t AggregationMethods::MostBytesOf(const Round& round) {
-  return MostRoundBytes(round.config(), round.num_recent_refusals());
+  return MostRoundBytes(round.config(), round.intake().num_recent_refusals());
 }
 
 absl::Status AggregationMethods::Respond(const Round& round, UnaryCall& call) const {

@@ -59,13 +59,9 @@ class AggregationMethods : public Methods {
   // Errors: also FAILED_PRECONDITION (HomeElsewhere): another server of the round's cluster is the client's home.
   absl::StatusOr<std::shared_ptr<Round>> FindRoundOf(absl::string_view client_id, const Caller& caller,
                                                      absl::string_view name) const;
-  // Finds where a submission goes: a round, or the intake of the stream "streams/{id}", which "rounds/{id}" finds, too:
-  // over HTTP, the paths of submissions have that.
-  // Errors: as of FindRound. FAILED_PRECONDITION: the round is a version of a stream.
-  absl::StatusOr<std::shared_ptr<Round>> FindTarget(const Caller& caller, absl::string_view name) const;
-  // FindTarget, and the check of FindRoundOf.
-  absl::StatusOr<std::shared_ptr<Round>> FindTargetOf(absl::string_view client_id, const Caller& caller,
-                                                      absl::string_view name) const;
+  // StreamRegistry::FindIntake, and the check of FindRoundOf.
+  absl::StatusOr<std::shared_ptr<Intake>> FindIntakeOf(absl::string_view client_id, const Caller& caller,
+                                                       absl::string_view name) const;
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;

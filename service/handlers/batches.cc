@@ -27,7 +27,7 @@ struct AggregationMethods::Batch {
   LargeCall call;
   BatchMessage message;
   std::vector<std::string> client_ids;
-  std::shared_ptr<Round> round;
+  std::shared_ptr<Intake> intake;
   BatchOutcome outcome;
 };
 
@@ -57,10 +57,10 @@ absl::Status AggregationMethods::BeginBatch(Batch& batch) const {
     RETURN_IF_ERROR(caller.ResolveClientId(&client_id));
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
   }
-  ASSIGN_OR_RETURN(batch.round, FindTarget(caller, batch.message.round()));
-  RETURN_IF_ERROR(batch.message.CheckSize(batch.round->config()));
-  batch.round->meter().RecordMessage(size, batch.call.read_time, begin - batch.call.received_at,
-                                     clock.Monotonic() - begin);
+  ASSIGN_OR_RETURN(batch.intake, streams_.FindIntake(caller.identity().tenant, batch.message.round()));
+  RETURN_IF_ERROR(batch.message.CheckSize(batch.intake->config()));
+  batch.intake->meter().RecordMessage(size, batch.call.read_time, begin - batch.call.received_at,
+                                      clock.Monotonic() - begin);
   return absl::OkStatus();
 }
 
@@ -68,14 +68,14 @@ absl::StatusOr<bool> AggregationMethods::RunTurn(Batch& batch) const {
   const absl::Duration end = server_.clock.Monotonic() + kTurn;
   BatchOutcome& outcome = batch.outcome;
   service::SubmitBatch(
-      *batch.round, batch.client_ids, batch.message.submission_id(),
+      *batch.intake, batch.client_ids, batch.message.submission_id(),
       [&]() -> const Chunk& { return batch.message.Next(); },
       [&] { return server_.clock.Monotonic() >= end || batch.call.is_cancelled(); }, outcome);
   if (outcome.codes.size() < batch.client_ids.size()) {
     if (batch.call.is_cancelled()) return PeerHasGone();
     return false;
   }
-  RETURN_IF_ERROR(batch.round->journal().AwaitDurable());
+  RETURN_IF_ERROR(batch.intake->journal().AwaitDurable());
   v1::SubmitBatchResponse answer;
   answer.set_codes(std::move(outcome.codes));
   answer.set_num_duplicates(outcome.num_duplicates);

@@ -8,7 +8,7 @@
 #include "service/codec/round_codec.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/caller.h"
-#include "service/rounds/round_bundle.h"
+#include "service/rounds/round_certificate.h"
 
 namespace sparseagg::service {
 void AggregationMethods::GetCertificate(const Call& call) {

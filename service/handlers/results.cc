@@ -84,7 +84,7 @@ void AggregationMethods::GetResultRange(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     LogCall(LogLevel::kDebug, self.caller(), "GetResultRange", request.name());
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    ASSIGN_OR_RETURN(const auto page, round->FindRange(request.tensor(), request.begin()));
+    ASSIGN_OR_RETURN(const auto page, round->ranges().Find(request.tensor(), request.begin()));
     return PlannedAnswer{page->size(), [&self, page]() -> absl::Status {
                            const grpc::Slice slice(*page);
                            *self.response() = grpc::ByteBuffer(&slice, 1);

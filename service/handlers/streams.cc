@@ -55,7 +55,7 @@ void AggregationMethods::CreateStream(const Call& call) {
                            ASSIGN_OR_RETURN(StreamConfig config, DecodeCreateStream(self.request(), server_.limits));
                            config.round.tenant = self.caller().identity().tenant;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, streams_.Create(std::move(config)));
-                           RETURN_IF_ERROR(stream->intake().journal().AwaitDurable());
+                           RETURN_IF_ERROR(stream->journal().AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "CreateStream", stream->config().round.id);
                            v1::Stream answer;
                            Encode(*stream, self.caller().identity(), &answer);
@@ -110,7 +110,7 @@ void AggregationMethods::CutStream(const Call& call) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.name()));
     return PlannedAnswer{MostStreamBytes(*stream), [&self, stream, version = request.version()]() -> absl::Status {
                            RETURN_IF_ERROR(stream->Cut(version, CutCause::kCall));
-                           RETURN_IF_ERROR(stream->intake().journal().AwaitDurable());
+                           RETURN_IF_ERROR(stream->journal().AwaitDurable());
                            LogCall(LogLevel::kInfo, self.caller(), "CutStream", stream->config().round.id);
                            v1::Stream answer;
                            Encode(*stream, self.caller().identity(), &answer);
@@ -125,7 +125,7 @@ void AggregationMethods::DeleteStream(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const std::string id, ParseStreamName(request.name()));
     ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, streams_.Delete(self.caller().identity().tenant, id));
-    RETURN_IF_ERROR(stream->intake().journal().AwaitDurable());
+    RETURN_IF_ERROR(stream->journal().AwaitDurable());
     LogCall(LogLevel::kInfo, self.caller(), "DeleteStream", request.name());
     return Serialize(google::protobuf::Empty(), self.response());
   });

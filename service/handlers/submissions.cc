@@ -86,19 +86,13 @@ void AggregationMethods::WithdrawSubmission(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindTargetOf(request.client_id(), self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Intake> intake,
+                     FindIntakeOf(request.client_id(), self.caller(), request.round()));
+    const bool is_coordinator = Authorize(self.caller().identity(), Method::kSealRound).ok();
     v1::WithdrawSubmissionResponse answer;
-    bool withdrawn = false;
-    if (round->config().IsIntake()) {
-      ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream,
-                       streams_.Find(self.caller().identity().tenant, round->config().id));
-      ASSIGN_OR_RETURN(withdrawn, stream->Withdraw(request.client_id(), request.submission_id()));
-    } else {
-      const bool is_coordinator = Authorize(self.caller().identity(), Method::kSealRound).ok();
-      ASSIGN_OR_RETURN(withdrawn, round->Withdraw(request.client_id(), request.submission_id(), is_coordinator));
-    }
-    RETURN_IF_ERROR(round->journal().AwaitDurable());
+    ASSIGN_OR_RETURN(const bool withdrawn,
+                     intake->target().Withdraw(request.client_id(), request.submission_id(), is_coordinator));
+    RETURN_IF_ERROR(intake->journal().AwaitDurable());
     answer.set_withdrawn(withdrawn);
     LogCall(LogLevel::kInfo, self.caller(), "WithdrawSubmission", request.round(), request.client_id());
     return Serialize(answer, self.response());

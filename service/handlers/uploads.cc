@@ -51,18 +51,18 @@ absl::Status AggregationMethods::PutChunk(LargeCall& chunk) const {
   RETURN_IF_ERROR(chunk.caller.ResolveClientOf(&answer));
   const std::string& client_id = answer.client_id();
   RETURN_IF_ERROR(CheckIds(client_id, head));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindTargetOf(client_id, chunk.caller, head.round()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Intake> intake, FindIntakeOf(client_id, chunk.caller, head.round()));
   absl::StatusOr<Chunk> decoded = message.Decode();
   const absl::Status fits = CheckMessageSize(size);
   if (!fits.ok()) decoded = fits;
   if (!decoded.ok()) {
-    round->RefuseNamed(client_id, head.submission_id(), head.upload_tag(), decoded.status());
+    intake->RefuseNamed(client_id, head.submission_id(), head.upload_tag(), decoded.status());
     return decoded.status();
   }
-  round->meter().RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
+  intake->meter().RecordMessage(size, chunk.read_time, begin - chunk.received_at, parsing);
   ASSIGN_OR_RETURN(const UploadProgress progress,
-                   round->PutChunk(client_id, head.submission_id(), *decoded, head.upload_tag()));
-  if (progress.committed) RETURN_IF_ERROR(round->journal().AwaitDurable());
+                   intake->PutChunk(client_id, head.submission_id(), *decoded, head.upload_tag()));
+  if (progress.committed) RETURN_IF_ERROR(intake->journal().AwaitDurable());
   EncodeStatus(head, progress, &answer);
   return Serialize(answer, chunk.response);
 }
@@ -74,23 +74,23 @@ void AggregationMethods::CommitSubmission(const Call& call) {
     LogCall(LogLevel::kDebug, call->caller(), "CommitSubmission", request.round(), request.client_id());
     RETURN_IF_ERROR(call->caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindTargetOf(request.client_id(), call->caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Intake> intake,
+                     FindIntakeOf(request.client_id(), call->caller(), request.round()));
     const auto encode = [name = request.round(), call](const absl::StatusOr<Receipt>& receipt) -> absl::Status {
       RETURN_IF_ERROR(receipt.status());
       v1::CommitSubmissionResponse submission;
       EncodeCommit(name, *receipt, &submission);
       return Serialize(submission, call->response());
     };
-    round->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),
-                       [call, encode, round](const absl::StatusOr<Receipt>& receipt) {
-                         const absl::Status encoded = ToStatus([&] { return encode(receipt); });
-                         if (!encoded.ok()) return call->Finish(encoded);
-                         round->journal().WhenDurable([call](const absl::Status& durable) {
-                           FailPoint("before_commit_answer");
-                           call->Finish(durable);
-                         });
-                       });
+    intake->CommitNamed(request.client_id(), request.submission_id(), request.upload_tag(),
+                        [call, encode, intake](const absl::StatusOr<Receipt>& receipt) {
+                          const absl::Status encoded = ToStatus([&] { return encode(receipt); });
+                          if (!encoded.ok()) return call->Finish(encoded);
+                          intake->journal().WhenDurable([call](const absl::Status& durable) {
+                            FailPoint("before_commit_answer");
+                            call->Finish(durable);
+                          });
+                        });
     return absl::OkStatus();
   };
   server_.pool.Post([call, commit] {
@@ -105,11 +105,11 @@ void AggregationMethods::GetUploadStatus(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(self.caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckIds(request.client_id(), request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
-                     FindTargetOf(request.client_id(), self.caller(), request.round()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Intake> intake,
+                     FindIntakeOf(request.client_id(), self.caller(), request.round()));
     ASSIGN_OR_RETURN(const UploadProgress progress,
-                     round->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
-    if (progress.committed) RETURN_IF_ERROR(round->journal().AwaitDurable());
+                     intake->GetProgress(request.client_id(), request.submission_id(), request.upload_tag()));
+    if (progress.committed) RETURN_IF_ERROR(intake->journal().AwaitDurable());
     v1::UploadStatus answer;
     EncodeStatus(request, progress, &answer);
     answer.set_client_id(request.client_id());

@@ -25,10 +25,14 @@ std::string RandomId() {
   return absl::StrFormat("r-%08x%08x", random(), random());
 }
 
-// Returns: the key of a round in Table::sequences. Neither part contains a slash.
+// Returns: the key of a round in Table::names. Neither part contains a slash.
 std::string KeyOf(absl::string_view tenant, absl::string_view id) { return absl::StrCat(tenant, "/", id); }
 
 absl::Status NoRoundError(absl::string_view id) { return absl::NotFoundError(absl::StrCat("no round '", id, "'")); }
+
+absl::Status ExistsError(absl::string_view id) {
+  return absl::AlreadyExistsError(absl::StrCat("round '", id, "' exists already, with another spec"));
+}
 
 // Returns: the round that exists, if it has the spec that is asked for.
 absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing, const RoundConfig& asked) {
@@ -36,11 +40,8 @@ absl::StatusOr<std::shared_ptr<Round>> SameSpec(std::shared_ptr<Round> existing,
   const StreamPart* const wants = asked.stream.get();
   const bool is_of_same =
       has == nullptr || wants == nullptr ? has == wants : has->id == wants->id && has->version == wants->version;
-  if (is_of_same && !asked.IsIntake() && existing->config().wire_spec == asked.wire_spec) return existing;
-  if (has != nullptr && has->version == 0) {
-    return absl::AlreadyExistsError(absl::StrCat("'", asked.id, "' is a stream; rounds and streams share their ids"));
-  }
-  return absl::AlreadyExistsError(absl::StrCat("round '", asked.id, "' exists already, with another spec"));
+  if (is_of_same && existing->config().wire_spec == asked.wire_spec) return existing;
+  return ExistsError(asked.id);
 }
 
 // Returns: the id of the stream that could have a version of this name; empty if none could: Stream::VersionConfig.
@@ -55,22 +56,39 @@ absl::string_view StreamOfVersion(absl::string_view id) {
 
 struct Registry::Table {
   using Place = std::pair<std::string, uint64_t>;  // tenant and sequence
+  // What has an id.
+  struct Named {
+    uint64_t sequence;
+    std::shared_ptr<Intake> intake;  // of the round, or of a stream
+  };
 
   Mutex mu;
   bool draining ABSL_GUARDED_BY(mu) = false;
-  uint64_t next_sequence ABSL_GUARDED_BY(mu) = 1;                            // key in `rounds` of the next one
-  std::map<Place, std::shared_ptr<Round>> rounds ABSL_GUARDED_BY(mu);        // of each tenant in order of creation
-  absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);  // by KeyOf
+  uint64_t next_sequence ABSL_GUARDED_BY(mu) = 1;                      // key in `rounds` of the next one
+  std::map<Place, std::shared_ptr<Round>> rounds ABSL_GUARDED_BY(mu);  // of each tenant in order of creation
+  absl::flat_hash_map<std::string, Named> names ABSL_GUARDED_BY(mu);   // by KeyOf
 
   // Returns: the round that exists with the id and the spec; null if the tenant has no round with this id.
   // Errors: ALREADY_EXISTS: it has another spec; or a stream has, or will have, a version of this name.
   absl::StatusOr<std::shared_ptr<Round>> FindSameLocked(const RoundConfig& config) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Errors: ALREADY_EXISTS: of AddIntake.
+  absl::Status CheckFreeForStreamLocked(const RoundConfig& config) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Returns: null if the tenant has no round with this id.
   std::shared_ptr<Round> FindLocked(absl::string_view tenant, absl::string_view id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    const auto found = sequences.find(KeyOf(tenant, id));
-    return found == sequences.end() ? nullptr : rounds.at({std::string(tenant), found->second});
+    const auto found = names.find(KeyOf(tenant, id));
+    if (found == names.end()) return nullptr;
+    const auto round = rounds.find({std::string(tenant), found->second.sequence});
+    return round == rounds.end() ? nullptr : round->second;
+  }
+  bool IsStreamLocked(absl::string_view tenant, absl::string_view id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return names.contains(KeyOf(tenant, id)) && FindLocked(tenant, id) == nullptr;
+  }
+  void AddLocked(uint64_t sequence, const std::shared_ptr<Round>& round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const RoundConfig& config = round->config();
+    rounds.emplace(Place(config.tenant, sequence), round);
+    names.emplace(KeyOf(config.tenant, config.id), Named{sequence, {round, &round->intake()}});
   }
 };
 
@@ -78,30 +96,33 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Table::FindSameLocked(const Rou
   if (std::shared_ptr<Round> existing = FindLocked(config.tenant, config.id)) {
     return SameSpec(std::move(existing), config);
   }
-  if (config.IsIntake()) {
-    for (auto it = rounds.lower_bound({config.tenant, 0}); it != rounds.end() && it->first.first == config.tenant;
-         ++it) {
-      const RoundConfig& other = it->second->config();
-      if (other.IsVersion() || StreamOfVersion(other.id) != config.id) continue;
-      return absl::AlreadyExistsError(
-          absl::StrCat("round '", other.id, "' has a name that versions of the stream '", config.id, "' need"));
-    }
-  } else if (!config.IsVersion()) {
-    const absl::string_view stream = StreamOfVersion(config.id);
-    const std::shared_ptr<Round> intake = stream.empty() ? nullptr : FindLocked(config.tenant, stream);
-    if (intake != nullptr && intake->config().IsIntake()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("'", config.id, "' is the name of a version of the stream '", stream, "'"));
-    }
+  if (IsStreamLocked(config.tenant, config.id)) {
+    return absl::AlreadyExistsError(absl::StrCat("'", config.id, "' is a stream; rounds and streams share their ids"));
+  }
+  const absl::string_view stream = config.stream == nullptr ? StreamOfVersion(config.id) : "";
+  if (!stream.empty() && IsStreamLocked(config.tenant, stream)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("'", config.id, "' is the name of a version of the stream '", stream, "'"));
   }
   return nullptr;
+}
+
+absl::Status Registry::Table::CheckFreeForStreamLocked(const RoundConfig& config) const {
+  if (names.contains(KeyOf(config.tenant, config.id))) return ExistsError(config.id);
+  for (auto it = rounds.lower_bound({config.tenant, 0}); it != rounds.end() && it->first.first == config.tenant; ++it) {
+    const RoundConfig& other = it->second->config();
+    if (other.stream != nullptr || StreamOfVersion(other.id) != config.id) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("round '", other.id, "' has a name that versions of the stream '", config.id, "' need"));
+  }
+  return absl::OkStatus();
 }
 
 Registry::Registry(const RoundServices& services) : services_(services), table_(std::make_shared<Table>()) {}
 
 Registry::~Registry() = default;
 
-absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config, const Prepare& prepare) {
+absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
   uint64_t sequence;
   {
     MutexLock lock(&table_->mu);
@@ -112,7 +133,6 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config, cons
     sequence = table_->next_sequence++;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Round> round, Round::Open(config, services_, ExpiryOf(config.tenant, sequence)));
-  if (prepare != nullptr) RETURN_IF_ERROR(prepare(round));
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
@@ -120,10 +140,9 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config, cons
     ASSIGN_OR_RETURN(std::shared_ptr<Round> existing, table_->FindSameLocked(config));
     if (existing != nullptr) return existing;
     RETURN_IF_ERROR(round->StartJournal(sequence));  // under the lock, so that the store has one round of a name
-    table_->rounds.emplace(Table::Place(config.tenant, sequence), round);
-    table_->sequences.emplace(KeyOf(config.tenant, config.id), sequence);
+    table_->AddLocked(sequence, round);
   }
-  if (!config.IsIntake()) ++services_.tenants.Of(config.tenant).activity.rounds;
+  ++services_.tenants.Of(config.tenant).activity.rounds;
   round->StartDeadline();  // not before: a round that had expired by then would stay listed for ever
   Log(LogLevel::kInfo, "round_created",
       {{"round", config.LogName()},
@@ -146,9 +165,46 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Restore(RoundConfig config, uin
                    Round::Open(std::move(config), services_, ExpiryOf(tenant, number), create_time));
   MutexLock lock(&table_->mu);
   table_->next_sequence = std::max(table_->next_sequence, number + 1);
-  table_->rounds.emplace(Table::Place(tenant, number), round);
-  table_->sequences.emplace(KeyOf(tenant, round->config().id), number);
+  table_->AddLocked(number, round);
   return round;
+}
+
+absl::Status Registry::AddIntake(std::shared_ptr<Intake> intake, absl::FunctionRef<absl::Status()> prepare,
+                                 absl::FunctionRef<absl::Status(uint64_t)> store) {
+  const RoundConfig& config = intake->config();
+  uint64_t sequence;
+  {
+    MutexLock lock(&table_->mu);
+    if (table_->draining) return DrainingError();
+    RETURN_IF_ERROR(table_->CheckFreeForStreamLocked(config));
+    sequence = table_->next_sequence++;
+  }
+  RETURN_IF_ERROR(prepare());
+  MutexLock lock(&table_->mu);
+  if (table_->draining) return DrainingError();
+  RETURN_IF_ERROR(table_->CheckFreeForStreamLocked(config));
+  RETURN_IF_ERROR(store(sequence));  // under the lock, so that the store has one stream or round of a name
+  table_->names.emplace(KeyOf(config.tenant, config.id), Table::Named{sequence, std::move(intake)});
+  return absl::OkStatus();
+}
+
+void Registry::RestoreIntake(std::shared_ptr<Intake> intake, uint64_t number) {
+  const std::string key = KeyOf(intake->config().tenant, intake->config().id);
+  MutexLock lock(&table_->mu);
+  table_->next_sequence = std::max(table_->next_sequence, number + 1);
+  table_->names.emplace(key, Table::Named{number, std::move(intake)});
+}
+
+void Registry::RemoveIntake(absl::string_view tenant, absl::string_view id) {
+  MutexLock lock(&table_->mu);
+  if (table_->IsStreamLocked(tenant, id)) table_->names.erase(KeyOf(tenant, id));
+}
+
+absl::StatusOr<std::shared_ptr<Intake>> Registry::FindIntake(absl::string_view tenant, absl::string_view id) const {
+  MutexLock lock(&table_->mu);
+  const auto found = table_->names.find(KeyOf(tenant, id));
+  if (found == table_->names.end()) return NoRoundError(id);
+  return found->second.intake;
 }
 
 absl::StatusOr<std::shared_ptr<Round>> Registry::CreatePrivate(RoundConfig config) {
@@ -164,8 +220,9 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::CreatePrivate(RoundConfig confi
 absl::StatusOr<std::shared_ptr<Round>> Registry::Find(absl::string_view tenant, absl::string_view id) const {
   MutexLock lock(&table_->mu);
   std::shared_ptr<Round> round = table_->FindLocked(tenant, id);
-  if (round == nullptr) return NoRoundError(id);
-  return round;
+  if (round != nullptr) return round;
+  if (!table_->IsStreamLocked(tenant, id)) return NoRoundError(id);
+  return absl::NotFoundError(absl::StrCat("no round '", id, "'; there is a stream of this id, ", StreamName(id)));
 }
 
 absl::StatusOr<Registry::Page> Registry::List(absl::string_view tenant, size_t page_size,
@@ -178,7 +235,6 @@ absl::StatusOr<Registry::Page> Registry::List(absl::string_view tenant, size_t p
   MutexLock lock(&table_->mu);
   auto it = table_->rounds.lower_bound({std::string(tenant), first});
   for (; it != table_->rounds.end() && it->first.first == tenant; ++it) {
-    if (it->second->config().IsIntake()) continue;  // a stream, which its own list has
     const std::string token = absl::StrCat(it->first.second);
     if (page.entries.size() == page_size) {
       page.next_page_token = token;
@@ -193,9 +249,7 @@ std::array<uint64_t, kNumRoundStates> Registry::CountByState() const {
   std::vector<std::shared_ptr<Round>> rounds;
   {
     MutexLock lock(&table_->mu);
-    for (const auto& [place, round] : table_->rounds) {
-      if (!round->config().IsIntake()) rounds.push_back(round);
-    }
+    for (const auto& [place, round] : table_->rounds) rounds.push_back(round);
   }
   std::array<uint64_t, kNumRoundStates> counts{};
   for (const auto& round : rounds) ++counts[static_cast<size_t>(round->state())];
@@ -206,13 +260,14 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Delete(absl::string_view tenant
   std::shared_ptr<Round> round;
   {
     MutexLock lock(&table_->mu);
-    const auto found = table_->sequences.find(KeyOf(tenant, id));
-    if (found == table_->sequences.end()) return NoRoundError(id);
-    const auto entry = table_->rounds.find({std::string(tenant), found->second});
+    const auto found = table_->names.find(KeyOf(tenant, id));
+    if (found == table_->names.end()) return NoRoundError(id);
+    const auto entry = table_->rounds.find({std::string(tenant), found->second.sequence});
+    if (entry == table_->rounds.end()) return NoRoundError(id);  // a stream
     RETURN_IF_ERROR(entry->second->DeleteStored());
     round = std::move(entry->second);
     table_->rounds.erase(entry);
-    table_->sequences.erase(found);
+    table_->names.erase(found);
   }
   (void)round->Cancel("the round was deleted");  // fails if the round has ended, which is fine
   Log(LogLevel::kInfo, "round_deleted", {{"round", round->config().LogName()}});
@@ -228,7 +283,7 @@ void Registry::RemoveExpired(Table& table, const std::string& tenant, uint64_t s
     if (entry == table.rounds.end()) return;
     expired = std::move(entry->second);
     table.rounds.erase(entry);
-    table.sequences.erase(KeyOf(tenant, expired->config().id));
+    table.names.erase(KeyOf(tenant, expired->config().id));
   }
   // A restart finds a round that could not be removed, and that it has expired.
   expired->DeleteStored().IgnoreError();
@@ -242,12 +297,15 @@ bool Registry::draining() const {
 
 void Registry::Drain() {
   std::vector<std::shared_ptr<Round>> rounds;
+  std::vector<std::shared_ptr<Intake>> intakes;
   {
     MutexLock lock(&table_->mu);
     table_->draining = true;
     for (const auto& [place, round] : table_->rounds) rounds.push_back(round);
+    for (const auto& [name, named] : table_->names) intakes.push_back(named.intake);
   }
   for (const auto& round : rounds) round->ReleaseWaiters();
+  for (const auto& intake : intakes) intake->ReleaseWaiters();
 }
 
 }  // namespace sparseagg::service

@@ -10,8 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "service/rounds/intake.h"
 #include "service/rounds/round.h"
 #include "service/rounds/round_services.h"
 
@@ -33,19 +36,29 @@ class Registry {
   ~Registry();
 
   // Opens a round of config.tenant with the id config.id, or one with a random id if config.id is empty.
-  // Returns: the existing round, if its id and spec are the same and it is not the intake of a stream.
+  // Returns: the existing round, if its id and spec are the same.
   // Errors: ALREADY_EXISTS: a round with this id has another spec. UNAVAILABLE: the server is shutting down. Otherwise
   // as Round::Open.
-  // `prepare`: completes what calls to the round need, before they can find it. Its error drops the round, and is
-  // returned.
-  using Prepare = std::function<absl::Status(const std::shared_ptr<Round>&)>;
-  absl::StatusOr<std::shared_ptr<Round>> Create(RoundConfig config, const Prepare& prepare = nullptr);
+  absl::StatusOr<std::shared_ptr<Round>> Create(RoundConfig config);
   // Opens the round of a one-shot call, which cannot be found or listed.
   // Errors: UNAVAILABLE: the server is shutting down. Otherwise as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> CreatePrivate(RoundConfig config);
   // Opens a round of an earlier run of the server again, and lists it. `number`: its number in the store. The caller
   // then restores its content and calls StartDeadline. Errors: as Round::Open.
   absl::StatusOr<std::shared_ptr<Round>> Restore(RoundConfig config, uint64_t number, absl::Time create_time);
+
+  // Lists the intake of a stream under the id of its config, which rounds and streams share. `prepare`: completes the
+  // stream; `store`: writes it to the store as this number. Both run before anybody finds the intake; an error of one
+  // is returned, and nothing is listed. Errors: ALREADY_EXISTS: a round has the id, or one that is for versions of the
+  // stream. UNAVAILABLE: as of Create.
+  absl::Status AddIntake(std::shared_ptr<Intake> intake, absl::FunctionRef<absl::Status()> prepare,
+                         absl::FunctionRef<absl::Status(uint64_t)> store);
+  // Lists an intake of an earlier run.
+  void RestoreIntake(std::shared_ptr<Intake> intake, uint64_t number);
+  // Without effect on other intakes than those of streams.
+  void RemoveIntake(absl::string_view tenant, absl::string_view id);
+  // Returns: the intake of a round or a stream. Errors: NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Intake>> FindIntake(absl::string_view tenant, absl::string_view id) const;
 
   // Errors: NOT_FOUND: the tenant has no such round, whatever others have.
   absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view tenant, absl::string_view id) const;

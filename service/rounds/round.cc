@@ -62,12 +62,10 @@ Round::Round(RoundConfig config, const RoundServices& services, std::function<vo
       is_restored_(create_time.has_value()),
       meter_(*config_, tenant_, services.metrics, is_restored_),
       waits_(services.clock, services.timer),
-      frozen_waits_(services.clock, services.timer),
+      intake_(*this, config_, services, tenant_, journal_, meter_),
+      ranges_(&tenant_.budget, journal_),
       sum_(*config_, &tenant_.budget),
-      recent_refusals_(&tenant_.budget),
-      uploads_(services.timer),
-      life_(create_time_, created_at_),
-      ranges_(&tenant_.budget) {}
+      life_(create_time_, created_at_) {}
 
 Round::~Round() {
   services_.timer.Cancel(deadline_timer_);
@@ -88,40 +86,33 @@ absl::StatusOr<std::shared_ptr<Round>> Round::Open(RoundConfig config, const Rou
   }
   if (config.HasPrivacy() && !create_time.has_value()) config.release_id = privacy::DrawReleaseId();
   auto round = std::shared_ptr<Round>(new Round(std::move(config), services, std::move(on_expire), create_time));
-  RETURN_IF_ERROR(round->Start(std::move(permit)));
+  {
+    MutexLock merge(&round->merge_mu_);
+    RETURN_IF_ERROR(round->sum_.Create(services.engine, services.noise_key));
+  }
+  MutexLock lock(&round->mu_);
+  round->open_permit_ = std::move(permit);
   return round;
 }
 
-absl::Status Round::Start(Permit permit) {
-  {
-    MutexLock merge(&merge_mu_);
-    if (!config_->IsIntake()) RETURN_IF_ERROR(sum_.Create(services_.engine, services_.noise_key));
-  }
-  MutexLock lock(&mu_);
-  open_permit_ = std::move(permit);
-  return absl::OkStatus();
+Timer::Id Round::ScheduleClose(absl::Duration at) {
+  return services_.timer.Schedule(at, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CloseSoon();
+  });
 }
 
 void Round::StartDeadline() {
   MutexLock lock(&mu_);
-  if (!life_.is_open()) return;
-  deadline_timer_ = services_.timer.Schedule(created_at_ + config_->deadline, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->OnDeadline();
-  });
+  if (life_.is_open()) deadline_timer_ = ScheduleClose(created_at_ + config_->deadline);
 }
 
-void Round::OnDeadline() {
+void Round::CloseSoon() {
   MutexLock lock(&mu_);
   if (!life_.is_open()) return;  // sealed or closed in the meantime
   const absl::Status closed = CloseLocked();
-  if (!closed.ok()) RetryCloseLocked(closed);
-}
-
-void Round::RetryCloseLocked(const absl::Status& status) {
-  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", status.message()}});
-  deadline_timer_ = services_.timer.Schedule(services_.clock.Monotonic() + kDeadlineRetry, [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->OnDeadline();
-  });
+  if (closed.ok()) return;
+  Log(LogLevel::kWarning, "deadline_not_stored", {{"round", config_->LogName()}, {"reason", closed.message()}});
+  deadline_timer_ = ScheduleClose(services_.clock.Monotonic() + kDeadlineRetry);
 }
 
 absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reason) const {
@@ -138,7 +129,7 @@ absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reaso
 
 absl::Status Round::Seal() {
   RETURN_IF_ERROR(Freeze());
-  frozen_waits_.End();
+  intake_.AnnounceClosed();
   return absl::OkStatus();
 }
 
@@ -152,12 +143,12 @@ absl::Status Round::Freeze() {
   MutexLock lock(&mu_);
   if (!life_.is_open()) return IsReadableLocked() ? absl::OkStatus() : NotOpenErrorLocked();
   const absl::Status refusal = NotOpenErrorLocked(RoundState::kSealed, "");
-  PostNotifyDiscarded();
+  intake_.PrepareToClose();
   const StateRecord record = life_.NextRecord(StateRecord::Name::kSealed, "", services_.clock.WallTime());
   RETURN_IF_ERROR(journal_->PutState(record));
   life_.Seal();
   services_.timer.Cancel(deadline_timer_);
-  DiscardUploadsLocked(refusal);
+  CloseIntakeLocked(refusal);
   return absl::OkStatus();
 }
 
@@ -177,7 +168,7 @@ absl::Status Round::CloseLocked() {
 absl::Status Round::PrepareToFinalizeLocked() {
   absl::Status refusal = NotOpenErrorLocked(RoundState::kFinalizing, "");
   // If an allocation fails later, the tasks find nothing to do.
-  PostNotifyDiscarded();
+  intake_.PrepareToClose();
   PostFinish();
   return refusal;
 }
@@ -185,15 +176,13 @@ absl::Status Round::PrepareToFinalizeLocked() {
 void Round::FinalizeLocked(const absl::Status& refusal, const Moment& now) {
   life_.Close(now);
   services_.timer.Cancel(deadline_timer_);
-  DiscardUploadsLocked(refusal);
+  ranges_.Close(/*drops=*/false);
+  CloseIntakeLocked(refusal);
 }
 
-void Round::DiscardUploadsLocked(const absl::Status& status) {
-  uint64_t id = 0;
-  while (UploadHandle* const upload = uploads_.Next(id)) {
-    id = upload->id_;
-    if (!upload->is_committing_ && committed_.Find(upload->client_id) == nullptr) DiscardLocked(*upload, status);
-  }
+void Round::CloseIntakeLocked(const absl::Status& status) {
+  intake_.Close(status, [&](const std::string& client_id)
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return committed_.Find(client_id) != nullptr; });
 }
 
 absl::Status Round::Cancel(absl::string_view reason) {
@@ -213,8 +202,8 @@ absl::Status Round::Cancel(absl::string_view reason) {
 void Round::EndLocked(RoundState state, absl::Status failure, std::string reason, const Moment& now) {
   // All allocations come first. Tasks that are posted before an allocation fails find nothing to do.
   const absl::Status status = NotOpenErrorLocked(state, reason);
-  PostNotifyDiscarded();
-  if (!life_.has_started_finish()) PostFinish();
+  intake_.PrepareToClose();
+  PostFinish();
   const absl::Duration time_to_expiry = life_.TimeToExpiry(config_->result_ttl, now);
   if (on_expire_ != nullptr) {
     expire_timer_ = services_.timer.Schedule(now.monotonic + time_to_expiry, on_expire_);
@@ -223,14 +212,14 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   services_.timer.Cancel(deadline_timer_);
   meter_.CountEnd(life_.End(state, std::move(failure), std::move(reason), time_to_expiry, now));
   if (state == RoundState::kCancelled) committed_.DropAll();
-  if (state != RoundState::kDone) ranges_.Clear();
-  DiscardUploadsLocked(status);
+  if (state != RoundState::kDone) ranges_.Close(/*drops=*/true);
+  CloseIntakeLocked(status);
   open_permit_.Release();
 }
 
 void Round::AnnounceEnd() {
   waits_.End();
-  frozen_waits_.End();
+  intake_.AnnounceClosed();
   LogEnd(*config_, Snapshot());
 }
 
@@ -239,8 +228,10 @@ void Round::PostFinish() {
 }
 
 void Round::FinishIfReady() {
+  SubmissionTable::Map dropped;  // of a Cancel; freed after mu_ is released
   {
     MutexLock lock(&mu_);
+    dropped = committed_.TakeDropped();
     if (!life_.TryStartFinish()) return;
   }
   if (!Finish()) return;
@@ -299,15 +290,13 @@ bool Round::Finish() {
 RoundSnapshot Round::Snapshot() const {
   MutexLock lock(&mu_);
   RoundSnapshot snapshot;
+  static_cast<IntakeSnapshot&>(snapshot) = intake_.Snapshot();
   life_.Fill(snapshot, services_.clock.Monotonic());
   snapshot.num_submissions = committed_.num_submissions();
   snapshot.num_tuples = committed_.num_tuples();
   snapshot.num_bytes = committed_.num_bytes();
   snapshot.num_withdrawn = committed_.num_withdrawn();
   snapshot.clip = committed_.clip();
-  snapshot.num_uploads = uploads_.size();
-  snapshot.num_refused = num_refused_;
-  snapshot.recent_refusals = recent_refusals_.list();
   meter_.Fill(snapshot.timeline);
   return snapshot;
 }
@@ -315,11 +304,6 @@ RoundSnapshot Round::Snapshot() const {
 RoundState Round::state() const {
   MutexLock lock(&mu_);
   return life_.state();
-}
-
-size_t Round::num_recent_refusals() const {
-  MutexLock lock(&mu_);
-  return recent_refusals_.list().size();
 }
 
 absl::StatusOr<Results> Round::GetResults() const {

@@ -1,4 +1,4 @@
-// RoundCertificate: the certificate of a round, and the proofs that it allows.
+// RoundCertificate: the certificate of a round, the proofs that it allows, and the submissions for those who check it.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_CERTIFICATE_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_CERTIFICATE_H_
 
@@ -79,6 +79,28 @@ class RoundCertificate {
   absl::Status error_;
   mutable std::shared_ptr<const ProofIndex> proofs_;  // a cache
 };
+
+class Round;
+
+struct BundleChunk {
+  std::string client_id;
+  std::string submission_id;
+  std::string bytes;  // a v1.UpdateChunk as its client has sent it
+  bool last = false;
+  std::optional<double> client_weight;
+  std::string leaf;  // in the last chunk
+};
+
+struct BundlePage {
+  std::vector<BundleChunk> chunks;
+  std::string next_page_token;  // empty on the last page
+};
+
+// Returns: chunks of the submissions from the token on; from the first one on if the token is empty. At least one,
+// unless the round has no submissions, and then as many as fit `max_bytes`.
+// Errors: FAILED_PRECONDITION: the spec does not allow it, or the round is not DONE. INVALID_ARGUMENT: not a token of
+// this round. NOT_FOUND: the round was deleted meanwhile. Blocks: for reads of the disk.
+absl::StatusOr<BundlePage> ReadBundle(const Round& round, uint64_t max_bytes, absl::string_view page_token);
 
 }  // namespace sparseagg::service
 

@@ -102,6 +102,10 @@ absl::StatusOr<size_t> RoundConfig::ChooseTensor(absl::string_view name) const {
 
 std::string RoundConfig::LogName() const { return tenant == kDefaultTenant ? id : absl::StrCat(tenant, "/", id); }
 
+bool RoundConfig::MergesOnArrival() const {
+  return !keep_submissions && !std::all_of(tensors.begin(), tensors.end(), OrderMatters);
+}
+
 bool RoundConfig::KeepsSubmissions() const {
   return keep_submissions || std::any_of(tensors.begin(), tensors.end(), OrderMatters);
 }

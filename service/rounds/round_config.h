@@ -51,19 +51,12 @@ struct HomeServers {
 // home. The same in sparseagg/_internal/spec/bounds.py and in js/sparseagg.js. Requires: num_servers > 0.
 size_t HomeOf(absl::string_view client_id, size_t num_servers);
 
-class StreamCommits;
-
-// What the rounds of a stream have beside their spec. docs/streams.md.
+// What a version of a stream has beside its spec. docs/streams.md.
 struct StreamPart {
-  std::string id;        // of the stream
-  uint64_t version = 0;  // that the round is; 0: it is the intake, which has the uploads of all versions
-  // Of the intake: the serialised v1::StreamSpec, and who takes its commits.
-  std::string spec;
-  std::weak_ptr<StreamCommits> commits;
-  // Of a version: whether the table of staleness weights has others than 1. All tensors are then weighted kByWeight.
-  bool has_factors = false;
-  // Of a version: the intake's config, of which all uploads are.
-  std::shared_ptr<const struct RoundConfig> uploads;
+  std::string id;            // of the stream
+  uint64_t version = 0;      // that the round is, from 1 on
+  bool has_factors = false;  // the table of staleness weights has others than 1: all tensors are weighted kByWeight
+  std::shared_ptr<const struct RoundConfig> uploads;  // the config of the stream's uploads
 };
 
 // The configuration of one round. Made by DecodeRoundSpec; immutable once the round is open, and shared by its uploads.
@@ -83,22 +76,22 @@ struct RoundConfig {
   absl::Duration deadline = absl::InfiniteDuration();  // from the creation of the round
   absl::Duration result_ttl = absl::ZeroDuration();    // from the end of the round
   bool has_certificate = false;                        // the round gets a signed certificate
-  bool allows_export = false;  // coordinators may read the submissions of the round once it is DONE
-  std::string leaf_salt_key;   // with has_certificate: secret of the salts; empty: Round::Open chooses one
-  std::string release_id;      // of a private round, for its NoiseSource; Round::Open draws one for a new round
-  HomeServers homes;           // the servers of the round; none: this one alone
-  std::string wire_spec;       // serialised spec; equal for two requests of the same round
-  std::shared_ptr<StreamPart> stream = nullptr;  // null: of no stream
+  bool allows_export = false;       // coordinators may read the submissions of the round once it is DONE
+  std::string leaf_salt_key;        // with has_certificate: secret of the salts; empty: Round::Open chooses one
+  std::string release_id;           // of a private round, for its NoiseSource; Round::Open draws one for a new round
+  HomeServers homes;                // the servers of the round; none: this one alone
+  std::string wire_spec;            // serialised spec; equal for two requests of the same round
+  bool takes_base_version = false;  // of a stream's uploads: they say what they were computed from
+  std::shared_ptr<StreamPart> stream = nullptr;  // of a version of a stream; null: the round is none
 
   // Returns: the round's name in the log: the id, with "TENANT/" before it unless that is the default tenant.
   std::string LogName() const;
-  // Returns: whether this is the intake of a stream, or a version of one.
-  bool IsIntake() const { return stream != nullptr && stream->version == 0; }
-  bool IsVersion() const { return stream != nullptr && stream->version != 0; }
   // Returns: the index of the tensor. Errors: INVALID_ARGUMENT: no such tensor; the message lists the tensors.
   absl::StatusOr<size_t> FindTensor(absl::string_view name) const;
   // The same; an empty name stands for the only tensor. Errors: INVALID_ARGUMENT: also if there are several.
   absl::StatusOr<size_t> ChooseTensor(absl::string_view name) const;
+  // Returns: true if Add may also merge pending updates of other submissions.
+  bool MergesOnArrival() const;
   // Returns: whether the round keeps all submissions until it closes, because it is asked to, or because their order
   // matters for some tensor.
   bool KeepsSubmissions() const;

@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_JOURNAL_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_JOURNAL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -20,12 +21,15 @@ class RoundJournal : public Journal {
  public:
   using Journal::Journal;
 
-  // Begins to write, as round `number` of the store. Call it once.
-  void Start(uint64_t number) {
+  // Begins to write, as round `number` of the store, which has uploads up to `latest_upload`. Call it once.
+  void Start(uint64_t number, uint64_t latest_upload = 0) {
     number_ = number;
+    latest_upload_ = std::max<uint64_t>(latest_upload_, latest_upload);
     is_active_ = HasStore();
   }
   bool IsActive() const { return is_active_; }
+  // Returns: a number for an upload, in the store and elsewhere, which no other upload of the round has had.
+  uint64_t TakeNumber() { return ++latest_upload_; }
 
   // Calls a write of the store, whose first argument is the round's number. Errors: of Store.
   template <typename Method, typename... Arguments>
@@ -40,10 +44,6 @@ class RoundJournal : public Journal {
   absl::StatusOr<std::string> ReadChunk(uint64_t upload, uint64_t sequence) const {
     return store()->ReadChunk(number_, upload, sequence);
   }
-  // Writes the cut of a version of the stream that the round is.
-  absl::Status PutCut(uint64_t version, const CutRecord& record, uint64_t oldest) {
-    return Write(&Store::PutCut, version, record, oldest);
-  }
   // Removes all that was written, and writes nothing from then on.
   absl::Status Delete() {
     RETURN_IF_ERROR(Write(&Store::DeleteRound));
@@ -53,6 +53,7 @@ class RoundJournal : public Journal {
 
  private:
   uint64_t number_ = 0;
+  std::atomic<uint64_t> latest_upload_ = 0;
   std::atomic<bool> is_active_ = false;
 };
 

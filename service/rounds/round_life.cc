@@ -91,16 +91,17 @@ absl::Duration RoundLife::TimeToExpiry(absl::Duration result_ttl, const Moment& 
   return result_ttl - std::max(now.wall - EndTime(now), absl::ZeroDuration());
 }
 
-absl::Duration RoundLife::End(RoundState state, absl::Status failure, std::string reason, absl::Duration time_to_expiry,
-                              const Moment& now) {
+std::optional<absl::Duration> RoundLife::End(RoundState state, absl::Status failure, std::string reason,
+                                             absl::Duration time_to_expiry, const Moment& now) {
   end_time_ = EndTime(now);
-  if (!is_closed()) Close(now);
+  const bool was_closed = is_closed();
+  if (!was_closed) Close(now);
   state_ = state;
   failure_ = std::move(failure);
   reason_ = std::move(reason);
   expire_time_ = now.wall + time_to_expiry;
   finish_ = now.monotonic - closed_at_;
-  return finish_;
+  return was_closed ? std::optional(finish_) : std::nullopt;
 }
 
 bool RoundLife::EndCommit() {

@@ -82,9 +82,9 @@ class RoundLife {
   void Close(const Moment& now);
   // Returns: the time from `now` to the expiry of a round that ends now.
   absl::Duration TimeToExpiry(absl::Duration result_ttl, const Moment& now) const;
-  // `time_to_expiry`: of TimeToExpiry. Returns: the time since the close.
-  absl::Duration End(RoundState state, absl::Status failure, std::string reason, absl::Duration time_to_expiry,
-                     const Moment& now);
+  // `time_to_expiry`: of TimeToExpiry. Returns: the time since the close; nullopt: the round was not closed.
+  std::optional<absl::Duration> End(RoundState state, absl::Status failure, std::string reason,
+                                    absl::Duration time_to_expiry, const Moment& now);
   void SetResults(Results results) { results_ = std::move(results); }
 
   // Commits that have found the round open and have not returned from Add. The finish waits for them.

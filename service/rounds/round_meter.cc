@@ -5,7 +5,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
 #include "service/base/refusals.h"
-#include "service/rounds/round_snapshot.h"
+#include "service/rounds/intake.h"
 
 namespace sparseagg::service {
 
@@ -36,9 +36,9 @@ void RoundMeter::CountRefused(absl::string_view client_id, const absl::Status& r
   }).IgnoreError();
 }
 
-void RoundMeter::CountEnd(absl::Duration finish) {
-  metrics_.ObserveFinish(finish);
-  if (!is_restored_ && !config_.id.empty() && !config_.IsIntake()) ++tenant_.activity.ended_rounds;
+void RoundMeter::CountEnd(std::optional<absl::Duration> finish) {
+  if (finish.has_value()) metrics_.ObserveFinish(*finish);
+  if (!is_restored_ && !config_.id.empty()) ++tenant_.activity.ended_rounds;
 }
 
 void RoundMeter::RecordMessage(uint64_t bytes, absl::Duration waited, absl::Duration queued, absl::Duration parsing) {

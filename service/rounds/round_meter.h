@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -12,9 +13,9 @@
 #include "service/admission/tenants.h"
 #include "service/base/metrics.h"
 #include "service/base/round_stage.h"
-#include "service/rounds/receipt.h"
 #include "service/rounds/round_config.h"
 #include "service/rounds/round_snapshot.h"
+#include "service/rounds/submission_table.h"
 
 namespace sparseagg::service {
 
@@ -39,8 +40,8 @@ class RoundMeter {
   // Counts a refused submission, and logs it as far as the tenant's LineLimit allows.
   void CountRefused(absl::string_view client_id, const absl::Status& reason);
   void CountWithdrawn(uint64_t number) { metrics_.CountWithdrawn(number); }
-  // Counts the end of the round. `finish`: the time since its close.
-  void CountEnd(absl::Duration finish);
+  // Counts the end of the round. `finish`: the time since its close; nullopt: it ends without one.
+  void CountEnd(std::optional<absl::Duration> finish);
 
   // Records a message before its Append: its size, the time that the server waited for the client to send it, the time
   // until a thread took it, and the time of parsing.

@@ -1,4 +1,4 @@
-// A round as it is at one moment, with its latest refusals.
+// A round as it is at one moment.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_ROUND_SNAPSHOT_H_
 #define SPARSEAGG_SERVICE_ROUNDS_ROUND_SNAPSHOT_H_
 
@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "host/result.h"
 #include "host/spec/clip.h"
-#include "service/admission/memory_budget.h"
 #include "service/base/round_stage.h"
 
 namespace sparseagg::service {
@@ -25,26 +24,11 @@ struct Refusal {
   absl::Time time;
 };
 
-// A list of the latest kMaxRefusals refusals, the oldest first. Not stored: a restart forgets it. Not thread-safe.
-class RecentRefusals {
- public:
-  static constexpr size_t kMaxRefusals = 20;
-  static constexpr size_t kMaxReasonBytes = 256;
-  static constexpr size_t kMaxRefusalBytes = 256 + kMaxReasonBytes + 128;  // one entry, with its client id
-  static constexpr size_t kListBytes = kMaxRefusals * kMaxRefusalBytes;    // reserved at the first refusal
-
-  // `budget`: of the round's tenant; must outlive this object.
-  explicit RecentRefusals(MemoryBudget* budget) : memory_(budget, /*keeps_submissions=*/false) {}
-
-  // Appends a refusal and drops the oldest if the list is full. Without memory for the list nothing is kept: a refusal
-  // must not fail because it cannot be recorded.
-  void Add(absl::string_view client_id, const absl::Status& status, absl::Time time);
-
-  const std::vector<Refusal>& list() const { return refusals_; }
-
- private:
-  Reservation memory_;
-  std::vector<Refusal> refusals_;
+// What an intake has, and what it has refused.
+struct IntakeSnapshot {
+  uint64_t num_uploads = 0;              // that are neither committed nor discarded
+  uint64_t num_refused = 0;              // uploads and commits that were refused
+  std::vector<Refusal> recent_refusals;  // the latest of these, the oldest first
 };
 
 enum class RoundState {
@@ -82,17 +66,14 @@ struct RoundTimeline {
 };
 
 // A copy; it does not change when the round does.
-struct RoundSnapshot {
+struct RoundSnapshot : IntakeSnapshot {
   RoundState state = RoundState::kOpen;
-  std::string reason;                    // kFailed and kCancelled: for people
-  absl::Status failure;                  // kFailed and kCancelled: the error of the one-shot call that made the round
-  uint64_t num_submissions = 0;          // committed and not withdrawn, duplicates not counted
-  uint64_t num_tuples = 0;               // of these submissions, like num_bytes
-  uint64_t num_bytes = 0;                // of decoded keys and values
-  uint64_t num_refused = 0;              // uploads and commits that were refused
-  std::vector<Refusal> recent_refusals;  // the latest of these, the oldest first
-  uint64_t num_withdrawn = 0;            // submissions taken out: by Withdraw, or left out by the close
-  uint64_t num_uploads = 0;              // uploads that are neither committed nor discarded
+  std::string reason;            // kFailed and kCancelled: for people
+  absl::Status failure;          // kFailed and kCancelled: the error of the one-shot call that made the round
+  uint64_t num_submissions = 0;  // committed and not withdrawn, duplicates not counted
+  uint64_t num_tuples = 0;       // of these submissions, like num_bytes
+  uint64_t num_bytes = 0;        // of decoded keys and values
+  uint64_t num_withdrawn = 0;    // submissions taken out: by Withdraw, or left out by the close
   absl::Time create_time;
   absl::Time close_time = absl::InfinitePast();   // InfinitePast: not closed yet
   absl::Time end_time = absl::InfinitePast();     // InfinitePast: not ended yet

@@ -18,10 +18,6 @@ constexpr uint64_t kSubmissionOverheadBytes = 1024;
 
 }  // namespace
 
-bool MergesOnArrival(const RoundConfig& config) {
-  return !config.keep_submissions && !std::all_of(config.tensors.begin(), config.tensors.end(), OrderMatters);
-}
-
 absl::Status RoundSum::Create(Engine& engine, const std::string* noise_key) {
   fixed_bytes_ = kRoundOverheadBytes * (1 + config_.tensors.size()) + config_.wire_spec.size();
   privacy::NoiseSource noise;
@@ -74,14 +70,14 @@ absl::Status RoundSum::ReserveForAdd(uint64_t submission_bytes, const PreparedSu
     return reservation_.Grow(wanted - reserved, "a submission, with the result's growth,");
   };
   absl::Status reserved = reserve();
-  if (reserved.ok() || !MergesOnArrival(config_)) return reserved;
+  if (reserved.ok() || !config_.MergesOnArrival()) return reserved;
   RETURN_IF_ERROR(MergePending());
   return reserve();
 }
 
 bool RoundSum::Holds(const PreparedSubmission& prepared) const {
   const uint64_t share = config_.MaxShare();
-  return !config_.homes.servers.empty() && share != config_.max_submissions && MergesOnArrival(config_) &&
+  return !config_.homes.servers.empty() && share != config_.max_submissions && config_.MergesOnArrival() &&
          aggregation_->num_counted() + prepared.num_submissions > share;
 }
 
@@ -125,7 +121,7 @@ absl::Status RoundSum::Add(const std::string& client_id, PreparedSubmission prep
 void RoundSum::MergeIfMemoryIsShort() {
   const bool halves = aggregation_->memory_bytes() / 2 >= merged_bytes_;
   // An error is not the submission's, and leaves the aggregation as it was.
-  if (budget_.IsShort() && halves && MergesOnArrival(config_)) MergePending().IgnoreError();
+  if (budget_.IsShort() && halves && config_.MergesOnArrival()) MergePending().IgnoreError();
 }
 
 absl::Status RoundSum::MergePending() {

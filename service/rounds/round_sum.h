@@ -108,9 +108,6 @@ class RoundSum {
   std::vector<bool> exported_;      // the tensors that are sorted or merged for exports; empty: of no cluster
 };
 
-// Returns: true if Add may also merge pending updates of other submissions.
-bool MergesOnArrival(const RoundConfig& config);
-
 }  // namespace sparseagg::service
 
 #endif  // SPARSEAGG_SERVICE_ROUNDS_ROUND_SUM_H_

@@ -124,27 +124,15 @@ Chunk& SubmissionBatch::Next() {
   return chunk_;
 }
 
-absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
-                                    const Chunk& chunk) {
-  if (round.config().IsIntake()) return round.SubmitToStream(client_id, submission_id, chunk);
-  ASSIGN_OR_RETURN(const auto upload, round.OpenStreamUpload(client_id, submission_id, /*on_discard=*/nullptr));
-  absl::StatusOr<Receipt> receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
-    RETURN_IF_ERROR(round.Append(*upload, chunk));
-    return round.Commit(*upload);
-  });
-  if (!receipt.ok()) round.Refuse(*upload, receipt.status());  // without effect, unless it ran out of memory
-  return receipt;
-}
-
-void SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
+void SubmitBatch(Intake& intake, absl::Span<const std::string> client_ids, const std::string& submission_id,
                  absl::FunctionRef<const Chunk&()> next, absl::FunctionRef<bool()> pause, BatchOutcome& outcome) {
   outcome.codes.reserve(client_ids.size());
   while (outcome.codes.size() < client_ids.size()) {
     const std::string& client_id = client_ids[outcome.codes.size()];
     const Chunk& chunk = next();
     const auto receipt = ToStatus([&]() -> absl::StatusOr<Receipt> {
-      RETURN_IF_ERROR(round.config().homes.CheckHome(client_id));
-      return SubmitWhole(round, client_id, submission_id, chunk);
+      RETURN_IF_ERROR(intake.config().homes.CheckHome(client_id));
+      return intake.Submit(client_id, submission_id, chunk);
     });
     if (receipt.ok()) {
       outcome.num_duplicates += receipt->duplicate ? 1 : 0;

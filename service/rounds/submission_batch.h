@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "service/rounds/round.h"
+#include "service/rounds/intake.h"
 #include "service/rounds/upload.h"
 
 namespace sparseagg::service {
@@ -58,11 +58,6 @@ class SubmissionBatch {
   Chunk chunk_;
 };
 
-// Submits a chunk that is the whole submission. Ids are checked by the caller. Errors: as of Round::OpenStreamUpload,
-// Append and Commit; the submission then counts as refused.
-absl::StatusOr<Receipt> SubmitWhole(Round& round, const std::string& client_id, const std::string& submission_id,
-                                    const Chunk& chunk);
-
 // What came of the submissions of a batch.
 struct BatchOutcome {
   struct Refused {
@@ -83,7 +78,7 @@ struct BatchOutcome {
 
 // Submits for each client, from the first without a code in `outcome` on, the chunk that `next` then returns. Ids are
 // checked by the caller. Returns after the last submission, or after one after which `pause` returns true.
-void SubmitBatch(Round& round, absl::Span<const std::string> client_ids, const std::string& submission_id,
+void SubmitBatch(Intake& intake, absl::Span<const std::string> client_ids, const std::string& submission_id,
                  absl::FunctionRef<const Chunk&()> next, absl::FunctionRef<bool()> pause, BatchOutcome& outcome);
 
 }  // namespace sparseagg::service

@@ -36,6 +36,12 @@ absl::Status ChunkAfterLast(uint64_t sequence, uint64_t last) {
 Upload::Upload(std::shared_ptr<const RoundConfig> config, MemoryBudget* budget)
     : config_(std::move(config)), reservation_(budget, config_->KeepsSubmissions()) {}
 
+uint64_t BytesOf(const Chunk& chunk) {
+  uint64_t bytes = 0;
+  for (const ChunkSlice& slice : chunk.slices) bytes += slice.view.keys.size() + slice.view.values.size();
+  return bytes;
+}
+
 ContentHash HashOfChunk(const Chunk& chunk) {
   ContentHasher hasher;
   const auto add = [&hasher](const std::vector<uint64_t>& words) {
@@ -121,7 +127,7 @@ absl::Status Upload::CheckWeight(const Chunk& chunk) const {
 }
 
 absl::Status Upload::CheckBaseVersion(const Chunk& chunk) const {
-  if (config_->stream == nullptr) {
+  if (!config_->takes_base_version) {
     if (!chunk.base_version.has_value()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", chunk.sequence, ": base_version is of submissions to streams, and this is a round"));

@@ -52,6 +52,9 @@ struct Chunk {
   absl::Span<const absl::string_view> message;  // as received, for service/store; borrowed; Upload does not read it
 };
 
+// Returns: the bytes of its keys and values, as sent.
+uint64_t BytesOf(const Chunk& chunk);
+
 // Returns: the hash of what a client sends again if it repeats the chunk: all but the sequence number, and but
 // base_version, which a retry may change.
 ContentHash HashOfChunk(const Chunk& chunk);

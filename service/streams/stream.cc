@@ -25,71 +25,86 @@ std::string VersionId(const StreamConfig& config, uint64_t version) {
   return absl::StrCat(config.round.id, ".v", version);
 }
 
+// Returns: the config of the stream's uploads.
+RoundConfig UploadsOf(const StreamConfig& stream) {
+  RoundConfig config = stream.round;
+  config.takes_base_version = true;
+  return config;
+}
+
 }  // namespace
 
-Stream::Stream(StreamConfig config, Registry* registry, const RoundServices& services)
+Stream::Stream(StreamConfig config, Registry* registry, const RoundServices& services, Permit permit,
+               std::optional<absl::Time> create_time)
     : config_(std::move(config)),
       registry_(*registry),
       services_(services),
+      create_time_(create_time.value_or(services.clock.WallTime())),
+      uploads_(std::make_shared<const RoundConfig>(UploadsOf(config_))),
+      journal_(std::make_shared<RoundJournal>(services.store)),
+      meter_(*uploads_, services.tenants.Of(config_.round.tenant), services.metrics, create_time.has_value()),
+      intake_(*this, uploads_, services, services.tenants.Of(config_.round.tenant), journal_, meter_),
+      open_permit_(std::move(permit)),
       staleness_counts_(config_.staleness_weights.size()) {}
 
 Stream::~Stream() { services_.timer.Cancel(timer_); }
 
+absl::StatusOr<std::shared_ptr<Stream>> Stream::Open(StreamConfig config, Registry* registry,
+                                                     const RoundServices& services,
+                                                     std::optional<absl::Time> create_time) {
+  Tenant& tenant = services.tenants.Of(config.round.tenant);
+  if (!tenant.open_rounds.TryAcquire()) {
+    return OpenLimitError(tenant.open_rounds, "open_rounds", "rounds", services.metrics);
+  }
+  return std::shared_ptr<Stream>(
+      new Stream(std::move(config), registry, services, Permit(&tenant.open_rounds), create_time));
+}
+
 absl::StatusOr<std::shared_ptr<Stream>> Stream::Create(StreamConfig config, Registry* registry,
                                                        const RoundServices& services) {
-  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
-  RoundConfig intake = stream->config_.round;
-  intake.stream = IntakePart(stream->config_);
-  intake.stream->commits = stream;
+  ASSIGN_OR_RETURN(auto stream, Open(std::move(config), registry, services, std::nullopt));
   bool has_version = false;
-  const auto add_version = [&](const std::shared_ptr<Round>& opened) -> absl::Status {
-    stream->intake_ = opened;
+  const auto prepare = [&]() -> absl::Status {
     RETURN_IF_ERROR(stream->RestoreVersions({}));
     has_version = true;
     FailPoint("stream_created");
     return absl::OkStatus();
   };
-  absl::Status listed = registry->Create(std::move(intake), add_version).status();
+  absl::Status listed = registry->AddIntake({stream, &stream->intake_}, prepare,
+                                            [&](uint64_t number) { return stream->StartJournal(number); });
   if (listed.ok()) return stream;
   if (has_version) registry->Delete(stream->config_.round.tenant, VersionId(stream->config_, 1)).IgnoreError();
   return listed;
 }
 
-absl::StatusOr<std::shared_ptr<Stream>> Stream::Restore(StreamConfig config, std::shared_ptr<Round> intake,
-                                                        const Stored& stored, Registry* registry,
-                                                        const RoundServices& services) {
-  auto stream = std::shared_ptr<Stream>(new Stream(std::move(config), registry, services));
-  stream->intake_ = std::move(intake);
-  stream->intake_->config().stream->commits = stream;
-  RETURN_IF_ERROR(stream->RestoreVersions(stored));
+absl::StatusOr<std::shared_ptr<Stream>> Stream::Reopen(StreamConfig config, Registry* registry,
+                                                       const RoundServices& services, uint64_t number,
+                                                       absl::Time create_time) {
+  ASSIGN_OR_RETURN(auto stream, Open(std::move(config), registry, services, create_time));
+  registry->RestoreIntake({stream, &stream->intake_}, number);
   return stream;
 }
 
-std::shared_ptr<StreamPart> Stream::IntakePart(const StreamConfig& config) {
-  auto part = std::make_shared<StreamPart>();
-  part->id = config.round.id;
-  part->spec = config.wire_spec;
-  return part;
+absl::Status Stream::StartJournal(uint64_t number) {
+  if (!journal_->HasStore()) return absl::OkStatus();
+  journal_->Start(number);
+  RoundRecord record{config_.round.tenant, config_.round.id, config_.round.wire_spec, create_time_, "", "", ""};
+  record.stream_spec = config_.wire_spec;
+  return journal_->Write(&Store::PutRound, record);
 }
 
-RoundConfig Stream::VersionConfig(const StreamConfig& stream, uint64_t version,
-                                  std::shared_ptr<const RoundConfig> intake) {
-  RoundConfig config = stream.round;
-  config.id = VersionId(stream, version);
-  config.leaf_salt_key.clear();
+RoundConfig Stream::VersionConfig(uint64_t version) const {
+  RoundConfig config = config_.round;
+  config.id = VersionId(config_, version);
   config.max_submissions = 0;  // the stream cuts it
-  config.stream = std::make_shared<StreamPart>();
-  config.stream->id = stream.round.id;
-  config.stream->version = version;
-  config.stream->uploads = std::move(intake);
-  config.stream->has_factors = stream.HasFactors();
-  if (config.stream->has_factors) {
-    for (TensorSpec& tensor : config.tensors) {
-      AggregationSpec& aggregation = tensor.aggregation;
-      const bool is_fixed_point = aggregation.numerics == Numerics::kFixedPoint;
-      if (aggregation.weighting == Weighting::kUniform && is_fixed_point) aggregation.weight_bound = 1.0;
-      aggregation.weighting = Weighting::kByWeight;
-    }
+  const bool has_factors = config_.HasFactors();
+  config.stream = std::make_shared<StreamPart>(StreamPart{config_.round.id, version, has_factors, uploads_});
+  for (TensorSpec& tensor : config.tensors) {
+    if (!has_factors) break;
+    AggregationSpec& aggregation = tensor.aggregation;
+    const bool is_fixed_point = aggregation.numerics == Numerics::kFixedPoint;
+    if (aggregation.weighting == Weighting::kUniform && is_fixed_point) aggregation.weight_bound = 1.0;
+    aggregation.weighting = Weighting::kByWeight;
   }
   return config;
 }
@@ -122,23 +137,37 @@ absl::Status Stream::RestoreVersions(const Stored& stored) {
       }
     });
     if (version < version_) {
-      round->CloseVersion();  // no effect on most: they are closed
+      round->CloseSoon();  // no effect on most: they are closed
     } else {
       current_ = round;
       num_slots_ = num_commits;
     }
   }
   if (current_ == nullptr) {
-    ASSIGN_OR_RETURN(current_, registry_.Create(VersionConfig(config_, version_, intake_->shared_config())));
+    ASSIGN_OR_RETURN(current_, registry_.Create(VersionConfig(version_)));
     versions_[version_].round = current_;
   }
-  intake_->FollowWrites(*current_);
+  FollowWrites(*current_);
   if (num_slots_ >= config_.buffer) {
     CutLocked(CutCause::kFull).IgnoreError();  // else the next commit tries again
   } else if (num_slots_ > 0) {
     StartTimerLocked(config_.max_interval);
   }
   return absl::OkStatus();
+}
+
+absl::Status Stream::NotFoundError() const {
+  return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+}
+
+RoundState Stream::state() const {
+  MutexLock lock(&mu_);
+  return is_deleted_ ? RoundState::kCancelled : RoundState::kOpen;
+}
+
+absl::Status Stream::CheckOpen() const {
+  MutexLock lock(&mu_);
+  return is_deleted_ ? NotFoundError() : absl::OkStatus();
 }
 
 std::string Stream::KeyOf(absl::string_view client_id, uint64_t position) const {
@@ -163,17 +192,18 @@ absl::StatusOr<double> Stream::WeightOfLocked(uint64_t base_version) const {
 std::optional<CommittedSubmission> Stream::FindLocked(const Entry& entry, absl::string_view client_id) const {
   const auto version = versions_.find(entry.version);
   const std::shared_ptr<Round> round = version == versions_.end() ? nullptr : version->second.round.lock();
-  return round == nullptr ? std::nullopt : round->FindCommitted(KeyOf(client_id, entry.position));
+  return round == nullptr ? std::nullopt : round->FindCommitted({KeyOf(client_id, entry.position), ""});
 }
 
-std::optional<CommittedSubmission> Stream::Find(UploadName name) const {
+std::optional<CommittedSubmission> Stream::FindCommitted(UploadName name, const std::string* tag) const {
   MutexLock lock(&mu_);
-  const auto found = commits_.find(NameOf(name.first, name.second));
-  if (found == commits_.end() || found->second.is_in_flight) return std::nullopt;
-  return FindLocked(found->second, name.first);
+  const auto entry = commits_.find(NameOf(name.first, name.second));
+  if (is_deleted_ || entry == commits_.end() || entry->second.is_in_flight) return std::nullopt;
+  std::optional<CommittedSubmission> found = FindLocked(entry->second, name.first);
+  return found.has_value() && (tag == nullptr || found->tag == *tag) ? found : std::nullopt;
 }
 
-uint64_t Stream::LatestDone() const {
+std::optional<uint64_t> Stream::LatestVersion() const {
   MutexLock lock(&mu_);
   for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
     const std::shared_ptr<Round> round = version->second.round.lock();
@@ -182,7 +212,7 @@ uint64_t Stream::LatestDone() const {
   return 0;
 }
 
-absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload) {
+absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, const CompleteUpload& upload) {
   if (found.hash != upload.hash) {
     return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
                                                  upload.submission_id, "' with other content"));
@@ -192,14 +222,14 @@ absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, co
   return receipt;
 }
 
-absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
+absl::StatusOr<Receipt> Stream::Commit(CompleteUpload& upload) {
   const std::string name = NameOf(upload.client_id, upload.submission_id);
   std::shared_ptr<Round> round;
   StreamPlace place;
   {
     MutexLock lock(&mu_);
     while (true) {
-      if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+      if (is_deleted_) return NotFoundError();
       if (const auto found = commits_.find(name); found != commits_.end()) {
         if (found->second.is_in_flight) {
           changed_.Wait(&mu_);
@@ -232,7 +262,7 @@ absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
     std::vector<const std::string*>& names = versions_[version_].names;
     if (names.size() == names.capacity()) names.reserve(2 * names.size() + 1);  // so that the push allocates nothing
     names.push_back(&commits_.emplace(name, Entry{place.version, place.position}).first->first);
-    if (absl::Status begun = round->BeginStreamCommit(); !begun.ok()) {
+    if (absl::Status begun = round->BeginCommit(); !begun.ok()) {
       EraseLocked(commits_.find(name));
       return begun;
     }
@@ -240,8 +270,11 @@ absl::StatusOr<Receipt> Stream::Commit(const StreamUpload& upload) {
     ++num_slots_;
     ++num_in_flight_;
   }
-  absl::StatusOr<Receipt> receipt = round->AddStreamCommit(upload, KeyOf(upload.client_id, place.position), place);
-  intake_->FollowWrites(*round);
+  // Its chunks go from the store of the stream to that of the version.
+  CompleteUpload in_version{upload.client_id, upload.submission_id, upload.tag,
+                            upload.content,   upload.hash,          upload.chunks};
+  absl::StatusOr<Receipt> receipt = round->AddBegun(in_version, KeyOf(upload.client_id, place.position), place);
+  FollowWrites(*round);
 
   MutexLock lock(&mu_);
   const bool is_current = place.version == version_;
@@ -281,7 +314,8 @@ void Stream::EraseLocked(Entries::iterator entry) {
   commits_.erase(entry);
 }
 
-absl::StatusOr<bool> Stream::Withdraw(absl::string_view client_id, absl::string_view submission_id) {
+absl::StatusOr<bool> Stream::Withdraw(absl::string_view client_id, absl::string_view submission_id,
+                                      bool /*is_coordinator*/) {
   MutexLock lock(&mu_);
   auto found = commits_.end();
   if (!submission_id.empty()) {
@@ -301,7 +335,7 @@ absl::StatusOr<bool> Stream::Withdraw(absl::string_view client_id, absl::string_
                                                       ", which was cut: it cannot be withdrawn any more"));
   }
   ASSIGN_OR_RETURN(const bool withdrawn, current_->Withdraw(KeyOf(client_id, found->second.position), ""));
-  intake_->FollowWrites(*current_);
+  FollowWrites(*current_);
   if (!withdrawn) return false;
   EraseLocked(found);
   --num_slots_;
@@ -311,7 +345,7 @@ absl::StatusOr<bool> Stream::Withdraw(absl::string_view client_id, absl::string_
 
 absl::Status Stream::Cut(uint64_t version, CutCause cause) {
   MutexLock lock(&mu_);
-  if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+  if (is_deleted_) return NotFoundError();
   if (version > version_) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version, " is in the future: version ", version_, " is being filled"));
@@ -324,8 +358,7 @@ absl::Status Stream::CutLocked(CutCause cause) {
   const absl::Duration begin = services_.clock.Monotonic();
   PruneLocked();
   const uint64_t cut = version_;
-  absl::StatusOr<std::shared_ptr<Round>> next =
-      registry_.Create(VersionConfig(config_, cut + 1, intake_->shared_config()));
+  absl::StatusOr<std::shared_ptr<Round>> next = registry_.Create(VersionConfig(cut + 1));
   if (!next.ok()) {
     return absl::Status(next.status().code() == absl::StatusCode::kAlreadyExists ? absl::StatusCode::kFailedPrecondition
                                                                                  : next.status().code(),
@@ -333,8 +366,8 @@ absl::Status Stream::CutLocked(CutCause cause) {
   }
   FailPoint("version_created");
   const absl::Time now = services_.clock.WallTime();
-  absl::Status recorded =
-      intake_->RecordCut(cut, CutRecord{static_cast<int>(cause), now, next_position_}, versions_.begin()->first);
+  absl::Status recorded = journal_->Write(&Store::PutCut, cut, CutRecord{static_cast<int>(cause), now, next_position_},
+                                          versions_.begin()->first);
   if (!recorded.ok()) {
     registry_.Delete(config_.round.tenant, (*next)->config().id).IgnoreError();
     return recorded;
@@ -350,9 +383,9 @@ absl::Status Stream::CutLocked(CutCause cause) {
   const uint64_t num_commits = std::exchange(num_slots_, 0);
   num_in_flight_ = 0;
   services_.timer.Cancel(timer_);
-  closed->CloseVersion();
-  intake_->FollowWrites(*closed);
-  intake_->FollowWrites(*current_);
+  closed->CloseSoon();
+  FollowWrites(*closed);
+  FollowWrites(*current_);
   changed_.SignalAll();
   Log(LogLevel::kInfo, "stream_cut",
       {{"stream", config_.round.LogName()},
@@ -390,18 +423,23 @@ absl::Status Stream::Delete() {
     for (const auto& [version, kept] : versions_) ids.push_back(VersionId(config_, version));
     changed_.SignalAll();
   }
-  // The intake first: a version without it is of no stream, and the next start deletes it.
-  const absl::StatusOr<std::shared_ptr<Round>> intake = registry_.Delete(config_.round.tenant, config_.round.id);
-  if (!intake.ok() && !absl::IsNotFound(intake.status())) return intake.status();
+  // The stream first: a version without it is of no stream, and the next start deletes it.
+  RETURN_IF_ERROR(journal_->Delete());
+  intake_.PrepareToClose();
+  intake_.Close(NotFoundError(), /*may_retry=*/[](const std::string&) { return false; });
+  intake_.AnnounceClosed();
   FailPoint("stream_deleted");
   for (const std::string& id : ids) {
     const absl::StatusOr<std::shared_ptr<Round>> version = registry_.Delete(config_.round.tenant, id);
     if (version.ok()) {
-      intake_->FollowWrites(**version);
+      FollowWrites(**version);
     } else if (!absl::IsNotFound(version.status())) {
       return version.status();
     }
   }
+  registry_.RemoveIntake(config_.round.tenant, config_.round.id);
+  MutexLock lock(&mu_);
+  open_permit_.Release();
   return absl::OkStatus();
 }
 
@@ -415,8 +453,8 @@ void Stream::PruneLocked() const {
 StreamSnapshot Stream::Snapshot() const {
   MutexLock lock(&mu_);
   PruneLocked();
-  StreamSnapshot snapshot{version_, num_slots_ - num_in_flight_, num_commits_, staleness_counts_,
-                          versions_.begin()->first};
+  StreamSnapshot snapshot{intake_.Snapshot(), version_,          num_slots_ - num_in_flight_,
+                          num_commits_,       staleness_counts_, versions_.begin()->first};
   if (const auto last = versions_.find(version_ - 1); last != versions_.end()) {
     snapshot.last_cut_cause = last->second.cause;
     snapshot.last_cut_time = last->second.cut_time;
@@ -426,7 +464,7 @@ StreamSnapshot Stream::Snapshot() const {
 
 absl::StatusOr<std::shared_ptr<Round>> Stream::FirstAfter(uint64_t after) const {
   MutexLock lock(&mu_);
-  if (is_deleted_) return absl::NotFoundError(absl::StrCat("no stream '", config_.round.id, "'"));
+  if (is_deleted_) return NotFoundError();
   if (after >= version_) {
     return absl::InvalidArgumentError(
         absl::StrCat("after_version ", after, " is in the future: version ", version_, " is being filled"));

@@ -18,11 +18,13 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
+#include "service/rounds/intake.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/rounds/round_config.h"
+#include "service/rounds/round_journal.h"
+#include "service/rounds/round_meter.h"
 #include "service/rounds/round_services.h"
-#include "service/rounds/stream_commits.h"
 #include "service/store/records.h"
 
 namespace sparseagg::service {
@@ -54,7 +56,7 @@ struct StreamVersion {
 };
 
 // What GetStream shows.
-struct StreamSnapshot {
+struct StreamSnapshot : IntakeSnapshot {
   uint64_t version = 0;  // that is being filled
   uint64_t num_buffered = 0;
   uint64_t num_commits = 0;                // since the start of the server, as the next one
@@ -67,48 +69,66 @@ struct StreamSnapshot {
 // A stream is a chain of ordinary rounds, the versions 1, 2, …, each of the next `buffer` commits. The current version
 // is being filled; all earlier ones were cut. docs/streams.md has the contract.
 //
-// Uploads go to the intake, a Round that has uploads and no sum, and is found under the stream's id. A commit takes a
-// slot of the current version under mu_, which fixes its version, its log position and its staleness. Then it adds its
-// submission to that version's round, without mu_; a version that was cut meanwhile waits for the commits that have
-// slots. So a cut neither waits for commits nor loses one. When all slots are taken, further commits wait until one is
-// given back by a commit that was refused, or all have ended and the version is cut.
+// Uploads go to the intake, which is found under the stream's id. A commit takes a slot of the current version under
+// mu_, which fixes its version, its log position and its staleness. Then it adds its submission to that version's
+// round, without mu_; a version that was cut meanwhile waits for the commits that have slots. So a cut neither waits
+// for commits nor loses one. When all slots are taken, further commits wait until one is given back by a commit that
+// was refused, or all have ended and the version is cut.
 //
 // A cut creates the next version, writes the cut to the store, and closes the current version, in this order. After the
 // end of the process at any step, Restore finds the next version without a cut, which it deletes, or the cut without a
 // closed version, which it closes.
 //
-// Owned by StreamRegistry. Thread-safe.
-class Stream : public StreamCommits, public std::enable_shared_from_this<Stream> {
+// Owned by StreamRegistry, and by Registry for its intake. Thread-safe. Lock order: an upload's mutex, mu_, those of
+// the versions, that of the intake.
+class Stream : public SubmissionTarget, public std::enable_shared_from_this<Stream> {
  public:
-  // Creates version 1, then the intake: who finds the stream finds a version to fill. A run that ends in between leaves
-  // a version without a stream, which the next start deletes. Requires: config.Check(). Errors: as of Registry::Create.
+  // Creates version 1, and then lists the intake: who finds it finds a version to fill. A run that ends in between
+  // leaves a version without a stream, which the next start deletes. Requires: config.Check(). Errors: as of
+  // Registry::Create.
   static absl::StatusOr<std::shared_ptr<Stream>> Create(StreamConfig config, Registry* registry,
                                                         const RoundServices& services);
-  // What the config of a stream's intake has, and the config of a version. `intake`: the config of the intake.
-  static std::shared_ptr<StreamPart> IntakePart(const StreamConfig& config);
-  static RoundConfig VersionConfig(const StreamConfig& config, uint64_t version,
-                                   std::shared_ptr<const RoundConfig> intake);
-  // The parts of a stream of an earlier run. The intake's config has `this` stream's StreamPart already.
+  // A restart reopens a stream in this order: Reopen, which lists the intake; intake().Restore for each upload;
+  // ResumeJournal; and, when all rounds are restored, RestoreVersions. `number`: of the stream, in the store.
+  static absl::StatusOr<std::shared_ptr<Stream>> Reopen(StreamConfig config, Registry* registry,
+                                                        const RoundServices& services, uint64_t number,
+                                                        absl::Time create_time);
+  // Returns: the config of the round of a version.
+  RoundConfig VersionConfig(uint64_t version) const;
+  void ResumeJournal(uint64_t number, uint64_t latest_upload) { journal_->Start(number, latest_upload); }
+  // What an earlier run has left.
   struct Stored {
     std::map<uint64_t, std::shared_ptr<Round>> versions;
     std::map<uint64_t, CutRecord> cuts;
   };
-  static absl::StatusOr<std::shared_ptr<Stream>> Restore(StreamConfig config, std::shared_ptr<Round> intake,
-                                                         const Stored& stored, Registry* registry,
-                                                         const RoundServices& services);
+  absl::Status RestoreVersions(const Stored& stored);
   ~Stream() override;
 
   const StreamConfig& config() const { return config_; }
-  // Has uploads, refusals and the time of creation; what is written until now is durable when it says so.
-  Round& intake() const { return *intake_; }
+  Intake& intake() { return intake_; }
+  const Intake& intake() const { return intake_; }
+  // Tells when what is written until now is durable.
+  const RoundJournal& journal() const { return *journal_; }
+  absl::Time create_time() const { return create_time_; }
   StreamSnapshot Snapshot() const;
 
-  absl::StatusOr<Receipt> Commit(const StreamUpload& upload) override;
-  std::optional<CommittedSubmission> Find(UploadName name) const override;
-  uint64_t LatestDone() const override;
+  RoundState state() const override;  // OPEN, or CANCELLED once it is deleted
+  absl::Status CheckOpen() const override;
+  absl::Status CheckTakes(absl::string_view /*client_id*/) const override { return CheckOpen(); }
+  std::optional<CommittedSubmission> FindCommitted(UploadName name, const std::string* tag = nullptr) const override;
+  bool HasSubmission(absl::string_view client_id, absl::string_view submission_id) const override {
+    return FindCommitted({client_id, submission_id}).has_value();
+  }
+  // Counts the upload in the version that is being filled. Errors: as of Intake::Commit. FAILED_PRECONDITION,
+  // INVALID_ARGUMENT: its base version is too old, or in the future. Blocks: while the last commits of a full version
+  // end.
+  absl::StatusOr<Receipt> Commit(CompleteUpload& upload) override;
   // Takes a commit out of the current version; no other one moves. `submission_id`: empty: the latest of the client.
   // Returns: false if the version has none. Errors: FAILED_PRECONDITION: its version was cut; or as of Round::Withdraw.
-  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id);
+  absl::StatusOr<bool> Withdraw(absl::string_view client_id, absl::string_view submission_id,
+                                bool is_coordinator = false) override;
+  std::optional<uint64_t> LatestVersion() const override;
+  std::shared_ptr<const void> Keep() const override { return shared_from_this(); }
   // Cuts the current version, if it has a commit. `version`: only if that is the current one; 0: in any case.
   // Errors: as of Registry::Create. Of Store. The version then goes on.
   absl::Status Cut(uint64_t version, CutCause cause);
@@ -136,10 +156,18 @@ class Stream : public StreamCommits, public std::enable_shared_from_this<Stream>
     absl::Time cut_time = absl::InfinitePast();
   };
 
-  Stream(StreamConfig config, Registry* registry, const RoundServices& services);
+  Stream(StreamConfig config, Registry* registry, const RoundServices& services, Permit permit,
+         std::optional<absl::Time> create_time);
+  // Errors: RESOURCE_EXHAUSTED: too many rounds are open, of which the stream is one.
+  static absl::StatusOr<std::shared_ptr<Stream>> Open(StreamConfig config, Registry* registry,
+                                                      const RoundServices& services,
+                                                      std::optional<absl::Time> create_time);
+  absl::Status StartJournal(uint64_t number);
+  // Makes the stream's journal wait for what the version has written until now, too.
+  void FollowWrites(const Round& version) { journal_->Follow(version.journal().latest()); }
   // Returns: the key of a commit in its version's round: by its order the version is folded.
   std::string KeyOf(absl::string_view client_id, uint64_t position) const;
-  absl::Status RestoreVersions(const Stored& stored);
+  absl::Status NotFoundError() const;
   // Errors: of Commit. Returns: the weight.
   absl::StatusOr<double> WeightOfLocked(uint64_t base_version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<CommittedSubmission> FindLocked(const Entry& entry, absl::string_view client_id) const
@@ -150,15 +178,20 @@ class Stream : public StreamCommits, public std::enable_shared_from_this<Stream>
   void OnTimer(uint64_t version);
   // Forgets versions whose rounds are gone, with their commits.
   void PruneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static absl::StatusOr<Receipt> AnswerAgain(const CommittedSubmission& found, const StreamUpload& upload);
+  static absl::StatusOr<Receipt> AnswerAgain(const CommittedSubmission& found, const CompleteUpload& upload);
 
   const StreamConfig config_;
   Registry& registry_;
   const RoundServices services_;
-  std::shared_ptr<Round> intake_;  // set before the intake is listed
+  const absl::Time create_time_;
+  const std::shared_ptr<const RoundConfig> uploads_;  // the config of the uploads
+  const std::shared_ptr<RoundJournal> journal_;
+  mutable RoundMeter meter_;
+  Intake intake_;
 
   mutable Mutex mu_;
-  CondVar changed_;  // a slot is free, a commit has ended, or a version was cut
+  Permit open_permit_ ABSL_GUARDED_BY(mu_);  // of the tenant's open rounds
+  CondVar changed_;                          // a slot is free, a commit has ended, or a version was cut
   bool is_deleted_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t version_ ABSL_GUARDED_BY(mu_) = 1;
   std::shared_ptr<Round> current_ ABSL_GUARDED_BY(mu_);

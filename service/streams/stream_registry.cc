@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
@@ -24,24 +25,25 @@ absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Create(StreamConfig conf
   if (config.round.id.empty()) config.round.id = RandomId();
   RETURN_IF_ERROR(config.Check());
   Name name(config.round.tenant, config.round.id);
-  MutexLock lock(&mu_);
-  if (const auto found = streams_.find(name); found != streams_.end()) {
-    if (found->second->config().wire_spec == config.wire_spec) return found->second;
+  MutexLock create(&create_mu_);
+  if (const auto found = Find(name.first, name.second); found.ok()) {
+    if ((*found)->config().wire_spec == config.wire_spec) return found;
     return absl::AlreadyExistsError(absl::StrCat("stream '", name.second, "' exists already, with another spec"));
   }
   ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream, Stream::Create(std::move(config), &registry_, services_));
-  streams_.emplace(std::move(name), stream);
+  {
+    MutexLock lock(&mu_);
+    streams_.emplace(std::move(name), stream);
+  }
   Log(LogLevel::kInfo, "stream_created",
       {{"stream", stream->config().round.LogName()}, {"buffer", stream->config().buffer}});
   return stream;
 }
 
-absl::Status StreamRegistry::Restore(StreamConfig config, std::shared_ptr<Round> intake, const Stream::Stored& stored) {
-  if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
-  Name name(config.round.tenant, config.round.id);
-  ASSIGN_OR_RETURN(std::shared_ptr<Stream> stream,
-                   Stream::Restore(std::move(config), std::move(intake), stored, &registry_, services_));
+absl::Status StreamRegistry::Restore(std::shared_ptr<Stream> stream, const Stream::Stored& stored) {
+  RETURN_IF_ERROR(stream->RestoreVersions(stored));
   MutexLock lock(&mu_);
+  Name name(stream->config().round.tenant, stream->config().round.id);
   streams_.emplace(std::move(name), std::move(stream));
   return absl::OkStatus();
 }
@@ -51,6 +53,21 @@ absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Find(absl::string_view t
   const auto found = streams_.find({std::string(tenant), std::string(id)});
   if (found == streams_.end()) return NoStreamError(id);
   return found->second;
+}
+
+absl::StatusOr<std::shared_ptr<Intake>> StreamRegistry::FindIntake(absl::string_view tenant,
+                                                                   absl::string_view name) const {
+  if (absl::StartsWith(name, kStreamPrefix)) {
+    ASSIGN_OR_RETURN(const std::string id, ParseStreamName(name));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, Find(tenant, id));
+    return std::shared_ptr<Intake>(stream, &stream->intake());
+  }
+  ASSIGN_OR_RETURN(const std::string id, ParseRoundName(name));
+  ASSIGN_OR_RETURN(std::shared_ptr<Intake> intake, registry_.FindIntake(tenant, id));
+  const StreamPart* const stream = intake->config().stream.get();
+  if (stream == nullptr) return intake;
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " is a version of a stream; submissions go to ", StreamName(stream->id)));
 }
 
 StreamRegistry::Page StreamRegistry::List(absl::string_view tenant, size_t size, const std::string& token) const {

@@ -18,8 +18,8 @@
 
 namespace sparseagg::service {
 
-// All streams of a server. Their rounds are in the Registry, which has the ids of both. Each tenant has names of its
-// own. Owned by Server. Thread-safe.
+// All streams of a server. Their intakes and their rounds are in the Registry, which has the ids of all. Each tenant
+// has names of its own. Owned by Server. Thread-safe.
 class StreamRegistry {
  public:
   StreamRegistry(Registry* registry, const RoundServices& services) : registry_(*registry), services_(services) {}
@@ -29,10 +29,18 @@ class StreamRegistry {
   // Errors: INVALID_ARGUMENT: as of StreamConfig::Check. ALREADY_EXISTS: the id is another stream's, or a round's.
   // Otherwise as Registry::Create.
   absl::StatusOr<std::shared_ptr<Stream>> Create(StreamConfig config);
-  // Lists a stream of an earlier run. Errors: as of Stream::Restore.
-  absl::Status Restore(StreamConfig config, std::shared_ptr<Round> intake, const Stream::Stored& stored);
+  // Reopens a stream of an earlier run, which Restore completes: Stream::Reopen.
+  absl::StatusOr<std::shared_ptr<Stream>> Reopen(StreamConfig config, uint64_t number, absl::Time create_time) {
+    return Stream::Reopen(std::move(config), &registry_, services_, number, create_time);
+  }
+  // Completes and lists a stream of an earlier run. Errors: as of Stream::RestoreVersions.
+  absl::Status Restore(std::shared_ptr<Stream> stream, const Stream::Stored& stored);
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Stream>> Find(absl::string_view tenant, absl::string_view id) const;
+  // Returns: where submissions to "streams/ID" go, or to "rounds/ID", a round or, since over HTTP the paths of
+  // submissions have that, a stream. Errors: INVALID_ARGUMENT: another form of name. NOT_FOUND. FAILED_PRECONDITION:
+  // the round is a version of a stream.
+  absl::StatusOr<std::shared_ptr<Intake>> FindIntake(absl::string_view tenant, absl::string_view name) const;
   // Returns: up to `size` streams of the tenant after that of the token, in ascending order of ids, and the next token.
   using Page = std::pair<std::vector<std::shared_ptr<Stream>>, std::string>;
   Page List(absl::string_view tenant, size_t size, const std::string& token) const;
@@ -46,6 +54,7 @@ class StreamRegistry {
 
   Registry& registry_;
   const RoundServices services_;
+  Mutex create_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held while a stream is created, which may take long
   mutable Mutex mu_;
   std::map<Name, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
 };

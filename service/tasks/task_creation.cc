@@ -27,9 +27,9 @@ std::map<std::string, TaskRegistry::RoundCheck> TaskRegistry::CheckRounds(const 
     const std::string& id = task.spec.round;
     if (id.empty() || checks.contains(id)) continue;
     RoundCheck check;
-    if (auto round = services_.rounds.Find(tenant, id); round.ok()) {
+    if (auto round = services_.rounds.FindIntake(tenant, id); round.ok()) {
       check.round = *std::move(round);
-      if (const RoundState state = check.round->state(); state != RoundState::kOpen) {
+      if (const RoundState state = check.round->target().state(); state != RoundState::kOpen) {
         check.status = absl::FailedPreconditionError(absl::StrCat("round '", id, "' is ", Name(state)));
       }
     } else {
@@ -114,12 +114,12 @@ absl::StatusOr<std::vector<std::string>> TaskRegistry::Create(const std::string&
 }
 
 std::optional<uint64_t> TaskRegistry::BaseVersionOf(const TaskSnapshot& task) const {
-  const absl::StatusOr<std::shared_ptr<Round>> round =
-      services_.rounds.Find(task.record->tenant, task.record->spec.round);
-  return round.ok() ? (*round)->LatestVersion() : std::nullopt;
+  const absl::StatusOr<std::shared_ptr<Intake>> round =
+      services_.rounds.FindIntake(task.record->tenant, task.record->spec.round);
+  return round.ok() ? (*round)->target().LatestVersion() : std::nullopt;
 }
 
-void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Round>& round) {
+void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Intake>& round) {
   const std::string& id = round->config().id;
   {
     MutexLock lock(&mu_);
@@ -128,19 +128,19 @@ void TaskRegistry::Watch(const std::string& tenant, const std::shared_ptr<Round>
     tasks->second.watched = round;
   }
   // The round must not own itself through its wait.
-  round->WhenFrozen([registry = weak_from_this(), weak = std::weak_ptr<Round>(round), tenant, pool = &services_.pool] {
+  round->WhenClosed([registry = weak_from_this(), weak = std::weak_ptr<Intake>(round), tenant, pool = &services_.pool] {
     // Owned from now on: the tasks are cancelled even if nobody else has the round any more.
     pool->Post([registry, ended = weak.lock(), tenant] {
       const auto self = registry.lock();
       if (self == nullptr || ended == nullptr) return;
-      const RoundState state = ended->state();
+      const RoundState state = ended->target().state();
       if (state == RoundState::kOpen) return;  // the server shuts down
       self->EndRound(tenant, ended->config().id, ended, absl::StrCat("its round is ", Name(state)));
     });
   });
 }
 
-void TaskRegistry::EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,
+void TaskRegistry::EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Intake>& round,
                             const std::string& reason) {
   MutexLock lock(&mu_);
   const auto found = tenants_[tenant].by_round.find(id);
@@ -175,7 +175,7 @@ absl::Status TaskRegistry::Restore() {
     }
     const std::string round_id = record.spec.round;
     if (!HasEnded(state.state) && !round_id.empty()) rounds.emplace(record.tenant, round_id);
-    const auto round = services_.rounds.Find(record.tenant, round_id);
+    const auto round = services_.rounds.FindIntake(record.tenant, round_id);
     TaskEntry& task = InsertLocked(number, std::move(record));
     if (round.ok()) task.round = *round;
     task.bytes = TaskBytes(*task.record);
@@ -203,7 +203,7 @@ absl::Status TaskRegistry::Restore() {
   };
   RETURN_IF_ERROR(services_.store->ForEachTask(restore));
   for (const auto& [tenant, id] : rounds) {
-    const absl::StatusOr<std::shared_ptr<Round>> round = services_.rounds.Find(tenant, id);
+    const absl::StatusOr<std::shared_ptr<Intake>> round = services_.rounds.FindIntake(tenant, id);
     if (round.ok()) {
       Watch(tenant, *round);
     } else {

@@ -224,7 +224,7 @@ absl::Status TaskRegistry::CheckMayCompleteLocked(const TaskEntry& task, const L
 absl::StatusOr<TaskSnapshot> TaskRegistry::Complete(const LeaseName& lease, const std::string& submission_id,
                                                     const std::string& result) {
   std::string round_id;
-  std::shared_ptr<Round> round_of_task;
+  std::shared_ptr<Intake> round_of_task;
   {
     MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(const TaskEntry* const task, GetLocked(lease.tenant, lease.task_id));
@@ -239,13 +239,13 @@ absl::StatusOr<TaskSnapshot> TaskRegistry::Complete(const LeaseName& lease, cons
   }
   // Without the lock, since the round has one of its own.
   if (!round_id.empty()) {
-    const absl::StatusOr<std::shared_ptr<Round>> round = services_.rounds.Find(lease.tenant, round_id);
+    const absl::StatusOr<std::shared_ptr<Intake>> round = services_.rounds.FindIntake(lease.tenant, round_id);
     if (!round.ok()) return absl::FailedPreconditionError(round.status().message());
     if (*round != round_of_task) {
       return absl::FailedPreconditionError(
           absl::StrCat("the task's round '", round_id, "' is gone, and a later round has its name"));
     }
-    if (submission_id.empty() || !(*round)->HasSubmission(lease.holder.client_id, submission_id)) {
+    if (submission_id.empty() || !(*round)->target().HasSubmission(lease.holder.client_id, submission_id)) {
       return absl::FailedPreconditionError(absl::StrCat("client '", lease.holder.client_id,
                                                         "' has no committed submission '", submission_id,
                                                         "' in round '", round_id, "'"));

@@ -177,16 +177,16 @@ class TaskRegistry : public std::enable_shared_from_this<TaskRegistry> {
   // task_creation.cc
   struct RoundCheck {
     absl::Status status;  // whether tasks may be created for it
-    std::shared_ptr<Round> round;
+    std::shared_ptr<Intake> round;
   };
   std::map<std::string, RoundCheck> CheckRounds(const std::string& tenant, absl::Span<const NewTask> tasks) const;
   // Returns: whether the task is there already. Errors: ALREADY_EXISTS.
   absl::StatusOr<bool> IsRepeatedLocked(const std::string& tenant, const std::string& owner, const NewTask& task) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Calls EndRound when the round is sealed or ends, unless that is arranged.
-  void Watch(const std::string& tenant, const std::shared_ptr<Round>& round);
+  void Watch(const std::string& tenant, const std::shared_ptr<Intake>& round);
   // Cancels the tasks of a round, or has the ends of their leases do so. `round`: null: those whose round is gone.
-  void EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Round>& round,
+  void EndRound(const std::string& tenant, const std::string& id, const std::shared_ptr<Intake>& round,
                 const std::string& reason);
 
   // task_leases.cc: from a lease to its end

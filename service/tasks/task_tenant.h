@@ -20,7 +20,7 @@
 
 namespace sparseagg::service {
 
-class Round;
+class Intake;
 struct TaskTenant;
 
 // A task without its texts: entry, record, and its places in maps (measured with 100 000 tasks).
@@ -59,7 +59,7 @@ struct TaskEntry {
   std::shared_ptr<const TaskRecord> record;  // without the payload when the task has ended
   ContentHash payload_hash;
   TaskStateRecord state;
-  std::weak_ptr<Round> round;                             // a later one of this name is another one; null: it is gone
+  std::weak_ptr<Intake> round;                            // a later one of this name is another one; null: it is gone
   bool round_has_ended = false;                           // the end of the lease cancels the task
   absl::Duration lease_end = -absl::InfiniteDuration();   // of the latest lease
   absl::Duration deadline_at = absl::InfiniteDuration();  // when the task fails
@@ -126,7 +126,7 @@ class WaitingWorkers {
   std::map<std::string, std::set<Groups::const_pointer>, std::less<>> listed_;  // by label: elements of groups_
 };
 
-class Round;
+class Intake;
 
 // Owned by TaskRegistry, whose lock guards it; it stays for the life of the registry. Tenants come from credentials, so
 // that they are few.
@@ -134,7 +134,7 @@ struct TaskTenant {
   // The tasks of a round, ended ones included.
   struct RoundTasks {
     std::map<uint64_t, TaskEntry*> tasks;  // by number
-    std::weak_ptr<Round> watched;          // the end of this round will be told to the registry
+    std::weak_ptr<Intake> watched;         // the end of this round will be told to the registry
   };
 
   std::map<uint64_t, std::unique_ptr<TaskEntry>> tasks;                 // by number

@@ -91,7 +91,7 @@ Sums ToSums(const Result& result) {
 absl::StatusOr<Receipt> Commit(Round& round, const Model::Name& name, const std::string& tag) {
   absl::StatusOr<Receipt> answer = absl::UnknownError("");
   absl::Notification answered;
-  round.CommitNamed(name.first, name.second, tag, [&](absl::StatusOr<Receipt> receipt) {
+  round.intake().CommitNamed(name.first, name.second, tag, [&](absl::StatusOr<Receipt> receipt) {
     answer = std::move(receipt);
     answered.Notify();
   });
@@ -147,7 +147,7 @@ void CheckPut(Round& round, Model& model, FuzzedDataProvider& input, const Model
   slice.view.keys = AsBytes(keys);
   slice.view.values = AsBytes(values);
   chunk.slices.push_back(slice);
-  const absl::StatusOr<UploadProgress> progress = round.PutChunk(name.first, name.second, chunk, tag);
+  const absl::StatusOr<UploadProgress> progress = round.intake().PutChunk(name.first, name.second, chunk, tag);
   const bool is_taken = model.Put(name, tag, chunk.sequence, chunk.last, sums);
   Require(progress.ok() == is_taken, "the model takes the chunk, too", progress.status().ToString());
 }

@@ -44,6 +44,7 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
     with sa.Client(metered.address) as client:
         round_ = client.create_round(SPEC, round_id="with-a-name")
         client.create_round(SPEC)
+        client.create_round(SPEC, round_id="deleted").delete()  # ends without a close, and so without a finish
         round_.submit("client-name", {"v": (np.array([1, 2]), np.ones(2, np.float32))})
         round_.submit("client-name", {"v": (np.array([1, 2]), np.ones(2, np.float32))})
         with pytest.raises(sa.SparseaggError):

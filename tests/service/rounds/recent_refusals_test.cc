@@ -1,6 +1,6 @@
 // What a round tells of the submissions that it has refused.
 #include "absl/strings/str_cat.h"
-#include "service/rounds/round_snapshot.h"
+#include "service/rounds/intake.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {

@@ -34,7 +34,8 @@ class RoundAllocationTest : public RoundFixture {
     v1::RoundSpec spec = SumSpec();
     const auto round = Open(spec, "r" + std::to_string(n));
     EXPECT_THAT(Submit(*round, "committed", {1}, {1}), IsOk());
-    EXPECT_THAT(round->OpenStreamUpload(kLongName, kLongName, [this](absl::Status) { ++num_discarded_; }), IsOk());
+    EXPECT_THAT(round->intake().OpenStreamUpload(kLongName, kLongName, [this](absl::Status) { ++num_discarded_; }),
+                IsOk());
     EXPECT_THAT(Put(*round, MakeChunk("", "b" + kLongName, {1}, {1}, 0, false)), IsOk());
     round->Wait(absl::InfiniteDuration(), [this] { ++num_answered_; });
     RunPendingTasks();
@@ -56,13 +57,13 @@ TEST_F(RoundAllocationTest, PutChunk_FirstChunkFails_KeepsNoUpload) {
     bool failed = false;
     {
       FailingAllocation failing(n);
-      status = Try([&] { return round->PutChunk(kLongName, kLongName, *chunk).status(); });
+      status = Try([&] { return round->intake().PutChunk(kLongName, kLongName, *chunk).status(); });
       failed = failing.failed();
     }
     // Some allocations only make an upload faster.
     EXPECT_EQ(round->Snapshot().num_uploads, status.ok() ? 1 : 0) << n;
     EXPECT_EQ(context().uploads.taken(), status.ok() ? 1 : 0) << n;
-    if (status.ok()) round->RefuseNamed(kLongName, kLongName, "", absl::CancelledError());
+    if (status.ok()) round->intake().RefuseNamed(kLongName, kLongName, "", absl::CancelledError());
     return failed;
   });
 }

@@ -230,7 +230,7 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
   Event told;
   absl::Status verdict;
-  const auto upload = round->OpenStreamUpload("b", "b-1", [&](absl::Status status) {
+  const auto upload = round->intake().OpenStreamUpload("b", "b-1", [&](absl::Status status) {
     verdict = status;
     told.Notify();
   });
@@ -242,7 +242,7 @@ TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 2);
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 1, true)), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(round->Commit(**upload), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(round->intake().Commit(**upload), HasCode(Code::kFailedPrecondition));
   EXPECT_THAT(ResultOf(*round), IsEmpty());
 }
 
@@ -254,10 +254,10 @@ TEST_F(RoundLifeTest, UploadTimeout_NoChunkForThatLong_DiscardsTheUpload) {
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, 1, false)), IsOk());  // starts the time anew
   Advance(absl::Seconds(20));
   RunPendingTasks();
-  EXPECT_THAT(round->GetProgress("a", "a-1"), IsOk());
+  EXPECT_THAT(round->intake().GetProgress("a", "a-1"), IsOk());
   Advance(absl::Seconds(10));
   RunPendingTasks();
-  EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().GetProgress("a", "a-1"), HasCode(Code::kNotFound));
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 1);
   EXPECT_EQ(context().uploads.taken(), 0);
@@ -272,13 +272,13 @@ TEST_F(RoundLifeTest, UploadTimeout_OnlyRepeatsAndGaps_DoNotKeepTheUpload) {
   EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 7, false)), HasCode(Code::kFailedPrecondition));
   Advance(absl::Seconds(10));
   RunPendingTasks();
-  EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().GetProgress("a", "a-1"), HasCode(Code::kNotFound));
 }
 
 TEST_F(RoundLifeTest, UploadTimeout_OfAnUploadWhoseCallerHoldsIt_IsTheCallersToWatch) {
   limits_.upload_timeout = absl::Seconds(30);
   const auto round = Open(SumSpec());
-  const auto upload = round->OpenStreamUpload("a", "a-1", nullptr);
+  const auto upload = round->intake().OpenStreamUpload("a", "a-1", nullptr);
   ASSERT_THAT(upload, IsOk());
   Advance(absl::Seconds(100));
   RunPendingTasks();

@@ -135,7 +135,8 @@ TEST_F(RoundRaceTest, StatusAndChunks_OfAnUploadThatIsBeingCommitted_AreAnswered
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   std::thread client([&] { receipt = Submit(*round, "a", {1, 2}, {1, 1}); });
   preparing_.Wait();
-  for (const auto& progress : {round->GetProgress("a", "a-1"), Put(*round, MakeChunk("", "a", {1, 2}, {1, 1}))}) {
+  for (const auto& progress :
+       {round->intake().GetProgress("a", "a-1"), Put(*round, MakeChunk("", "a", {1, 2}, {1, 1}))}) {
     EXPECT_THAT(progress, IsOk());
     if (!progress.ok()) continue;
     EXPECT_EQ(progress->next_sequence, 1);
@@ -168,8 +169,8 @@ TEST_F(RoundRaceTest, CommitNamed_WhileTheUploadIsBeingCommitted_IsAnsweredWithI
     preparing.Wait();
     std::vector<absl::StatusOr<Receipt>> others;
     for (int i = 0; i < 3; ++i) {
-      round->CommitNamed("a", "a-1", "",
-                         [&](absl::StatusOr<Receipt> receipt) { others.push_back(std::move(receipt)); });
+      round->intake().CommitNamed("a", "a-1", "",
+                                  [&](absl::StatusOr<Receipt> receipt) { others.push_back(std::move(receipt)); });
     }
     EXPECT_TRUE(others.empty());
     go.Notify();
@@ -194,7 +195,7 @@ TEST_F(RoundRaceTest, CommitNamed_AgainWhileTheRoundIsCancelled_IsRefusedLikeThe
   std::thread client([&] { first = Submit(*round, "a", {1}, {1}); });
   preparing_.Wait();
   absl::StatusOr<Receipt> second = absl::UnknownError("");
-  round->CommitNamed("a", "a-1", "", [&](absl::StatusOr<Receipt> receipt) { second = std::move(receipt); });
+  round->intake().CommitNamed("a", "a-1", "", [&](absl::StatusOr<Receipt> receipt) { second = std::move(receipt); });
   EXPECT_THAT(round->Cancel("stop"), IsOk());
   go_.Notify();
   client.join();

@@ -92,7 +92,7 @@ class RoundRangesTest : public RoundSealTest {
     return Put(round, {only, plan, ""}, "list");
   }
   static std::string PageOf(const Round& round, const std::string& tensor, uint64_t begin) {
-    const auto page = round.FindRange(tensor, begin);
+    const auto page = round.ranges().Find(tensor, begin);
     return page.ok() ? **page : page.status().ToString();
   }
 };
@@ -103,7 +103,7 @@ TEST_F(RoundRangesTest, PutRange_ThenTheList_EndsTheRoundAndIsRead) {
   EXPECT_THAT(Put(*round, {"", "p", "w", 10, 0}, "more"), IsOk());
   EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), IsOk()) << "a repetition";
   EXPECT_THAT(Put(*round, {"some", "q", "w", 0, 20}, "of a coordinator that died"), IsOk());
-  EXPECT_THAT(round->FindRange("w", 0), Fails(Code::kNotFound, HasSubstr("no ranges")));
+  EXPECT_THAT(round->ranges().Find("w", 0), Fails(Code::kNotFound, HasSubstr("no ranges")));
   EXPECT_EQ(round->state(), RoundState::kSealed);
   const uint64_t reserved = round->budget().reserved();
   EXPECT_THAT(PutList(*round), IsOk());
@@ -113,7 +113,7 @@ TEST_F(RoundRangesTest, PutRange_ThenTheList_EndsTheRoundAndIsRead) {
   EXPECT_EQ(PageOf(*round, "w", 0), "rows");
   EXPECT_EQ(PageOf(*round, "w", 10), "more");
   EXPECT_EQ(PageOf(*round, "", 0), "list");
-  EXPECT_THAT(round->FindRange("w", 5), Fails(Code::kNotFound, HasSubstr("'w' that begins at 5")));
+  EXPECT_THAT(round->ranges().Find("w", 5), Fails(Code::kNotFound, HasSubstr("'w' that begins at 5")));
   EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("GetResultRange")));
   EXPECT_THAT(round->Seal(), IsOk()) << "its submissions can still be read";
   EXPECT_THAT(Submit(*round, "b", {7}, {1}), Fails(Code::kFailedPrecondition, "the round is DONE"));
@@ -146,14 +146,14 @@ TEST_F(RoundRangesTest, PutRange_BadInput_ChangesNothing) {
   ASSERT_THAT(Put(*cancelled, {"", "p", "w", 10, 20}), IsOk());
   ASSERT_THAT(cancelled->Cancel("stop"), IsOk());
   EXPECT_THAT(Put(*cancelled, {"", "p", "w", 0, 10}), Fails(Code::kFailedPrecondition, HasSubstr("is CANCELLED")));
-  EXPECT_THAT(cancelled->FindRange("w", 10), HasCode(Code::kNotFound));
+  EXPECT_THAT(cancelled->ranges().Find("w", 10), HasCode(Code::kNotFound));
 }
 
 TEST_F(RoundRangesTest, PutRange_EndWithoutAList_LeavesTheRoundToALaterOne) {
   const auto round = OpenSealed();
   ASSERT_THAT(Put(*round, {}, ""), IsOk());
   EXPECT_EQ(round->state(), RoundState::kDone);
-  EXPECT_THAT(round->FindRange("", 0), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->ranges().Find("", 0), HasCode(Code::kNotFound));
   EXPECT_THAT(Put(*round, {"", "p", "w", 0, 0}), IsOk());
   EXPECT_THAT(PutList(*round), IsOk());
   EXPECT_EQ(PageOf(*round, "w", 0), "rows");
@@ -238,7 +238,7 @@ TEST_F(RoundSealTest, Seal_WaitsForACommitThatAdds) {
   Event answered;
   absl::StatusOr<Receipt> receipt = absl::UnknownError("");
   context().pool.Post([&] {
-    round->CommitNamed("a", "a-1", "", [&](absl::StatusOr<Receipt> answer) {
+    round->intake().CommitNamed("a", "a-1", "", [&](absl::StatusOr<Receipt> answer) {
       receipt = std::move(answer);
       answered.Notify();
     });

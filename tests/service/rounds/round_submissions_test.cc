@@ -115,7 +115,7 @@ TEST_F(RoundSubmissionsTest, Withdraw_Committed_IsAsIfItHadNeverBeenSent) {
   EXPECT_EQ(snapshot.num_withdrawn, 1);
   EXPECT_EQ(snapshot.num_refused, 0);
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kNotFound));
-  EXPECT_THAT(round->GetProgress("b", "b-1"), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().GetProgress("b", "b-1"), HasCode(Code::kNotFound));
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, (1 + 3 * 3) / 4.0f)));
 }
@@ -231,19 +231,19 @@ TEST_F(RoundSubmissionsTest, Withdraw_MergedOnArrival_IsRefusedAndSaysWhy) {
 // The answer to an upload that was committed, when its submission has been withdrawn since.
 TEST_F(RoundSubmissionsTest, Withdraw_ThenTheCommitOfTheSameStreamAgain_FindsNothing) {
   const auto round = Open(SumSpec());
-  const auto upload = round->OpenStreamUpload("a", "a-1", nullptr);
+  const auto upload = round->intake().OpenStreamUpload("a", "a-1", nullptr);
   ASSERT_THAT(upload, IsOk());
   Chunk empty;
   empty.last = true;
-  ASSERT_THAT(round->Append(**upload, empty), IsOk());
-  ASSERT_THAT(round->Commit(**upload), IsOk());
+  ASSERT_THAT(round->intake().Append(**upload, empty), IsOk());
+  ASSERT_THAT(round->intake().Commit(**upload), IsOk());
   ASSERT_THAT(round->Withdraw("a", ""), IsOkAndHolds(true));
-  EXPECT_THAT(round->Commit(**upload), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().Commit(**upload), HasCode(Code::kNotFound));
   ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
-  EXPECT_THAT(round->Commit(**upload), HasCode(Code::kNotFound)) << "what counts has other content";
+  EXPECT_THAT(round->intake().Commit(**upload), HasCode(Code::kNotFound)) << "what counts has other content";
   EXPECT_THAT(round->Close(), IsOk());
   AwaitEnd(*round);
-  EXPECT_THAT(round->Commit(**upload), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(round->intake().Commit(**upload), HasCode(Code::kFailedPrecondition));
 }
 
 }  // namespace

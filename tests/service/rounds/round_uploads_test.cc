@@ -98,7 +98,7 @@ TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsF
   AwaitEnd(*round);
   EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(round->OpenStreamUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(round->intake().OpenStreamUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
 }
 
@@ -131,7 +131,7 @@ TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) 
   const v1::UpdateChunk two = MakeChunk("", "a", {3}, {3}, 2, true);
   ASSERT_THAT(Put(*round, zero), IsOk());
   EXPECT_THAT(Put(*round, two), Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 is expected next")));
-  auto progress = round->GetProgress("a", "a-1");
+  auto progress = round->intake().GetProgress("a", "a-1");
   ASSERT_THAT(progress, IsOk());
   EXPECT_EQ(progress->next_sequence, 1);
   EXPECT_EQ(progress->received_tuples, 1);
@@ -143,7 +143,7 @@ TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) 
   EXPECT_TRUE(progress->complete);
   EXPECT_FALSE(progress->committed);
   EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
-  progress = round->GetProgress("a", "a-1");
+  progress = round->intake().GetProgress("a", "a-1");
   ASSERT_THAT(progress, IsOk());
   EXPECT_TRUE(progress->committed);
   EXPECT_EQ(progress->next_sequence, 3);
@@ -203,11 +203,11 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatT
   const auto replaced = Fails(Code::kFailedPrecondition, AllOf(HasSubstr("another upload"), HasSubstr("'a-1'")));
   EXPECT_THAT(Put(*round, Tagged("old", {2}, {2}, 1)), replaced);
   EXPECT_THAT(CommitNamed(*round, "a", "a-1", "old"), replaced);
-  const auto nothing = round->GetProgress("a", "a-1", "old");
+  const auto nothing = round->intake().GetProgress("a", "a-1", "old");
   ASSERT_THAT(nothing, IsOk());
   EXPECT_EQ(nothing->next_sequence, 0);
   EXPECT_EQ(nothing->received_tuples, 0);
-  EXPECT_EQ(round->GetProgress("a", "a-1", "new")->next_sequence, 1);
+  EXPECT_EQ(round->intake().GetProgress("a", "a-1", "new")->next_sequence, 1);
 
   ASSERT_THAT(Put(*round, Tagged("new", {2}, {2}, 1)), IsOk());
   ASSERT_THAT(CommitNamed(*round, "a", "a-1", "new"), IsOk());
@@ -241,13 +241,13 @@ TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsU
   ASSERT_THAT(Put(*round, Tagged("x", {2}, {2}, 1)), IsOk());
   ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
   // The same, in other chunks.
-  EXPECT_THAT(round->GetProgress("a", "a-1", "y"), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().GetProgress("a", "a-1", "y"), HasCode(Code::kNotFound));
   ASSERT_THAT(Put(*round, Tagged("y", {1}, {1}, 0, false)), IsOk());
   EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "x")->duplicate);
-  EXPECT_TRUE(round->GetProgress("a", "a-1", "x")->committed);
+  EXPECT_TRUE(round->intake().GetProgress("a", "a-1", "x")->committed);
   EXPECT_TRUE(Put(*round, Tagged("x", {1}, {1}, 0, false))->committed);
   EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
-  EXPECT_EQ(round->GetProgress("a", "a-1", "y")->next_sequence, 1);
+  EXPECT_EQ(round->intake().GetProgress("a", "a-1", "y")->next_sequence, 1);
   ASSERT_THAT(Put(*round, Tagged("y", {2}, {2}, 1)), IsOk());
   EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);
   EXPECT_TRUE(CommitNamed(*round, "a", "a-1", "y")->duplicate);  // its answer was lost
@@ -285,7 +285,7 @@ TEST_F(RoundUploadsTest, Committed_AnotherChunkZero_IsNoRefusalWhenItTimesOut) {
 TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {
   const auto round = Open(SumSpec());
   EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));
-  EXPECT_THAT(round->GetProgress("a", "a-1"), HasCode(Code::kNotFound));
+  EXPECT_THAT(round->intake().GetProgress("a", "a-1"), HasCode(Code::kNotFound));
 }
 
 TEST_F(RoundUploadsTest, PutChunk_BadChunkInTheMiddle_DiscardsTheUploadAndTheRoundGoesOn) {

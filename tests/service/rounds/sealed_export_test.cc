@@ -347,7 +347,7 @@ TEST_F(SealedExportTest, KeepSubmissions_NothingIsMergedBeforeTheClose) {
   spec.mutable_aggregation()->set_op(v1::OP_MAX);
   spec.set_keep_submissions(true);
   const auto round = Open(spec);
-  EXPECT_FALSE(round->MergesOnArrival());
+  EXPECT_FALSE(round->intake().MergesOnArrival());
   std::vector<uint32_t> keys(1'000'000);
   for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = i;
   const std::vector<float> values(keys.size(), 1);

@@ -35,12 +35,12 @@ class StreamTest : public StreamFixture {
 TEST_F(StreamTest, Create_ListsTheStreamWhenItHasAVersionToFill) {
   absl::Status found;
   hooks_.create = [&] {  // of version 1
-    found = registry().Find(kDefaultTenant, "s").status();
+    found = registry().FindIntake(kDefaultTenant, "s").status();
     return absl::OkStatus();
   };
   const auto stream = OpenStream(Spec(2));
   EXPECT_THAT(found, HasCode(Code::kNotFound));
-  EXPECT_EQ(VersionOf(*stream, 1)->config().stream->uploads, stream->intake().shared_config());
+  EXPECT_EQ(VersionOf(*stream, 1)->config().stream->uploads.get(), &stream->intake().config());
   EXPECT_THAT(Submit(*stream, "a", "1", 0, 1), IsOk());
 }
 
@@ -51,7 +51,7 @@ TEST_F(StreamTest, Create_ThatFails_LeavesNothing) {
   Open(SumSpec(), "s");
   EXPECT_THAT(TryOpenStream(Spec(2)), Fails(Code::kAlreadyExists, HasSubstr("round 's' exists already")));
   EXPECT_THAT(registry().Find(kDefaultTenant, "s.v1"), HasCode(Code::kNotFound));
-  EXPECT_FALSE(registry().Find(kDefaultTenant, "s").value()->config().IsIntake());
+  EXPECT_THAT(registry().Find(kDefaultTenant, "s"), IsOk());
   // A round of the name of its version 1 is not the stream's.
   Open(SumSpec(), "t.v1");
   EXPECT_THAT(TryOpenStream(Spec(2), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v1' has a name")));

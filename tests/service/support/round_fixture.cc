@@ -31,14 +31,14 @@ std::shared_ptr<Round> RoundFixture::Open(const v1::RoundSpec& spec, const std::
 
 absl::StatusOr<UploadProgress> RoundFixture::Put(Round& round, const v1::UpdateChunk& chunk) {
   ASSIGN_OR_RETURN(const Chunk decoded, DecodeChunk(chunk));
-  return round.PutChunk(chunk.client_id(), chunk.submission_id(), decoded, chunk.upload_tag());
+  return round.intake().PutChunk(chunk.client_id(), chunk.submission_id(), decoded, chunk.upload_tag());
 }
 
-absl::StatusOr<Receipt> RoundFixture::CommitNamed(Round& round, const std::string& client,
+absl::StatusOr<Receipt> RoundFixture::CommitNamed(Intake& intake, const std::string& client,
                                                   const std::string& submission, const std::string& tag) {
   absl::StatusOr<Receipt> answer = absl::UnknownError("");
   Event answered;
-  round.CommitNamed(client, submission, tag, [&](absl::StatusOr<Receipt> receipt) {
+  intake.CommitNamed(client, submission, tag, [&](absl::StatusOr<Receipt> receipt) {
     answer = std::move(receipt);
     answered.Notify();
   });

@@ -40,8 +40,12 @@ class RoundFixture : public ::testing::Test {
   static absl::StatusOr<Receipt> Submit(Round& round, const std::string& client, const std::vector<uint32_t>& keys,
                                         const std::vector<float>& values);
   // Waits for the answer.
-  static absl::StatusOr<Receipt> CommitNamed(Round& round, const std::string& client, const std::string& submission,
+  static absl::StatusOr<Receipt> CommitNamed(Intake& intake, const std::string& client, const std::string& submission,
                                              const std::string& tag = "");
+  static absl::StatusOr<Receipt> CommitNamed(Round& round, const std::string& client, const std::string& submission,
+                                             const std::string& tag = "") {
+    return CommitNamed(round.intake(), client, submission, tag);
+  }
   static absl::StatusOr<UploadProgress> Put(Round& round, const v1::UpdateChunk& chunk);
 
   void Advance(absl::Duration duration) { clock_.Advance(duration, context().timer); }

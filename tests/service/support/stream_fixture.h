@@ -43,7 +43,7 @@ class StreamFixture : public RoundFixture {
   }
 
   // A submission of one key in one chunk.
-  static absl::StatusOr<Receipt> Submit(const Stream& stream, const std::string& client, const std::string& submission,
+  static absl::StatusOr<Receipt> Submit(Stream& stream, const std::string& client, const std::string& submission,
                                         uint64_t base_version, uint32_t key, float value = 1.0F) {
     ChunkSlice slice;
     slice.tensor = "v";
@@ -57,7 +57,7 @@ class StreamFixture : public RoundFixture {
     chunk.last = true;
     chunk.base_version = base_version;
     chunk.slices.push_back(slice);
-    return stream.intake().SubmitToStream(client, submission, chunk);
+    return stream.intake().Submit(client, submission, chunk);
   }
 
   std::shared_ptr<Round> VersionOf(const Stream& stream, uint64_t version) {
