@@ -152,7 +152,7 @@ struct Submissions {
     const auto& taken = request.key_encodings();
     query.takes_runs = std::find(taken.begin(), taken.end(), v1::KEY_ENCODING_IMPLICIT) != taken.end();
   }
-  bool IsShort(const Round& round) const { return query.any_order && !MergesOnArrival(round.config()); }
+  bool IsShort(const Round& round) const { return query.any_order && !round.config().MergesOnArrival(); }
   uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
     ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
