@@ -71,6 +71,21 @@ std::optional<PlainArray> AsPlain(PyObject* object) {
   return out;
 }
 
+// Returns: the bytes object in which a plain array lies, borrowed, if nobody can change them: NumPy writes to no array
+// over a memoryview of bytes. Null for other arrays, also for those that lie in bytes since they were unpickled: they,
+// or views of them, are written to.
+PyObject* FixedBytes(PyObject* array, const PlainArray& plain) {
+  const auto& api = py::detail::npy_api::get();
+  PyObject* base = array;
+  while (base != nullptr && Py_TYPE(base) == api.PyArray_Type_) base = py::detail::array_proxy(base)->base;
+  if (base == nullptr || PyMemoryView_Check(base) == 0) return nullptr;
+  PyObject* const bytes = PyMemoryView_GET_BASE(base);
+  if (bytes == nullptr || PyBytes_CheckExact(bytes) == 0) return nullptr;
+  const auto offset = reinterpret_cast<uintptr_t>(plain.data) - reinterpret_cast<uintptr_t>(PyBytes_AS_STRING(bytes));
+  const auto size = static_cast<uintptr_t>(PyBytes_GET_SIZE(bytes));
+  return offset <= size && static_cast<size_t>(plain.size) * plain.item_bytes <= size - offset ? bytes : nullptr;
+}
+
 std::optional<InputKeys> AsKeys(const PlainArray& array) {
   if (array.dimensions != 1) return std::nullopt;
   const auto size = static_cast<size_t>(array.size);
@@ -229,7 +244,10 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     const auto keys = AsKeys(*key_array);
     if (!keys.has_value()) return false;
     input.keys = *keys;
-    builder.HoldKeys(key_object);
+    const bool has_key_type = key_array->kind == 'u' && key_array->item_bytes == KeyBytes(spec);
+    PyObject* const bytes = has_key_type ? FixedBytes(key_object, *key_array) : nullptr;
+    input.has_fixed_keys = bytes != nullptr;
+    input.has_fixed_keys ? builder.Hold(bytes) : builder.HoldKeys(key_object);
     if (value_object != Py_None) {
       const auto values = AsPlain(value_object);
       if (!values.has_value() || !HasWireType(spec, *values)) return false;

@@ -52,10 +52,19 @@ uint64_t ValueBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return tensor.values == nullptr ? 0 : NumKeys(tensor.keys) * SizeOf(spec.dtype) * spec.row_width;
 }
 
+// Returns: keys of the tensor's key type, where they lie.
+KeyColumn ColumnOf(const InputKeys& keys) {
+  if (const auto* const narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return *narrow;
+  return std::get<absl::Span<const uint64_t>>(keys);
+}
+
 absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight,
                                          const std::shared_ptr<KeyArena>& arena) {
   if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
+  if (tensor.has_fixed_keys) {
+    return ValidatedUpdate::Create(spec, {ColumnOf(tensor.keys), tensor.values, submission.owner}, weight);
+  }
   return ValidatedUpdate::CreateWithCopiedKeys(spec, tensor.keys, tensor.values, submission.owner, weight, arena);
 }
 
@@ -162,7 +171,8 @@ std::shared_ptr<KeyArena> LocalRound::MakeArena(absl::Span<const Submission> bat
   size_t bytes = 0;
   for (const Submission& submission : batch) {
     for (const InputTensor& tensor : submission.tensors) {
-      if (!tensor.on_device) bytes += KeyArena::BytesFor(KeyColumnBytes(tensors_[tensor.tensor], tensor));
+      if (tensor.on_device || tensor.has_fixed_keys) continue;
+      bytes += KeyArena::BytesFor(KeyColumnBytes(tensors_[tensor.tensor], tensor));
     }
   }
   return std::make_shared<KeyArena>(bytes);

@@ -30,6 +30,8 @@ struct InputTensor {
   InputKeys keys;
   const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
   bool on_device = false;             // keys (unless they are a run) and values are in device memory
+  // The keys have the tensor's key type, nobody can change them, and Submission::owner keeps them: they are not copied.
+  bool has_fixed_keys = false;
 };
 
 struct Submission {
@@ -40,7 +42,7 @@ struct Submission {
   std::vector<double> tensor_weights;
   std::vector<InputTensor> tensors;  // ascending by index; a missing tensor gets an empty update
   // Keep the caller's arrays alive; released on any thread, without the GIL. `owner` keeps the values, until the engine
-  // no longer needs them. `key_owner` keeps the keys, until the round has added its copy of them.
+  // no longer needs them. `key_owner` keeps the other keys, until the round has added its copy of them.
   std::shared_ptr<const void> owner;
   std::shared_ptr<const void> key_owner;
 };

@@ -44,7 +44,8 @@ class RepeatFinder {
   template <typename KeyAt>
   bool HasRepeat(size_t n, KeyAt key_at) {
     // A hash table of at least 16 bytes a key: fewer than one key in 16 collides by chance.
-    bits_ = std::min(low_bits_, std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits));
+    const int hash_bits = std::clamp(static_cast<int>(std::bit_width(n)) + 4, kMinTableBits, kMaxTableBits);
+    bits_ = low_bits_ <= kDirectBits ? low_bits_ : std::min(low_bits_, hash_bits);
     if (const size_t had = seen_.size(), wanted = size_t{1} << bits_; had < wanted) {
       seen_.resize(wanted);
       std::fill(seen_.begin() + had, seen_.end(), uint8_t{0});
@@ -66,6 +67,7 @@ class RepeatFinder {
  private:
   static constexpr int kMinTableBits = 13;  // a quarter of an L1 cache
   static constexpr int kMaxTableBits = 17;
+  static constexpr int kDirectBits = 15;      // an L1 cache: no hash is needed, however few keys there are
   static constexpr uint8_t kTwice = 2;        // to be added to a call's mark
   static constexpr size_t kMaxHashed = 8192;  // with more keys, resolving collisions takes longer than sorting
 

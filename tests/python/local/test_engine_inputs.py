@@ -31,6 +31,7 @@ LAYOUTS = {
     "fortran": np.asfortranarray,
     "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
     "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    "of bytes": lambda array: of_bytes(array),
     "unaligned": lambda array: unaligned(array),
     "subclass": lambda array: array.view(Subclass),
     "memoryview": memoryview,
@@ -54,6 +55,11 @@ class Exporter:
 
     def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
+
+
+def of_bytes(array: np.ndarray) -> np.ndarray:
+    """As the keys of a message that has come."""
+    return np.frombuffer(memoryview(array.tobytes()), array.dtype).reshape(array.shape)
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:

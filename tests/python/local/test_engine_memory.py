@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from test_engine import floats, one
-from test_engine_inputs import Exporter
+from test_engine_inputs import Exporter, of_bytes
 
 
 def sorted_update(rng: np.random.Generator, dtype: Any = np.uint32) -> tuple[np.ndarray, np.ndarray]:
@@ -200,6 +201,36 @@ def test_engine_releases_keys_when_it_has_copied_them(dtype):
 
 
 ATTEMPTS = 100
+
+
+OF_BYTES = {
+    "of bytes": (of_bytes, True),
+    "a part of bytes": (lambda keys: of_bytes(np.append(keys, keys))[len(keys) :], True),
+    "of bytes, with another type": (lambda keys: of_bytes(keys.astype(np.uint64)), False),
+    # NumPy leaves a large array in the bytes that it was unpickled from, and writes to it.
+    "unpickled": (lambda keys: pickle.loads(pickle.dumps(keys)), False),
+    "of a bytearray": (lambda keys: np.frombuffer(memoryview(bytearray(keys)), keys.dtype), False),
+    "in its own memory": (lambda keys: keys.copy(), False),
+}
+
+
+@pytest.mark.parametrize("case", OF_BYTES)
+def test_engine_holds_keys_that_nobody_can_change_and_copies_others(case):
+    make, is_held = OF_BYTES[case]
+    keys, values = make(np.arange(0, 4000, 2, dtype=np.uint32)), np.ones(2000, np.float32)
+    memory = keys.base.obj if isinstance(keys.base, memoryview) else keys
+    while isinstance(memory, np.ndarray) and memory.base is not None:
+        memory = memory.base.obj if isinstance(memory.base, memoryview) else memory.base
+    before = sys.getrefcount(memory)
+    aggregator = sa.Aggregator(one(num_rows=4000))
+    aggregator.add("0", (keys, values))
+    assert (sys.getrefcount(memory) > before) == is_held
+    assert aggregator.memory_bytes >= 2000 * (4 + 4)
+    if keys.flags.writeable:
+        keys[:] = 1 << 31  # the merge would write there
+    del keys
+    gc.collect()
+    assert aggregator.finish()["v"].keys.tolist() == list(range(0, 4000, 2))
 
 
 def released(work: Any, prepare: Any) -> bool:
