@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import pathlib
 import signal
 import subprocess
@@ -15,7 +15,7 @@ import sparseagg as sa
 TESTS = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / name) for name in ("data", "python", "support")]
 
-from every_client import Settled  # noqa: E402
+from every_client import settled  # noqa: E402
 from flaky_proxy import FlakyProxy  # noqa: E402
 from real_server import ServerProcess  # noqa: E402
 
@@ -59,22 +59,11 @@ def client(server: ServerProcess) -> Iterator[sa.Client]:
         yield connected
 
 
-@pytest.fixture(scope="module", params=["blocking", "asyncio"])
+@pytest.fixture(scope="module", params=[sa.Client, sa.aio.Client], ids=["blocking", "asyncio"])
 def connect(request):
     """Makes a client of either shell; the fixture closes them."""
-    loop = asyncio.new_event_loop()
-    made: list[Settled] = []
-
-    def make(*arguments, **options) -> Settled:
-        shell = sa.Client if request.param == "blocking" else sa.aio.Client
-        made.append(Settled(shell(*arguments, **options), loop))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
+    with contextlib.ExitStack() as clients:
+        yield lambda *arguments, **options: clients.enter_context(settled(request.param, *arguments, **options))
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -41,6 +43,22 @@ class Settled:
 
 async def all_of(generator) -> list:
     return [each async for each in generator]
+
+
+@contextlib.contextmanager
+def settled(shell: type, *arguments, **options) -> Iterator[Settled]:
+    """A client of a shell, ``sa.Client`` or ``sa.aio.Client``, which is closed in the end."""
+    loop = asyncio.new_event_loop()
+    client = Settled(shell(*arguments, **options), loop)
+    try:
+        yield client
+    finally:
+        client.close()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+SHELLS = pytest.mark.parametrize("shell", [sa.Client, sa.aio.Client], ids=["blocking", "asyncio"])
 
 
 def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:

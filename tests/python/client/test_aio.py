@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg.v1 import aggregation_pb2 as pb
-from test_client import fail_after
-from test_retry import FAST, SPEC, Scripted, serving, update
+from test_retry import Scripted, serving
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], return_counts=True)
 
@@ -152,39 +151,6 @@ def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
 
         with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             await call_too_late()
-
-    run(job())
-
-
-@pytest.mark.parametrize("resumable", [False, True])
-def test_aio_submit_over_a_breaking_connection_counts_once(server, flaky, resumable):
-    proxy = flaky(300_000, 300_000, 300_000)
-
-    async def job():
-        async with sa.aio.Client(server.address) as steady:
-            opened = await steady.create_round(SPEC)
-            async with sa.aio.Client(proxy.address, retry=FAST, chunk_bytes=50_000) as unlucky:
-                found = await unlucky.get_round(opened.id)
-                await found.submit("a", update(), resumable=resumable, progress=True)
-            return await opened.finish()
-
-    merged = run(job())["v"]
-    assert np.array_equal(merged.values, np.arange(100_000))
-    assert set(merged.counts.tolist()) == {1}
-
-
-@pytest.mark.parametrize("resumable", [False, True])
-def test_aio_submit_raises_what_making_a_chunk_raises(server, monkeypatch, resumable):
-    async def job():
-        failing = fail_after(monkeypatch, 2)
-        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1000)])
-        async with sa.aio.Client(server.address, chunk_bytes=1000) as client:
-            opened = await client.create_round(spec)
-            with pytest.raises(MemoryError, match="no room for this chunk"):
-                await opened.submit("a", failing, resumable=resumable)
-            with pytest.raises(MemoryError, match="no room for this chunk"):
-                await client.aggregate([failing], spec)
-            assert (await opened.refresh()).num_submissions == 0
 
     run(job())
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 import sparseagg as sa
+from every_client import SHELLS, settled
 from sparseagg._internal.client.retry import call_seconds, pause_after
 from test_retry import Scripted, serving, update
 
@@ -48,41 +48,25 @@ def late(slow: bool = False) -> Iterator[tuple[Late, str]]:
             servicer.goes_on.set()
 
 
-def call(address: str, job: Callable[[sa.Client], Any], **options: Any) -> None:
-    with sa.Client(address, **options) as client:
-        job(client)
+TIMEOUTS = pytest.mark.parametrize("timeout", [0.2, datetime.timedelta(milliseconds=200)])
 
 
-def call_with_asyncio(address: str, job: Callable[[sa.aio.Client], Any], **options: Any) -> None:
-    async def run() -> None:
-        async with sa.aio.Client(address, **options) as client:
-            await job(client)
-
-    asyncio.run(run())
-
-
-def submit(client: sa.Client) -> Any:
-    return client.get_round("r").submit("a", update(), timeout=0.2)
-
-
-async def submit_with_asyncio(client: sa.aio.Client) -> Any:
-    return await (await client.get_round("r")).submit("a", update(), timeout=datetime.timedelta(seconds=0.2))
-
-
-@pytest.mark.parametrize(("calls", "job"), [(call, submit), (call_with_asyncio, submit_with_asyncio)])
-def test_call_whose_time_runs_out_between_attempts_says_why_the_last_one_failed(calls: Any, job: Any) -> None:
-    with late() as (servicer, address):
+@SHELLS
+@TIMEOUTS
+def test_call_whose_time_runs_out_between_attempts_says_why_the_last_one_failed(shell: type, timeout: Any) -> None:
+    with late() as (servicer, address), settled(shell, address, retry=SELDOM) as client:
+        opened = client.get_round("r")
         with pytest.raises(TimeoutError, match=r"^the submission to rounds/r has not ended: going down for a reason$"):
-            calls(address, job, retry=SELDOM)
+            opened.submit("a", update(), timeout=timeout)
         assert servicer.asked == 1, "no attempt with no time for an answer"
 
 
-@pytest.mark.parametrize("calls", [call, call_with_asyncio])
-@pytest.mark.parametrize("timeout", [0.2, datetime.timedelta(milliseconds=200)])
-def test_call_without_an_answer_in_its_time_says_which_one_it_is(calls: Any, timeout: Any) -> None:
+@SHELLS
+@TIMEOUTS
+def test_call_without_an_answer_in_its_time_says_which_one_it_is(shell: type, timeout: Any) -> None:
     expected = pytest.raises(sa.errors.DeadlineExceededError, match=r"^GetRound has had no answer within 0\.2 s$")
-    with late(slow=True) as (_, address), expected:
-        calls(address, lambda client: client.get_round("r"), timeout=timeout)
+    with late(slow=True) as (_, address), settled(shell, address, timeout=timeout) as client, expected:
+        client.get_round("r")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -19,14 +17,9 @@ def address(request, server) -> str:
     return {"memory": ":memory:", "address": server.address}[request.param]
 
 
-@pytest.fixture(scope="module", params=["blocking", "asyncio"])
-def any_client(request, address):
-    loop = asyncio.new_event_loop()
-    client = Settled((sa.Client if request.param == "blocking" else sa.aio.Client)(address), loop)
-    yield client
-    client.close()
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
+@pytest.fixture(scope="module")
+def any_client(connect, address) -> Settled:
+    return connect(address)
 
 
 def published(client, name: str, **options):

@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
-
-
-def one(dtype="float32", num_rows=10, row_width=1, **options) -> sa.RoundSpec:
-    of_tensor = {key: options.pop(key) for key in ("layout", "modular") if key in options}
-    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width, **of_tensor)], **options)
+from every_client import one
 
 
 @pytest.mark.parametrize("layout", ["sparse", "dense"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import threading
 import time
 import tracemalloc
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg import aio
+from every_client import settled
 from sparseagg._internal.client import connection
 from sparseagg._internal.client.retry import Resumption
 from sparseagg._internal.client.upload import make_upload
@@ -34,27 +34,18 @@ def submit(
     chunk_bytes=50_000,
     retry=FAST,
     timeout=60.0,
+    shell=sa.Client,
     **more,
 ):
     """A worker with a client of its own, as "a"."""
     more = {"submission_id": "mine", "resumable": True, **more}
-    with sa.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
+    with settled(shell, address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
         return worker.get_round(opened.id).submit("a", update, weight, **more)
 
 
-def submit_with_asyncio(
-    address, opened, update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, retry=FAST, timeout=60.0, **more
-):
-    more = {"submission_id": "mine", "resumable": True, **more}
-
-    async def job():
-        async with aio.Client(address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
-            return await (await worker.get_round(opened.id)).submit("a", update, weight, **more)
-
-    return asyncio.run(job())
-
-
-SUBMITS = pytest.mark.parametrize("submits", [submit, submit_with_asyncio], ids=["sync", "aio"])
+SUBMITS = pytest.mark.parametrize(
+    "submits", [submit, functools.partial(submit, shell=sa.aio.Client)], ids=["blocking", "asyncio"]
+)
 
 
 def assert_counts_once(opened: sa.Round, keys=KEYS, values=VALUES) -> None:

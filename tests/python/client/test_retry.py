@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fractions
 import re
@@ -15,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from every_client import SHELLS, settled
 from google.protobuf import empty_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
@@ -30,12 +30,14 @@ def update() -> dict:
     return {"v": (np.arange(100_000), np.arange(100_000, dtype=np.float32))}  # 800 kB when plain
 
 
+@SHELLS
 @pytest.mark.parametrize("resumable", [False, True])
 @pytest.mark.parametrize("budgets", [[300_000], [300_000, 50_000, 400_000], [100, 100]])
-def test_submit_over_a_breaking_connection_counts_once(flaky, client, resumable, budgets):
+def test_submit_over_a_breaking_connection_counts_once(flaky, client, shell, resumable, budgets):
     opened = client.create_round(SPEC)
-    with sa.Client(flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
-        submission = unlucky.get_round(opened.id).submit("a", update(), resumable=resumable, key_encoding="plain")
+    with settled(shell, flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
+        found = unlucky.get_round(opened.id)
+        submission = found.submit("a", update(), resumable=resumable, key_encoding="plain", progress=True)
     assert submission.num_tuples == 100_000
     merged = opened.finish()["v"]
     assert merged.values.tolist() == list(range(100_000))
@@ -84,9 +86,10 @@ def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
         client.create_round(SPEC).submit("a", update())
 
 
-def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
+@SHELLS
+def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_server, shell):
     first = start_server()
-    with sa.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
+    with settled(shell, first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
         client.create_round(SPEC).submit("a", update(), key_encoding="plain")
         first.kill()
         start_server("--max-message-bytes", "64KiB", address=first.address)
@@ -94,22 +97,6 @@ def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_serv
         with contextlib.suppress(sa.errors.ResourceExhaustedError):  # where the client has not noticed
             opened.submit("a", update(), key_encoding="plain")
         assert opened.submit("b", update(), key_encoding="plain").num_tuples == 100_000
-
-
-def test_aio_client_learns_that_a_restarted_server_takes_smaller_messages(start_server):
-    first = start_server()
-
-    async def job():
-        async with sa.aio.Client(first.address, retry=sa.RetryPolicy(attempts=40, maximum=0.5)) as client:
-            await (await client.create_round(SPEC)).submit("a", update(), key_encoding="plain")
-            first.kill()
-            start_server("--max-message-bytes", "64KiB", address=first.address)
-            opened = await client.create_round(SPEC)
-            with contextlib.suppress(sa.errors.ResourceExhaustedError):
-                await opened.submit("a", update(), key_encoding="plain")
-            assert (await opened.submit("b", update(), key_encoding="plain")).num_tuples == 100_000
-
-    asyncio.run(job())
 
 
 def test_client_no_server_is_unavailable_and_a_connection_error():
@@ -197,28 +184,15 @@ class LosesAnswers(Scripted):
         return empty_pb2.Empty()
 
 
-def delete(address: str) -> None:
-    with sa.Client(address, retry=FAST) as client:
-        client.get_round("r").delete()
-
-
-def delete_with_asyncio(address: str) -> None:
-    async def job():
-        async with sa.aio.Client(address, retry=FAST) as client:
-            await (await client.get_round("r")).delete()
-
-    asyncio.run(job())
-
-
-@pytest.mark.parametrize("deletes", [delete, delete_with_asyncio])
+@SHELLS
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_delete_succeeds_though_its_answer_was_lost(deletes, lost):
+def test_delete_succeeds_though_its_answer_was_lost(shell, lost):
     servicer = LosesAnswers(lost)
-    with serving(servicer) as address:
-        deletes(address)
+    with serving(servicer) as address, settled(shell, address, retry=FAST) as client:
+        client.get_round("r").delete()
         assert servicer.deletions == lost + 1
         with pytest.raises(sa.errors.NotFoundError, match="no such round"):
-            deletes(address)
+            client.get_round("r").delete()
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, *RETRIED)])

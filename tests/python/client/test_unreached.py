@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pathlib
 import pickle
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import sparseagg as sa
+from every_client import SHELLS, settled
 from real_server import ServerProcess
 from scripted_server import Scripted, serving
 from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport
@@ -25,20 +25,9 @@ EAGER = sa.RetryPolicy(attempts=10**6, initial=0.01, maximum=0.02)
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=10)])
 
 
-def info(address: str, **options: Any) -> Any:
-    with sa.Client(address, **options) as client:
+def info(address: str, shell: type = sa.Client, **options: Any) -> Any:
+    with settled(shell, address, **options) as client:
         return client.server_info()
-
-
-def info_with_asyncio(address: str, **options: Any) -> Any:
-    async def job() -> Any:
-        async with sa.aio.Client(address, **options) as client:
-            return await client.server_info()
-
-    return asyncio.run(job())
-
-
-CALLS = [info, info_with_asyncio]
 
 
 @pytest.fixture
@@ -68,10 +57,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 LEFT = r"(2|1\.[5-9]\d*)"
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_client_of_a_port_where_nothing_listens_fails_at_once(call, closed, pauses):
+@SHELLS
+def test_client_of_a_port_where_nothing_listens_fails_at_once(shell, closed, pauses):
     with pytest.raises(sa.errors.UnavailableError, match=NO_SERVER.format(closed)) as failed:
-        call(closed, timeout=60)
+        info(closed, shell, timeout=60)
     assert not failed.value.cannot_pass
     assert pauses == [0.0], "one attempt"
 
@@ -91,17 +80,17 @@ def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
     assert pauses == [0.0]
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_timeout_of_the_client_is_that_of_all_attempts(call, closed, pauses):
+@SHELLS
+def test_timeout_of_the_client_is_that_of_all_attempts(shell, closed, pauses):
     expected = rf"^GetServerInfo has had no answer within {LEFT} s: nothing listens at .*: is a server running\? \("
     with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
-        call(closed, timeout=2, retry=EAGER)
+        info(closed, shell, timeout=2, retry=EAGER)
     assert len(pauses) > 1
     assert sum(pauses) <= 2
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it_away(call, pauses):
+@SHELLS
+def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it_away(shell, pauses):
     class Away(Scripted):
         def GetServerInfo(self, request: Any, context: Any) -> None:
             context.abort(sa.errors.UnavailableError.code, "away")
@@ -109,7 +98,7 @@ def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it
     with serving(Away()) as address:
         expected = rf"^GetServerInfo has had no answer within {LEFT} s: away$"
         with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
-            call(address, timeout=2, retry=EAGER)
+            info(address, shell, timeout=2, retry=EAGER)
     assert sum(pauses) <= 2
 
 
@@ -287,15 +276,15 @@ WRONG = {
 
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("door", WRONG)
-@pytest.mark.parametrize("call", CALLS)
-def test_client_at_a_wrong_door_is_told_which_one_it_is(call, door, has_tls, doors, pauses):
+@SHELLS
+def test_client_at_a_wrong_door_is_told_which_one_it_is(shell, door, has_tls, doors, pauses):
     address, expected = doors.of(door), WRONG[door][has_tls]
     options = {"tls": doors.ca if has_tls else False, "timeout": 60}
     if expected is None:
-        assert call(address, **options).version == sa.__version__
+        assert info(address, shell, **options).version == sa.__version__
         return
     with pytest.raises(sa.errors.UnavailableError, match=f"{address} .*{expected}") as failed:
-        call(address, **options)
+        info(address, shell, **options)
     assert failed.value.cannot_pass
     assert pauses == [0.0], "one attempt"
 

@@ -132,6 +132,7 @@ def test_round_that_is_cancelled_has_no_result(any_client):
         expected = "RoundClosedError", "rounds/ID is cancelled: enough"
         assert refusal(lambda client_id=client_id: opened.submit(client_id, UPDATE)) == expected
     assert any_client.create_round(ONE).cancel().state_reason == "no reason given"
+    assert any_client.create_round(ONE).cancel("ä" * 512).state_reason == "ä" * 512
 
 
 def test_round_that_is_open_has_no_result(any_client):
@@ -196,6 +197,7 @@ def test_closed_client_says_so(connect, address):
     opened = left.create_round(ONE)
     left.close()
     left.close()
-    calls = (left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds)
-    for call in (*calls, lambda: opened.submit("a", UPDATE), opened.close, opened.result, opened.finish, opened.delete):
+    calls = [left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds]
+    calls += [lambda: left.get_round(opened.id), opened.close, opened.result, opened.finish, opened.delete]
+    for call in (*calls, *(lambda r=resumable: opened.submit("a", UPDATE, resumable=r) for resumable in (False, True))):
         assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is closed")
