@@ -8,6 +8,14 @@ from real_server import ServerProcess
 from sparseagg._internal.commands.cli import main
 
 
+def make_token(table: pathlib.Path, role: str, *flags: str) -> str:
+    """Adds a token of a role to a table of them, which is made where there is none; returns it."""
+    output = table.with_name(f"token-{len(list(table.parent.glob('token-*')))}")
+    assert main(["keys", "create", str(table), "--role", role, *flags, "--output", str(output)]) == 0
+    assert output.stat().st_mode & 0o777 == 0o600
+    return output.read_text().strip()
+
+
 class GuardedServer:
     """A server that keeps its rounds, until the end of a ``with`` block.
 
@@ -24,18 +32,11 @@ class GuardedServer:
 
     def __init__(self, folder: pathlib.Path, clients: int) -> None:
         self._folder, self._tokens, self._starts = folder, folder / "tokens", 0
-        self.coordinator, self.nameless = self._token("coordinator"), self._token("client")
-        self.clients = [self._token("client", f"site-{client}") for client in range(clients)]
+        self.coordinator, self.nameless = (make_token(self._tokens, role) for role in ("coordinator", "client"))
+        self.clients = [make_token(self._tokens, "client", "--name", f"site-{client}") for client in range(clients)]
         self.ca = folder / "tls" / "ca.pem"
         self._start("127.0.0.1:0")
         self.address = self._server.address
-
-    def _token(self, *words: str) -> str:
-        """Makes a token of a role, and of a client's name, before the server reads them all."""
-        path = self._folder / f"{'-'.join(words)}.token"
-        flags = [part for flag, word in zip(("--role", "--name"), words) for part in (flag, word)]
-        assert main(["keys", "create", str(self._tokens), *flags, "--output", str(path)]) == 0
-        return path.read_text().strip()
 
     def kill(self) -> None:
         """Ends the server as kill -9 does."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sparseagg as sa
+from guarded_server import make_token
 from private_rounds import KEY, crowd, private_spec
-from sparseagg._internal.commands.cli import main
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = {"v": ([3, 4], [1.0, 2.0])}
@@ -46,12 +46,10 @@ def test_totals_keep_what_deleted_rounds_did(server):
 
 
 def test_totals_are_of_the_tenant_and_of_roles_that_see_all_its_rounds(start_server, tmp_path):
-    tokens = {}
-    for role, tenant in (("admin", "red"), ("observer", "red"), ("client", "red"), ("observer", "blue")):
-        path = tmp_path / f"{role}-{tenant}"
-        flags = ["--role", role, "--tenant", tenant, "--output", str(path)]
-        assert main(["keys", "create", str(tmp_path / "tokens"), *flags]) == 0
-        tokens[role, tenant] = path.read_text().strip()
+    tokens = {
+        (role, tenant): make_token(tmp_path / "tokens", role, "--tenant", tenant)
+        for role, tenant in (("admin", "red"), ("observer", "red"), ("client", "red"), ("observer", "blue"))
+    }
     address = start_server("--tokens-file", str(tmp_path / "tokens")).address
     with sa.Client(address, token=tokens["admin", "red"]) as client:
         run_round(client, "r")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from http_calls import request
 from real_server import ServerProcess, server_binary
 from sparseagg._internal.commands.cli import main
 
@@ -129,10 +128,7 @@ def test_backup_by_command_and_over_http(
     assert capsys.readouterr().out.startswith("nightly: ")
     assert main(["backup", "nightly", "--address", server.address]) == 1
     assert "there is a backup 'nightly'" in capsys.readouterr().err
-    url = f"http://{server.http_address}/v1/backups"
-    request = urllib.request.Request(url, b'{"name": "b"}', {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert int(json.load(answer)["numBytes"]) > 0
+    assert int(request(server.http_address, "POST", "/v1/backups", {"name": "b"}).json["numBytes"]) > 0
     assert sorted(each.name for each in (tmp_path / "backups").iterdir()) == ["b", "nightly"]
 
 

@@ -7,18 +7,16 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
 import sparseagg as sa
+from guarded_server import make_token
+from http_calls import request
 from signing import key_pair
 from sparseagg._internal.certificates.bundle import _read_chunks, _varint
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor
 from sparseagg._internal.commands.cli import main
-
-TIMEOUT_S = 60
 
 
 @pytest.fixture
@@ -70,30 +68,6 @@ def test_every_way_of_submitting_is_computed_again(start_server, certificate_key
         rnd.export(tmp_path / "bundle")
         lines = sa.certificates.verify(rnd.certificate(), public, bundle=tmp_path / "bundle")
         assert "6 submissions" in lines[1]
-
-
-def test_batch_is_computed_again(start_server, certificate_key, tmp_path):
-    private, public = certificate_key
-    tensors = [sa.TensorSpec("f", "float32", num_rows=50, row_width=3), sa.TensorSpec("g", "bfloat16", num_rows=9)]
-    spec = sa.RoundSpec(tensors, op="mean", certificate=True, allow_export=True)
-    rng = np.random.default_rng(1)
-    keys, rows = rng.integers(0, 50, 9).astype(np.uint32), rng.random((9, 3)).astype(np.float32)
-    batch = {
-        "f": (np.array([0, 4, 4, 9]), keys, rows),
-        "g": (np.array([0, 0, 2, 3]), [1, 1, 8], np.array([0x3F80, 0x4000, 0x4040], np.uint16)),
-    }
-    server = start_server("--certificate-key", str(private), "--data-dir", str(tmp_path / "data"))
-    with sa.Client(server.address) as client:
-        rnd = client.create_round(spec)
-        assert not rnd.submit_batch(["b0", "b1", "b2"], batch).refused
-        rnd.finish()
-        rnd.export(tmp_path / "bundle")
-        receipts = [rnd.receipt(f"b{number}") for number in range(3)]
-        certificate = rnd.certificate()
-    assert decode_cbor(receipts[0].leaf)[5] == ["f", 4, content_digest(keys[:4], rows[:4])]
-    assert decode_cbor(receipts[1].leaf)[5] == ["f", 0, content_digest(np.empty(0, np.uint64), None)]
-    for receipt in receipts:
-        sa.certificates.verify(certificate, public, receipt=receipt, bundle=tmp_path / "bundle")
 
 
 def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):
@@ -158,12 +132,8 @@ def test_key_is_rotated_without_a_restart(start_server, certificate_key, tmp_pat
 
 def test_clients_get_their_own_receipt_and_no_export(start_server, certificate_key, tmp_path):
     table = tmp_path / "tokens"
-    tokens = {}
-    for role, name in (("coordinator", None), ("client", "alice"), ("observer", None)):
-        path = tmp_path / f"{role}.token"
-        named = ["--name", name] if name else []
-        assert main(["keys", "create", str(table), "--role", role, *named, "--output", str(path)]) == 0
-        tokens[role] = path.read_text().strip()
+    tokens = {role: make_token(table, role) for role in ("coordinator", "observer")}
+    tokens["client"] = make_token(table, "client", "--name", "alice")
     private, public = certificate_key
     flags = ["--certificate-key", str(private), "--data-dir", str(tmp_path / "data"), "--tokens-file", str(table)]
     address = start_server(*flags).address
@@ -206,15 +176,11 @@ def test_files_of_the_http_gateway_are_verified(start_server, certificate_key, t
         rnd.submit("c", {"v": ([1], [1.0])})
         rnd.finish()
         envelope = rnd.certificate().envelope
-    base = f"http://{server.http_address}/v1/rounds/r"
     for path, name in (("certificate", "cert.json"), ("receipt?client_id=c", "receipt.json")):
-        with urllib.request.urlopen(f"{base}/{path}", timeout=TIMEOUT_S) as answer:
-            pathlib.Path(name).write_bytes(answer.read())
+        pathlib.Path(name).write_bytes(request(server.http_address, "GET", f"/v1/rounds/r/{path}").body)
     assert base64.b64decode(json.loads(pathlib.Path("cert.json").read_text())["envelope"]) == envelope
     pathlib.Path("key.pub").write_bytes(public)
     assert main(["verify", "cert.json", "--key", "key.pub", "--receipt", "receipt.json"]) == 0
     assert capsys.readouterr().out.count("ok: ") == 2
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{base}/export", timeout=TIMEOUT_S)
-    assert "allow_export" in json.dumps(json.loads(refused.value.read()))
-    refused.value.close()
+    refused = request(server.http_address, "GET", "/v1/rounds/r/export")
+    assert (refused.status, "allow_export" in refused.json["detail"]) == (400, True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
+from guarded_server import make_token
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.commands.cli import main
 
@@ -27,7 +28,7 @@ class Guarded:
     def __init__(self, folder: pathlib.Path, start: Callable[..., Any]) -> None:
         self.tokens, self.tls = folder / "tokens", folder / "tls"
         self.token = {
-            role: make_key(self.tokens, "--role", role, "--name", "site-1")
+            role: make_token(self.tokens, role, "--name", "site-1")
             for role in ("admin", "coordinator", "client", "observer")
         }
         self.address = start("--tokens-file", str(self.tokens), "--dev-tls", str(self.tls)).address
@@ -38,13 +39,6 @@ class Guarded:
 
     def client(self, role: str, **options: Any) -> sa.Client:
         return sa.Client(self.address, token=self.token[role], tls=self.ca, retry=ONCE, **options)
-
-
-def make_key(path: pathlib.Path, *flags: str) -> str:
-    token = path.with_name(f"token-{len(list(path.parent.glob('token-*')))}")
-    assert main(["keys", "create", str(path), *flags, "--output", str(token)]) == 0
-    assert token.stat().st_mode & 0o777 == 0o600
-    return token.read_text().strip()
 
 
 def call_for_ever(client: sa.Client) -> None:
@@ -244,8 +238,8 @@ def test_client_certificate_is_the_identity(tmp_path: pathlib.Path, start_server
 
 def test_admin_works_in_the_tenant_that_it_names(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> None:
     tokens = tmp_path / "tokens"
-    red = make_key(tokens, "--role", "coordinator", "--tenant", "red")
-    admin = make_key(tokens, "--role", "admin", "--tenant", "blue")
+    red = make_token(tokens, "coordinator", "--tenant", "red")
+    admin = make_token(tokens, "admin", "--tenant", "blue")
     address = start_server("--tokens-file", str(tokens)).address
     with sa.Client(address, token=red) as client:
         client.create_round(SPEC, "r")
@@ -280,7 +274,7 @@ def test_keys_revoked_while_the_server_runs_are_refused(guarded: Guarded, capsys
 
 def test_keys_that_are_refused_change_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tokens"
-    make_key(path, "--role", "client", "--days", "1")
+    make_token(path, "client", "--days", "1")
     before = path.read_text()
     key = before.splitlines()[-1][:12]
     for words, error in [
@@ -333,7 +327,7 @@ def test_server_object_takes_tokens_and_tls(
     monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
     tls, tokens = tmp_path / "tls", tmp_path / "tokens"
     start_server("--dev-tls", str(tls))  # makes the files
-    token = make_key(tokens, "--role", "observer")
+    token = make_token(tokens, "observer")
     files = sa.TLS(certificate=tls / "server.pem", key=tls / "server.key")
     with sa.Server(tls=files, tokens_file=tokens) as server:
         with sa.Client(server.address, token=token, tls=tls / "ca.pem") as client:

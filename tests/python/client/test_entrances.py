@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import struct
-import urllib.error
-import urllib.request
 
 import grpc
 import http_calls
 import pytest
 import sparseagg as sa
-from real_server import START_TIMEOUT_S
 from sparseagg.v1 import aggregation_pb2 as pb
 
 UNIFORM = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
@@ -65,15 +61,9 @@ def test_weight_without_effect_is_refused_at_every_entrance(start_server):
         assert {client_id: str(error) for client_id, error in refused.items()} == {"a": f"client 'a': {NO_EFFECT}"}
         refused = stream.submit_batch(["a", "b"], slices, [3.0, 1.0], base_version=0).refused
         assert {client_id: str(error) for client_id, error in refused.items()} == {"a": f"client 'a': {NO_EFFECT}"}
-        body = json.dumps({"client_id": "a", "submission_id": "s", "last": True, "weight": 3})
-        request = urllib.request.Request(
-            f"http://{server.http_address}/v1/{opened.name}/chunks",
-            body.encode(),
-            {"Content-Type": "application/json"},
-        )
-        with pytest.raises(urllib.error.HTTPError) as response:
-            urllib.request.urlopen(request, timeout=START_TIMEOUT_S)
-        assert (response.value.code, NO_EFFECT in response.value.read().decode()) == (400, True)
+        body = {"client_id": "a", "submission_id": "s", "last": True, "weight": 3}
+        answer = http_calls.request(server.http_address, "POST", f"/v1/{opened.name}/chunks", body)
+        assert (answer.status, NO_EFFECT in answer.json["detail"]) == (400, True)
         assert opened.refresh().num_submissions == 1
 
 

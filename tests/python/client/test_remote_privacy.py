@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import urllib.error
-import urllib.request
 
+import http_calls
 import numpy as np
 import pytest
 import sparseagg as sa
+from guarded_server import make_token
 from private_rounds import KEY, check_noise, crowd, private_spec
-from sparseagg._internal.commands.cli import main
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 
 
@@ -151,12 +150,8 @@ def test_noise_of_a_round_can_be_computed_again(start_server, tmp_path):
 
 def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
     table = tmp_path / "tokens"
-    tokens = {}
-    for role in ("coordinator", "client", "observer"):
-        path = tmp_path / f"{role}.token"
-        named = ["--name", "c0"] if role == "client" else []
-        assert main(["keys", "create", str(table), "--role", role, *named, "--output", str(path)]) == 0
-        tokens[role] = path.read_text().strip()
+    tokens = {role: make_token(table, role) for role in ("coordinator", "observer")}
+    tokens["client"] = make_token(table, "client", "--name", "c0")
     server = start_server(*_key_file(tmp_path), "--tokens-file", str(table))
     spec = private_spec()
     with sa.Client(server.address, token=tokens["coordinator"], insecure_token=True) as coordinator:
@@ -211,17 +206,11 @@ def _everything_read(address, token, client):
     answers = {}
     for request in READ:
         method, _, path = request.format(client=client).partition(" ")
-        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        data = b"{}" if method == "POST" else None
-        sent = urllib.request.Request(f"http://{address}{path}", data=data, headers=headers, method=method)
-        try:
-            with urllib.request.urlopen(sent, timeout=60) as answer:
-                status, body = answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            status, body = error.code, error.read().decode()
-        body = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", body)
+        sent = {} if method == "POST" else None
+        answer = http_calls.request(address, method, path, sent, authorization=f"Bearer {token}")
+        body = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", answer.body.decode())
         body = re.sub(r'"(values|[a-zA-Z]*[uU]ptime|[a-zA-Z]*[dD]uration)":\s*"[^"]*"', r'"\1": …', body)
-        answers[request] = (status, body)
+        answers[request] = (answer.status, body)
     return answers
 
 
@@ -231,12 +220,8 @@ def test_all_that_others_can_read_is_the_same_with_and_without_a_submission(star
     for number, name in enumerate(("with", "without")):
         folder = tmp_path / name
         folder.mkdir()
-        tokens = {}
-        for each in ("coordinator", role):
-            path = folder / f"{each}.token"
-            named = ["--name", "reader"] if each == "client" else []
-            assert main(["keys", "create", str(folder / "t"), "--role", each, *named, "--output", str(path)]) == 0
-            tokens[each] = path.read_text().strip()
+        tokens = {"coordinator": make_token(folder / "t", "coordinator")}
+        tokens[role] = make_token(folder / "t", role, *(("--name", "reader") if role == "client" else ()))
         flags = (*_key_file(folder), "--tokens-file", str(folder / "t"), "--http-address", "127.0.0.1:0")
         server = start_server(*flags)
         answers = []
@@ -272,15 +257,8 @@ def test_over_json(start_server, tmp_path):
             "public_keys": [{"tensor": "v", "keys": [4]}],
         },
     }
-    request = urllib.request.Request(
-        f"http://{server.http_address}/v1/rounds",
-        data=json.dumps({"round_id": "j", "spec": spec}).encode(),
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        made = json.load(answer)
-    assert made["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
+    made = http_calls.request(server.http_address, "POST", "/v1/rounds", {"round_id": "j", "spec": spec})
+    assert made.json["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
     with sa.Client(server.address) as client:
         assert client.get_round("j").finish()["v"].keys.tolist() == [4]
-    with urllib.request.urlopen(f"http://{server.http_address}/v1/openapi.json") as answer:
-        assert "PrivacySpec" in answer.read().decode()
+    assert b"PrivacySpec" in http_calls.request(server.http_address, "GET", "/v1/openapi.json").body
