@@ -358,28 +358,6 @@ def _set_spec(statement, data):
     predicate.update(spec=base64.b64encode(data).decode(), specSha256=hashlib.sha256(data).hexdigest())
 
 
-def test_tensors_of_other_weightings_are_computed_again(certifying, keys, tmp_path):
-    """As docs/numerics.md says of multiplied weights."""
-    tensors = [
-        sa.TensorSpec(name, "float64", num_rows=9, weighting=weighting)
-        for name, weighting in (("weighted", "by_weight"), ("uniform", "uniform"))
-    ]
-    spec = sa.RoundSpec(tensors, op="mean", certificate=True, allow_export=True)
-    with sa.Client(certifying().address) as client:
-        rnd = client.create_round(spec)
-        for name, value, weight in (("a", 10.0, 2.0), ("b", 20.0, 5.0)):
-            rnd.submit(name, {each.name: ([1], [value]) for each in tensors}, weight)
-        rnd.seal()
-        rnd.finish(client_weights={"a": 0.5, "b": 2.0})
-        rnd.export(tmp_path / "bundle")
-        assert "computed again" in sa.certificates.verify(
-            rnd.certificate(), (keys / "certificate.pub").read_bytes(), bundle=tmp_path / "bundle"
-        )[-1]  # fmt: skip
-    again = sa.certificates.replay(tmp_path / "bundle")
-    assert again["weighted"].values.tolist() == [(1.0 * 10 + 10.0 * 20) / 11.0]
-    assert again["uniform"].values.tolist() == [(0.5 * 10 + 2.0 * 20) / 2.5]
-
-
 def test_weights_and_options_without_effect_do_not_hinder_an_audit(certifying, keys, tmp_path):
     """They are refused to callers; what a server has counted is computed again nevertheless."""
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], certificate=True, allow_export=True)
@@ -539,33 +517,6 @@ def test_restart_gives_the_same_certificate_and_proofs(start_server, certifying,
         open_round.finish()
         sa.certificates.verify(open_round.certificate(), pem, receipt=open_round.receipt("c"))
         _refused("client 'gone' was withdrawn, says", open_round.certificate(), pem, receipt=withdrawn)
-
-
-@pytest.mark.parametrize("numerics", ["canonical", "fixed_point"])
-def test_round_merged_on_arrival_is_exported_and_computed_again(certifying, keys, tmp_path, numerics):
-    fixed = {"numerics": "fixed_point", "value_bound": 100.0, "weight_bound": 10.0} if numerics == "fixed_point" else {}
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", num_rows=100, row_width=2)],
-        op="coordinate_mean",
-        weighting="by_weight",
-        max_submissions=40,
-        certificate=True,
-        allow_export=True,
-        **fixed,
-    )
-    rng = np.random.default_rng(11)
-    with sa.Client(certifying().address, chunk_bytes=1 << 12) as client:
-        rnd = client.create_round(spec)
-        for number in range(40):
-            keys_of = np.sort(rng.choice(100, 30, replace=False))
-            rnd.submit(f"{number}", {"v": (keys_of, rng.random((30, 2)))}, weight=1.0 + number % 3)
-        result = rnd.result()
-        rnd.export(tmp_path / "bundle")
-        pem = (keys / "certificate.pub").read_bytes()
-        lines = sa.certificates.verify(rnd.certificate(), pem, bundle=tmp_path / "bundle")
-    assert len(lines) == 3
-    replayed = sa.certificates.replay(tmp_path / "bundle")["v"]
-    assert replayed.values.tobytes() == result["v"].values.tobytes()
 
 
 def test_weights_of_the_close_and_withdrawals(certifying, keys, tmp_path):

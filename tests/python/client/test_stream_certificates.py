@@ -64,30 +64,6 @@ def test_a_version_is_certified_exported_and_computed_again(client, keys, tmp_pa
             assert file["v.keys"].tolist() == result.keys.tolist()
 
 
-@pytest.mark.parametrize("bound", [{}, {**BOUND, "weight_bound": 8.0}], ids=["canonical", "fixed point"])
-def test_tensors_of_other_weightings_are_computed_again(client, keys, tmp_path, bound):
-    """By weight the product counts, and in a uniform tensor the staleness weight alone."""
-    tensors = [
-        sa.TensorSpec("weighted", "float64", num_rows=9, weighting="by_weight"),
-        sa.TensorSpec("uniform", "float64", num_rows=9),
-    ]
-    bound = {**bound, "value_bound": 64.0} if bound else {}
-    spec = sa.RoundSpec(tensors, op="mean", certificate=True, allow_export=True, **bound)
-    stream = client.stream(spec, buffer=2, staleness=[1.0, 0.5])
-    for number, (value, weight) in enumerate([(1.0, 1.0), (1.0, 1.0), (4.0, 2.0), (8.0, 3.0)]):
-        update = {each.name: ([1], [value]) for each in tensors}
-        stream.submit(f"c{number}", update, weight, base_version=max(0, number - 2))
-    result, version = stream.result(2), stream.round(2)
-    assert result["weighted"].values.tolist() == [(4.0 * 1 + 8.0 * 3) / 4]
-    assert result["uniform"].values.tolist() == [(4.0 * 0.5 + 8.0 * 1) / 1.5]
-    version.export(tmp_path / "bundle")
-    lines = sa.certificates.verify(version.certificate(), keys[1].read_bytes(), bundle=tmp_path / "bundle")
-    assert lines[1:] == [
-        "bundle: its 2 commits to a stream are those of the certificate, in fold order",
-        "bundle: computed again, the results have the certified bits: weighted, uniform",
-    ]
-
-
 def test_receipts_of_versions_name_the_commit_and_its_base_version(client, keys):
     stream = fill(client)
     version = stream.round(2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import sparseagg as sa
-from every_client import ONE, SEED, UPDATE, digest, one, refusal, updates_of
+from every_client import ONE, SEED, UPDATE, one, refusal
 from random_clips import with_random_clips
 from random_rounds import as_reference, error_of, random_pools, random_spec, random_update, weight_for
 
@@ -67,44 +67,6 @@ def test_list_has_hashes_and_weights(any_client):
         ("a", 2.5, 0.5),
         ("c", 3.0, 2.0),
     ]
-
-
-_OPTIONS = {
-    "sum": {"return_counts": True, "return_weights": True},
-    "coordinate_mean": {"return_weights": True, "min_contributors": 3},
-    "trimmed_mean": {"trim_fraction": 0.2},
-    "quantile": {"quantile": 0.3},
-}
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "by_weight"])
-def test_weights_at_the_close_have_the_bits_of_weights_that_clients_sent(any_client, client, weighting):
-    print(f"seed {SEED}")
-    rng = np.random.default_rng(SEED)
-    for dtype in ("float32", "float64", "bfloat16"):
-        for op in ("sum", "mean", "coordinate_mean", "median", "trimmed_mean", "quantile"):
-            options = dict(_OPTIONS.get(op, {}))
-            spec = one(dtype, 500, 2, op=op, weighting=weighting, **options)
-            updates = updates_of(spec)
-            factors = {each: float(rng.choice([0.0, 1.0, 0.3, 1e-3, 7.0])) for each in updates}
-            factors["client 0"], factors["client 1"] = 0.3, 0.0
-            expected = client.aggregate(
-                {
-                    each: (update, weight * factors[each])
-                    for each, (update, weight) in updates.items()
-                    if factors[each] > 0
-                },
-                one(dtype, 500, 2, op=op, weighting="by_weight", **options),
-            )
-            opened = any_client.create_round(spec)
-            for client_id, (update, weight) in updates.items():
-                opened.submit(client_id, update, weight if weighting == "by_weight" else None)
-            opened.seal()
-            if rng.random() < 0.5:
-                opened.inspect()
-            assert digest(opened.finish(client_weights=factors)) == digest(expected), (dtype, op)
-            assert opened.info.num_submissions == sum(factor > 0 for factor in factors.values())
-            assert digest(opened.finish(client_weights=factors)) == digest(expected), "again"
 
 
 def test_weights_that_cannot_be_change_nothing(any_client):

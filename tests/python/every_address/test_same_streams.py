@@ -63,17 +63,6 @@ def test_versions_are_what_the_list_gives(open_stream, numerics):
         assert got.values.tobytes() == want.values.tobytes()
 
 
-def test_uniform_tensors_are_weighted_by_the_table(open_stream):
-    stream = open_stream(buffer=2, staleness=[1.0, 0.25])
-    updates = {f"s{i}": update(i) for i in range(4)}
-    for name, each in updates.items():
-        stream.submit("c", {"v": each}, base_version=0 if name != "s3" else 1, submission_id=name)
-    listed = stream.round(2).submissions()
-    assert [each.client_weight for each in listed] == [0.25, 1.0]
-    want = replayed(listed, WEIGHTED, updates)
-    assert stream.result(2)["v"].values.tobytes() == want.values.tobytes()
-
-
 def test_base_versions_out_of_range(open_stream):
     stream = open_stream(buffer=1, staleness=sa.staleness.constant(), max_staleness=1)
     with pytest.raises(errors.InvalidArgumentError, match="base_version 1 is in the future"):

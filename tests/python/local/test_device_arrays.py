@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
+from every_client import digest, one
 from fake_device import InterfaceArray, Library, TorchCoo, TorchTensor
 from random_rounds import here_and_there, is_weighted, random_spec
 from sparseagg._internal.local import cuda_plugin
-from test_engine import columns, floats, one
+from test_engine import floats
 
 KEYS = np.array([5, 2, 9, 5])
 ROWS = floats(1, 2, 4, 8)
@@ -24,7 +25,7 @@ def outcome(updates: Any, spec: sa.RoundSpec, **options: Any) -> Any:
         result = sa.aggregate(updates, spec, **options)
     except sa.SparseaggError as error:
         return type(error), str(error)
-    return {name: columns(result[name]) for name in result}
+    return digest(result)
 
 
 def engine_of(result: sa.Result) -> str:

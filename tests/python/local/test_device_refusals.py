@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
+from every_client import one
 from fake_device import DlpackArray, InterfaceArray, Library, TorchTensor
 from test_device_arrays import KEYS, ROWS, outcome
-from test_engine import floats, one
+from test_engine import floats
 
 WRONG_UPDATES: dict[str, tuple[Any, Any]] = {
     "key beyond": (np.array([5, 2, 10, 5]), ROWS),

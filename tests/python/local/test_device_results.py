@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from cuda_plugins import plugin
+from every_client import one
 from fake_device import Library, taken
 from random_rounds import random_pools, random_spec, random_updates
 from sparseagg._internal.local import cuda_plugin
-from test_engine import floats, one
+from test_engine import floats
 
 
 @pytest.fixture(autouse=True)

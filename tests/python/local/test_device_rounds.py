@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
+from every_client import digest, one
 from fake_device import Library, TorchCoo
 from random_rounds import here_and_there, random_spec
 from sparseagg._internal.local import cuda_plugin
 from test_device_arrays import KEYS, ROWS
-from test_engine import columns, floats, one
+from test_engine import floats
 
 MEMORY = ":memory:"
 
@@ -29,7 +30,7 @@ def outcome(client: sa.Client, spec: sa.RoundSpec, updates: dict[str, Any], *, i
             result = rnd.finish()
     except sa.SparseaggError as error:
         return type(error)
-    return {name: columns(result[name]) for name in result}
+    return digest(result)
 
 
 @pytest.mark.parametrize("seed", range(40))

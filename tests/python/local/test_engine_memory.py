@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from test_engine import floats, one
+from every_client import one
+from test_engine import floats
 from test_engine_inputs import Exporter, of_bytes
 
 
