@@ -13,7 +13,6 @@ import pytest
 import scipy.sparse
 import sparseagg as sa
 from fake_libraries import FakeTorch
-from golden_cases.case import unchecked
 
 TENSOR = sa.TensorSpec("v", "float32", num_rows=10)
 SPEC = sa.RoundSpec([TENSOR], weighting="by_weight")
@@ -73,27 +72,6 @@ def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: di
 def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': fill cannot be 1000"):
         sa.TensorSpec("v", "float32", num_rows=10, fill=10**400).to_proto()
-
-
-@pytest.mark.parametrize(
-    "bound",
-    [{"value_bound": 1.0}, {"weight_bound": 1.0}, {"value_bound": 0.0}, {"weight_bound": 0}, {"on_bound": "clip"}],
-)
-def test_bound_that_nothing_is_held_to_is_refused(client: sa.Client, bound: dict[str, Any]) -> None:
-    fixed = sa.TensorSpec("w", "float32", num_rows=10, numerics="fixed_point", value_bound=1.0)
-    for spec, text in [
-        (unchecked(sa.RoundSpec, [TENSOR], **bound), f"^{next(iter(bound))}.* is for fixed_point"),
-        (
-            unchecked(sa.RoundSpec, [sa.TensorSpec("v", "float32", num_rows=10, **bound), fixed], max_submissions=3),
-            "^tensor 'v': ",
-        ),
-    ]:
-        with pytest.raises(sa.InvalidArgumentError, match=text):
-            sa.Aggregator(spec)
-        with pytest.raises(sa.InvalidArgumentError, match=text):
-            client.create_round(spec)
-    of_one = sa.RoundSpec([TENSOR, fixed], value_bound=2.0, max_submissions=3)
-    assert sa.aggregate([{"v": ([1], [5.0])}], of_one)["v"].values.tolist() == [5.0]
 
 
 @pytest.mark.parametrize(

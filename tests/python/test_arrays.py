@@ -274,14 +274,10 @@ def test_spec_round_trip_is_the_same():
 
 
 def test_spec_unknown_words_are_refused_with_the_known_ones():
-    with pytest.raises(sa.InvalidArgumentError, match=r"unknown op 'average'; known: sum, mean"):
-        sa.RoundSpec([tensor()], op="average").to_proto()
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': unknown dtype 'float8'"):
         tensor("float8")
     with pytest.raises(sa.InvalidArgumentError, match="unknown layout 'csr'"):
         tensor(layout="csr")
-    with pytest.raises(sa.InvalidArgumentError, match="'v'"):
-        tensor(num_rows=-1).to_proto()
 
 
 @pytest.mark.parametrize("pair", [[np.array([1, 2]), np.array([3.0, 4.0])], [[1, 2], [3.0, 4.0]], [[1, 2, 3], [[1.0]]]])

@@ -138,11 +138,6 @@ def test_metrics_count_http_by_route_and_status(start_server) -> None:
     keep.close()
 
 
-def test_probes_are_answered(metered) -> None:
-    assert read(metered.metrics_address, "/healthz") == "ok\n"
-    assert read(metered.metrics_address, "/readyz") == "ready\n"
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 def test_head_is_get_without_the_page(metered, path) -> None:
     with urllib.request.urlopen(f"http://{metered.metrics_address}{path}", timeout=30) as answer:
@@ -153,20 +148,6 @@ def test_head_is_get_without_the_page(metered, path) -> None:
         assert answer.headers["Content-Type"] == got["Content-Type"]
         assert int(answer.headers["Content-Length"]) > 0
         assert answer.read() == b""
-
-
-def test_a_silent_connection_holds_up_nobody(metered) -> None:
-    host, port = metered.metrics_address.split(":")
-    with socket.create_connection((host, int(port))) as silent:
-        assert read(metered.metrics_address, "/readyz") == "ready\n"
-        silent.setblocking(False)
-        with pytest.raises(BlockingIOError):  # not given up for it
-            silent.recv(1)
-
-
-def test_there_is_nothing_at_other_paths(metered) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        read(metered.metrics_address, "/")
 
 
 def test_metrics_can_be_off(start_server) -> None:

@@ -21,41 +21,13 @@ BAD_SPECS = {
         "tensor 'v' is given twice",
     ),
     "modular": (lambda: one("uint32"), "tensor 'v': dtype uint32 needs modular = true: its sums wrap"),
-    "fixed point": (lambda: one(numerics="fixed_point"), "tensor 'v': fixed_point needs value_bound"),
-    "bound": (lambda: one(value_bound=1.0), "value_bound is for fixed_point numerics; canonical sums have none"),
-    "cut of a dense result": (
-        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="dense", result_top_k=3)]),
-        "tensor 'v': result_top_k is for the result_layout sparse: a dense result has a row for every key",
-    ),
-    "cut of an auto result": (
-        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, result_layout="auto", result_min_norm=3.0)]),
-        "tensor 'v': result_min_norm is for the result_layout sparse: "
-        "auto chooses the layout by the keys before the cut",
-    ),
     "cut of a union": (
         lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, op="union", result_top_k=3)]),
         "tensor 'v': result_top_k is for rows with values, and union has none",
     ),
-    "cut of a modular sum": (
-        lambda: sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=9, modular=True, result_top_k=3)]),
-        "tensor 'v': result_top_k is for values with a norm, and modular sums wrap",
-    ),
-    "cut without effect": (
-        lambda: one(layout="dense", result_top_k=3),
-        "result_top_k has no effect: no tensor has the result_layout sparse and values that are not modular",
-    ),
-    "least norm": (lambda: one(result_min_norm=-1.0), "tensor 'v': result_min_norm -1 is not in [2^-500, 2^500]"),
     "moments of a median": (
         lambda: one(op="median", return_moments=True),
         "tensor 'v': return_moments is for the ops sum, mean and coordinate_mean, not median",
-    ),
-    "moments in fixed point": (
-        lambda: one(numerics="fixed_point", value_bound=1.0, max_submissions=2, return_moments=True),
-        "tensor 'v': return_moments needs canonical numerics: the squares are float64 sums in order of client id",
-    ),
-    "moments of a modular sum": (
-        lambda: one("uint64", modular=True, return_moments=True),
-        "tensor 'v': return_moments is for values with squares, and modular sums wrap",
     ),
     "minimum": (lambda: one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
 }
@@ -88,7 +60,9 @@ BAD_UPDATES = {
     "key": (ONE, ([1, 10], [1.0, 1.0]), None, INVALID, "position 1: key 10 is not below num_rows 10"),
     "NaN": (ONE, ([1], [np.nan]), None, INVALID, "key 1, position 0: value nan is not finite"),
     "no values": (ONE, ([1], None), None, INVALID, "1 keys without values"),
+    "infinity": (ONE, ([1], [-np.inf]), None, INVALID, "key 1, position 0: value -inf is not finite"),
     "no weight": (WEIGHTED, UPDATE, None, INVALID, "the weight is missing"),
+    "no number": (WEIGHTED, UPDATE, np.nan, INVALID, "weight nan is not finite"),
     "weight": (WEIGHTED, UPDATE, -1.0, INVALID, "weight -1 is negative"),
     "bound": (BOUNDED, ([1], [2.0]), None, INVALID, "key 1: term 2 is beyond value_bound 1"),
     "dense": (DENSE, {}, None, INVALID, "layout dense needs all 10 rows, not 0"),
@@ -108,14 +82,15 @@ BAD_UPDATES = {
 def test_bad_update_is_refused_in_the_same_words_and_the_round_unharmed(any_client, name):
     spec, update, weight, error, text = BAD_UPDATES[name]
     opened = any_client.create_round(spec)
-    found, said = refusal(lambda: opened.submit("it's", update, weight))
-    assert found == error
-    # A submission's limits concern no tensor; a server names the one at which it has reached them.
-    assert re.match(f"client \"it's\": (tensor 'v'[:,] )?{text}", said), said
-    assert (opened.refresh().state, opened.info.num_submissions, opened.info.num_refused) == ("open", 0, 1)
-    (listed,) = opened.info.recent_refusals
-    assert (listed.client_id, listed.code) == ("it's", getattr(sa.errors, error).code.name)
-    assert re.match(f"(tensor 'v'[:,] )?(chunk 0[:,] )?{text}", listed.reason), listed
+    for resumable in (False, True):
+        found, said = refusal(lambda r=resumable: opened.submit("it's", update, weight, resumable=r))
+        assert found == error
+        # A submission's limits concern no tensor; a server names the one at which it has reached them.
+        assert re.match(f"client \"it's\": (tensor 'v'[:,] )?{text}", said), said
+    assert (opened.refresh().state, opened.info.num_submissions, opened.info.num_refused) == ("open", 0, 2)
+    for listed in opened.info.recent_refusals:
+        assert (listed.client_id, listed.code) == ("it's", getattr(sa.errors, error).code.name)
+        assert re.match(f"(tensor 'v'[:,] )?(chunk 0[:,] )?{text}", listed.reason), listed
     found, said = refusal(lambda: any_client.aggregate({"it's": (update, weight)}, spec))
     assert found == error
     assert re.match(f"client 'it's': (tensor 'v'[:,] )?{text}", said), said

@@ -132,37 +132,6 @@ def hosts(*numbers: int) -> list[str]:
     return [f"127.0.0.{number}" for number in numbers]
 
 
-def test_silent_connections_give_way_to_new_ones(start_server):
-    server = start_server(*LOCAL, "--max-http-connections", "4")
-    held = [raw(server.http_address, b"GET / HTTP/1.1\r\nHost: loc")]
-    held += [raw(server.http_address, b"", host) for host in hosts(2, 3, 4)]
-    assert ask(held[3]).startswith(b"HTTP/1.1 200")
-    newcomers = []
-    for silent, host in zip(held[:3], hosts(5, 6, 7), strict=True):  # from the oldest on
-        newcomers.append(raw(server.http_address, b"", host))
-        assert ask(newcomers[-1]).startswith(b"HTTP/1.1 200")
-        assert read_all(silent) == b""
-    assert ask(held[3]).startswith(b"HTTP/1.1 200")
-    for connection in (*held, *newcomers):
-        connection.close()
-    assert server.stop() == 0
-
-
-def test_idlest_of_used_connections_gives_way(start_server):
-    server = start_server(*LOCAL, "--max-http-connections", "4")
-    held = [raw(server.http_address, b"", host) for host in hosts(1, 2, 3, 4)]
-    for connection in (*held, held[0]):  # held[1] has been idle longest
-        assert ask(connection).startswith(b"HTTP/1.1 200")
-    while not (answer := ask_on_new(server.http_address, "127.0.0.5")):  # after a second
-        pass
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert read_all(held[1]) == b""
-    for connection in (held[0], held[2], held[3]):
-        assert ask(connection).startswith(b"HTTP/1.1 200")
-    for connection in held:
-        connection.close()
-
-
 def test_one_address_gets_half_of_the_connections(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "7", "--max-http-connections-per-address", "0")
     greedy = [raw(server.http_address, b"", "127.0.0.2") for _ in range(3)]
