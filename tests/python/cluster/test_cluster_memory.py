@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
-from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.reduce import OrderedSubmissions
-
-
-@pytest.fixture(scope="module")
-def addresses():
-    with Cluster(3) as cluster:
-        yield cluster.addresses
 
 
 def updates_of(clients: int, tuples: int, num_rows: int) -> dict[str, tuple]:
@@ -104,24 +95,6 @@ def test_partials_are_cut_into_ranges_that_fit(addresses):
     }
     with Cluster(addresses, memory_limit=1_000_000) as cluster, submitted(cluster, spec, updates) as opened:
         assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
-
-
-def test_client_of_two_partials_is_found(addresses):
-    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=9)], op="sum")
-    with Cluster(addresses[:2]) as cluster, cluster.create_round(spec) as opened:
-        # Servers send clients home, so only a server that was told another place can have such a submission.
-        swapped = dataclasses.replace(opened._rounds[0].spec, cluster=opened._rounds[1].spec.cluster)
-        with sa.Client(addresses[0]) as client:
-            client.get_round(opened.name).delete()
-            client.create_round(swapped, opened.name.removeprefix("rounds/"))
-        twice = next(f"c{i}" for i in range(99) if home_of(f"c{i}", 2) == 1)
-        for address in addresses[:2]:
-            with sa.Client(address) as client:
-                client.get_round(opened.name).submit(twice, ([1], [2]))
-        with pytest.raises(
-            sa.errors.FailedPreconditionError, match=rf"'{twice}' has submissions .* on servers 0 and 1"
-        ):
-            opened.finish()
 
 
 def test_a_server_with_all_submissions_stays_open(addresses):
