@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pytest
 import sparseagg
-from real_server import REPOSITORY
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.commands import cli
 from sparseagg._internal.commands.cli import main
@@ -160,22 +159,6 @@ def test_cli_as_a_command_knows_its_version():
     assert importlib.metadata.version("sparseagg") == sparseagg.__version__
 
 
-@pytest.mark.parametrize(
-    ("path", "pattern"),
-    [
-        ("CMakeLists.txt", r"^project\(sparseagg VERSION (\S+)"),
-        ("python/pyproject.toml", r'^version = "(.*)"'),
-        ("python/pyproject.toml", r'"sparseagg-cuda13==(.*?)"'),
-        ("python/cuda/src/sparseagg_cuda13/__init__.py", r'^__version__ = "(.*)"'),
-        ("deploy/helm/sparseagg/Chart.yaml", r"^version: (.*)"),
-        ("deploy/helm/sparseagg/Chart.yaml", r"^appVersion: (.*)"),
-    ],
-)
-def test_version_is_the_same_wherever_it_is_written(path, pattern):
-    found = re.findall(pattern, (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
-    assert found == [sparseagg.__version__]
-
-
 @pytest.mark.parametrize(("given", "address"), [("", "127.0.0.1:8001"), ("localhost:9", "localhost:9")])
 def test_cli_address_of_the_environment_counts_where_there_is_one(monkeypatch, given, address):
     monkeypatch.setenv("SPARSEAGG_ADDRESS", given)
@@ -284,13 +267,8 @@ def test_words_without_a_near_one_get_the_choices(capsys):
     assert "choose from info, backup, rounds" in errors
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_and_options(shell, tmp_path, capsys):
-    assert main(["completion", shell]) == 0
+def test_completion_of_zsh_knows_commands_and_options(capsys):
+    assert main(["completion", "zsh"]) == 0
     script = capsys.readouterr().out
     for word in ("rounds", "certificate", "--submission-id", "--address"):
         assert word in script
-    if shell == "bash":
-        path = tmp_path / "complete"
-        path.write_text(script)
-        subprocess.run(["bash", "-n", str(path)], check=True)
