@@ -231,16 +231,6 @@ def test_deployment_every_documented_port_is_published_and_answers(name, start_s
                 client.server_info()
 
 
-def test_chart_without_http_publishes_none():
-    found = rendered({"http": {"enabled": False}})
-    assert 'http-address = "none"' in found["ConfigMap"]["data"]["server.toml"]
-    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert [port["name"] for port in container["ports"]] == ["grpc", "metrics"]
-    assert [port["name"] for port in found["Service"]["spec"]["ports"]] == ["grpc"]
-    policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
-    assert policy == ["grpc", "metrics"]
-
-
 def test_chart_service_has_http_at_the_port_of_the_values():
     found = rendered({"http": {"port": 80}})
     assert {port["name"]: port["port"] for port in found["Service"]["spec"]["ports"]} == {"grpc": 8001, "http": 80}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -273,10 +272,3 @@ def test_streams_example_runs(capsys):
     [example] = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     exec(compile(example, "docs/streams.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == ["1 3 full [7 9]", "2 1 call [7 9]"]
-
-
-@pytest.mark.parametrize("name", ["comparison", "one_update", "round", "gpu"])
-def test_kept_results_of_benchmarks_can_be_shown(name: str) -> None:
-    command = [sys.executable, REPOSITORY / "bench/show.py", REPOSITORY / f"bench/results/{name}.json"]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert len(re.findall(r"^\|", shown, re.MULTILINE)) > 5
