@@ -56,13 +56,13 @@ def test_homes_are_those_of_other_languages():
 def test_cuts_are_balanced_and_in_order():
     rng = np.random.default_rng(3)
     keys = (rng.zipf(1.2, 100_000) % 5000).astype(np.uint64)
-    for number in (1, 2, 8):
+    for number in (1, 2, 8, 50):
         ranges = cuts_of_sample(keys, number)
         assert (ranges[0][0], ranges[-1][1]) == (0, None)
         assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:]))
         shares = [np.count_nonzero((keys >= b) & (keys < (2**64 - 1 if e is None else e))) for b, e in ranges]
         heaviest = np.unique(keys, return_counts=True)[1].max()
-        assert max(shares) <= len(keys) / number + heaviest
+        assert max(shares) <= max(1.1 * len(keys) / number, heaviest)  # which has nothing beside it
     assert cuts_of_sample(np.empty(0, np.uint64), 4) == [(0, None)]
     assert cuts_of_rows(3, 8) == [(0, 1), (1, 2), (2, None)]
     assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]

@@ -60,13 +60,21 @@ class Plan:
 
 
 def cuts_of_sample(sample: Array, num_ranges: int) -> list[KeyRange]:
-    """Returns up to ``num_ranges`` ranges of all keys, in order, each with about as many keys of the sample.
+    """Returns up to ``num_ranges`` ranges of all keys, in order, the fullest with as little of the sample as can be.
 
-    A key with more than its share makes its range larger: the rows of one key are merged in one place.
+    A key with more than its share has a range of its own: the rows of one key are merged in one place.
     """
-    ordered = np.sort(sample)
-    places = [len(ordered) * part // num_ranges for part in range(1, num_ranges)]
-    return _ranges({int(ordered[place]) for place in places} if len(ordered) else set())
+    keys, counts = np.unique(sample, return_counts=True)
+    before = np.append(0, np.cumsum(counts))
+    firsts: list[int] = []
+    for most in len(sample) / num_ranges * (1 + np.arange(65) / 64):  # two shares are enough
+        firsts = [0]
+        while len(firsts) <= num_ranges and firsts[-1] < len(keys):
+            last = firsts[-1]
+            firsts.append(max(last + 1, int(np.searchsorted(before, before[last] + most, "right")) - 1))
+        if firsts[-1] >= len(keys):
+            break
+    return _ranges({int(keys[first]) for first in firsts[1:-1]})
 
 
 def is_crowded(sample: Array, ranges: Sequence[KeyRange], num_rows: int) -> bool:
