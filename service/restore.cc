@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -52,9 +53,8 @@ absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& li
 Intake::ChunkSource ChunksOf(const Store& store, uint64_t round, uint64_t upload) {
   return [&store, round, upload](const std::function<absl::Status(const Chunk&)>& take) {
     return store.ForEachChunk(round, upload, [&](absl::string_view bytes) -> absl::Status {
-      const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
       ChunkMessage message;
-      RETURN_IF_ERROR(message.Parse(grpc::ByteBuffer(&slice, 1)));
+      RETURN_IF_ERROR(message.Parse(absl::MakeCordFromExternal(bytes, [] {})));
       ASSIGN_OR_RETURN(const Chunk chunk, message.Decode());
       return take(chunk);
     });

@@ -4,11 +4,9 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <google/protobuf/wire_format_lite.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
-#include <grpcpp/support/proto_buffer_reader.h>
-#include <grpcpp/support/proto_buffer_writer.h>
 
 #include <algorithm>
+#include <climits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +25,46 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
+
+// Reads a cord, which must outlive it, as Protocol Buffers reads.
+class CordReader final : public google::protobuf::io::ZeroCopyInputStream {
+ public:
+  explicit CordReader(const absl::Cord& cord) : chunks_(cord.Chunks()), next_(chunks_.begin()) {}
+
+  bool Next(const void** data, int* size) override {
+    if (left_.empty()) {
+      if (next_ == chunks_.end()) return false;
+      left_ = *next_++;
+    }
+    last_ = left_.substr(0, INT_MAX);
+    left_.remove_prefix(last_.size());
+    *data = last_.data();
+    *size = static_cast<int>(last_.size());
+    count_ += *size;
+    return true;
+  }
+  void BackUp(int count) override {
+    left_ = {last_.data() + last_.size() - count, left_.size() + static_cast<size_t>(count)};
+    count_ -= count;
+  }
+  bool Skip(int count) override {
+    const void* data;
+    int size = 0;
+    for (; count > 0; count -= size) {
+      if (!Next(&data, &size)) return false;
+    }
+    BackUp(-count);
+    return true;
+  }
+  int64_t ByteCount() const override { return count_; }
+
+ private:
+  const absl::Cord::ChunkRange chunks_;
+  absl::Cord::ChunkIterator next_;
+  absl::string_view last_;  // of Next
+  absl::string_view left_;  // of its chunk, behind last_
+  int64_t count_ = 0;
+};
 
 // Of a list of tasks: 30 for each, with all its labels, of up to 1000, and some of the list.
 constexpr uint64_t kMaxTaskListFields = 32'000;
@@ -130,28 +168,25 @@ absl::Status Malformed(const Descriptor* message) {
       absl::StrCat("not a valid ", message->name(), ": malformed, or with a string that is not UTF-8"));
 }
 
-absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  grpc::ByteBuffer consumed = bytes;
-  const grpc::Status parsed =
-      grpc::GenericDeserialize<grpc::ProtoBufferReader, google::protobuf::Message>(&consumed, message);
-  if (!parsed.ok()) return Malformed(message->GetDescriptor());
+absl::Status Parse(const absl::Cord& bytes, google::protobuf::Message* message) {
+  CordReader reader(bytes);
+  if (!message->ParseFromZeroCopyStream(&reader)) return Malformed(message->GetDescriptor());
   const std::string unknown = FindUnknownFields(*message);
   return unknown.empty() ? absl::OkStatus() : OlderThanTheClient(unknown);
 }
 
-absl::Status ParseNames(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+absl::Status ParseNames(const absl::Cord& bytes, google::protobuf::Message* message) {
   return ParseUpTo(bytes, kMaxNamesBytes, message);
 }
 
-absl::Status ParseUpTo(const grpc::ByteBuffer& bytes, uint64_t max_bytes, google::protobuf::Message* message) {
-  if (bytes.Length() <= max_bytes) return Parse(bytes, message);
-  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.Length(),
+absl::Status ParseUpTo(const absl::Cord& bytes, uint64_t max_bytes, google::protobuf::Message* message) {
+  if (bytes.size() <= max_bytes) return Parse(bytes, message);
+  return absl::ResourceExhaustedError(absl::StrCat("a ", message->GetDescriptor()->name(), " of ", bytes.size(),
                                                    " bytes is beyond the limit of ", max_bytes, " bytes"));
 }
 
-absl::Status ParseTaskList(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  grpc::ByteBuffer read = bytes;
-  grpc::ProtoBufferReader reader(&read);
+absl::Status ParseTaskList(const absl::Cord& bytes, google::protobuf::Message* message) {
+  CordReader reader(bytes);
   CodedInputStream in(&reader);
   Counts counts;
   if (!Count(message->GetDescriptor(), in, &counts) || !in.ConsumedEntireMessage()) {
@@ -162,16 +197,15 @@ absl::Status ParseTaskList(const grpc::ByteBuffer& bytes, google::protobuf::Mess
                                                    " fields is beyond the limit of ", kMaxTaskListFields, " fields"));
 }
 
-absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
-  if (bytes.Length() <= kMaxNamesBytes) return Parse(bytes, message);
+absl::Status ParseIdList(const absl::Cord& bytes, const Limits& limits, google::protobuf::Message* message) {
+  if (bytes.size() <= kMaxNamesBytes) return Parse(bytes, message);
   const absl::string_view name = message->GetDescriptor()->name();
-  if (limits.max_message_bytes != 0 && bytes.Length() > limits.max_message_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", bytes.Length(),
+  if (limits.max_message_bytes != 0 && bytes.size() > limits.max_message_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", bytes.size(),
                                                      " bytes exceeds the server's max_message_bytes ",
                                                      limits.max_message_bytes));
   }
-  grpc::ByteBuffer read = bytes;
-  grpc::ProtoBufferReader reader(&read);
+  CordReader reader(bytes);
   CodedInputStream in(&reader);
   Counts counts;
   if (!Count(message->GetDescriptor(), in, &counts) || !in.ConsumedEntireMessage()) {
@@ -184,10 +218,9 @@ absl::Status ParseIdList(const grpc::ByteBuffer& bytes, const Limits& limits, go
                                                    most, " that the server's memory limit sets"));
 }
 
-absl::Status ParseSpec(const grpc::ByteBuffer& bytes, const Limits& limits, google::protobuf::Message* message) {
-  grpc::ByteBuffer read = bytes;
-  grpc::ProtoBufferReader reader(&read);
-  RETURN_IF_ERROR(CheckSpec(message->GetDescriptor(), bytes.Length(), &reader, limits));
+absl::Status ParseSpec(const absl::Cord& bytes, const Limits& limits, google::protobuf::Message* message) {
+  CordReader reader(bytes);
+  RETURN_IF_ERROR(CheckSpec(message->GetDescriptor(), bytes.size(), &reader, limits));
   return Parse(bytes, message);
 }
 
@@ -214,11 +247,9 @@ absl::Status CheckSpec(const Descriptor* message, uint64_t size, google::protobu
   return absl::OkStatus();
 }
 
-absl::Status Serialize(const google::protobuf::Message& message, grpc::ByteBuffer* bytes) {
-  bool own_buffer;
-  const grpc::Status encoded =
-      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, bytes, &own_buffer);
-  return encoded.ok() ? absl::OkStatus() : absl::InternalError("the response could not be serialized");
+absl::Status Serialize(const google::protobuf::Message& message, std::string* bytes) {
+  return message.SerializeToString(bytes) ? absl::OkStatus()
+                                          : absl::InternalError("the response could not be serialized");
 }
 
 }  // namespace sparseagg::service

@@ -3,7 +3,6 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format.h>
-#include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <utility>
@@ -125,25 +124,25 @@ constexpr uint64_t kChunk = WireTag(v1::AggregateRequest::kChunkFieldNumber, kWi
 
 }  // namespace
 
-absl::Status ChunkMessage::Parse(const grpc::ByteBuffer& bytes) {
-  if (bytes.Length() < kSmallestTakenApart) return service::Parse(bytes, &head_);
-  RETURN_IF_ERROR(Dump(bytes));
-  MessageCursor cursor(slices_);
+absl::Status ChunkMessage::Parse(const absl::Cord& bytes) {
+  if (bytes.size() < kSmallestTakenApart) return service::Parse(bytes, &head_);
+  bytes_ = bytes;
+  MessageCursor cursor(bytes_);
   std::string head;
   RETURN_IF_ERROR(TakeApart(v1::UpdateChunk::descriptor(), cursor, 0, &head, &bulk_));
   return head_.ParseFromString(head) ? absl::OkStatus() : Malformed(v1::UpdateChunk::descriptor());
 }
 
-absl::Status ChunkMessage::ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits,
+absl::Status ChunkMessage::ParseFrom(const absl::Cord& bytes, const Limits& limits,
                                      v1::AggregateRequest* request) {
-  if (bytes.Length() < kSmallestTakenApart) {
+  if (bytes.size() < kSmallestTakenApart) {
     absl::Status status = service::Parse(bytes, request);
     if (request->has_chunk()) head_.Swap(request->mutable_chunk());
     return status;
   }
   const google::protobuf::Descriptor* const type = v1::AggregateRequest::descriptor();
-  RETURN_IF_ERROR(Dump(bytes));
-  MessageCursor cursor(slices_);
+  bytes_ = bytes;
+  MessageCursor cursor(bytes_);
   std::string rest;
   std::string head;
   bool has_chunk = false;
@@ -168,16 +167,9 @@ absl::Status ChunkMessage::ParseFrom(const grpc::ByteBuffer& bytes, const Limits
   return absl::OkStatus();
 }
 
-absl::Status ChunkMessage::Dump(const grpc::ByteBuffer& bytes) {
-  return bytes.Dump(&slices_).ok() ? absl::OkStatus() : absl::InternalError("gRPC cannot read the message");
-}
-
-absl::Status ChunkMessage::KeepMessage(const grpc::ByteBuffer& bytes) {
-  if (slices_.empty()) RETURN_IF_ERROR(Dump(bytes));
-  for (const grpc::Slice& slice : slices_) {
-    message_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return absl::OkStatus();
+void ChunkMessage::KeepMessage(const absl::Cord& bytes) {
+  bytes_ = bytes;
+  keeps_message_ = true;
 }
 
 uint64_t ChunkMessage::MostKeysWithoutValues() const {
@@ -205,6 +197,7 @@ absl::StatusOr<Chunk> ChunkMessage::Decode() {
     bulk.push_back(found);
   }
   ASSIGN_OR_RETURN(Chunk chunk, DecodeChunk(head_, bulk));
+  if (keeps_message_) message_.assign(bytes_.chunk_begin(), bytes_.chunk_end());
   chunk.message = message_;
   return chunk;
 }
@@ -226,11 +219,9 @@ std::string CopyOf(const ByteSpans& bytes) {
 
 }  // namespace
 
-absl::Status BatchMessage::Parse(const grpc::ByteBuffer& bytes, bool keep) {
+absl::Status BatchMessage::Parse(const absl::Cord& bytes, bool keep) {
   keeps_messages_ = keep;
-  std::vector<grpc::Slice> buffers;
-  if (!bytes.Dump(&buffers).ok()) return absl::InternalError("gRPC cannot read the message");
-  MessageCursor cursor(buffers);
+  MessageCursor cursor(bytes);
   std::string head;
   std::vector<SliceBytes> bulk;
   RETURN_IF_ERROR(TakeApart(v1::SubmitBatchRequest::descriptor(), cursor, 0, &head, &bulk));

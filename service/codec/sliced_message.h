@@ -1,10 +1,8 @@
-// Parts of messages with tensor slices, whose keys and values stay in gRPC's buffers.
+// Parts of messages with tensor slices, whose keys and values stay where they were received.
 #ifndef SPARSEAGG_SERVICE_CODEC_SLICED_MESSAGE_H_
 #define SPARSEAGG_SERVICE_CODEC_SLICED_MESSAGE_H_
 
 #include <google/protobuf/descriptor.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "host/base/column.h"
 #include "service/base/limits.h"
@@ -30,12 +29,11 @@ enum WireType : uint32_t { kWireVarint = 0, kWireFixed64 = 1, kWireBytes = 2, kW
 // Returns: the number in front of a field.
 constexpr uint64_t WireTag(int field, WireType type) { return static_cast<uint64_t>(field) << 3 | type; }
 
-// Reads a sequence of slices. A read returns false if the bytes are malformed or too few; discard the cursor then.
+// Reads the pieces of a message. A read returns false if the bytes are malformed or too few; discard the cursor then.
 class MessageCursor {
  public:
-  explicit MessageCursor(const std::vector<grpc::Slice>& slices) : slices_(slices) {
-    for (const grpc::Slice& slice : slices) left_ += slice.size();
-  }
+  // `bytes` must outlive the cursor, and stay where it is.
+  explicit MessageCursor(const absl::Cord& bytes) : next_(bytes.chunk_begin()), left_(bytes.size()) {}
 
   uint64_t left() const { return left_; }
 
@@ -70,24 +68,18 @@ class MessageCursor {
   }
 
  private:
-  // Returns: at least one and at most `most` bytes, from one slice. Requires: most ≥ 1 and left() ≥ 1.
+  // Returns: at least one and at most `most` bytes, from one piece. Requires: most ≥ 1 and left() ≥ 1.
   absl::string_view Next(uint64_t most) {
-    while (offset_ == slices_[slice_].size()) {
-      ++slice_;
-      offset_ = 0;
-    }
-    const grpc::Slice& slice = slices_[slice_];
-    const auto* begin = reinterpret_cast<const char*>(slice.begin()) + offset_;
-    const size_t count = static_cast<size_t>(std::min<uint64_t>(most, slice.size() - offset_));
-    offset_ += count;
-    left_ -= count;
-    return {begin, count};
+    while (piece_.empty()) piece_ = *next_++;
+    const absl::string_view taken = piece_.substr(0, most);
+    piece_.remove_prefix(taken.size());
+    left_ -= taken.size();
+    return taken;
   }
 
-  const std::vector<grpc::Slice>& slices_;
-  size_t slice_ = 0;
-  size_t offset_ = 0;
-  uint64_t left_ = 0;
+  absl::Cord::ChunkIterator next_;
+  absl::string_view piece_;  // what is left of the piece before it
+  uint64_t left_;
 };
 
 // Returns: false if the bytes are not a tag, or too few.
@@ -117,21 +109,21 @@ absl::Status TakeApart(const google::protobuf::Descriptor* type, MessageCursor& 
 //
 // Protocol Buffers copies `bytes` fields, which costs a sixth of the receive rate. Some messages take a hundred times
 // their wire size once parsed, which no reservation covers. So messages of 16 KiB and more are taken apart first: keys
-// and values stay in gRPC's slices, unknown fields are refused, and Protocol Buffers parses the rest, usually a few
+// and values stay where they are, unknown fields are refused, and Protocol Buffers parses the rest, usually a few
 // dozen bytes. Smaller messages are parsed whole.
 class ChunkMessage {
  public:
-  // Parses an UpdateChunk. `bytes` is not changed; this object shares its slices.
+  // Parses an UpdateChunk, whose bytes this object shares.
   // Errors: INVALID_ARGUMENT: not an UpdateChunk, or unknown fields, or too many slices, or too many bytes besides keys
   // and values.
-  absl::Status Parse(const grpc::ByteBuffer& bytes);
+  absl::Status Parse(const absl::Cord& bytes);
   // Parses an AggregateRequest. The chunk goes into this object; `request` gets all other fields, and an empty chunk if
   // the message has a chunk.
   // Errors: as of Parse. RESOURCE_EXHAUSTED: as of CheckSpec for the other fields, if the message is taken apart.
-  absl::Status ParseFrom(const grpc::ByteBuffer& bytes, const Limits& limits, v1::AggregateRequest* request);
+  absl::Status ParseFrom(const absl::Cord& bytes, const Limits& limits, v1::AggregateRequest* request);
 
   // Makes Decode give the chunk its message, for the store. `bytes`: as of Parse, which came before.
-  absl::Status KeepMessage(const grpc::ByteBuffer& bytes);
+  void KeepMessage(const absl::Cord& bytes);
 
   // Returns: the chunk. If the message was taken apart, its slices have no keys and values.
   const v1::UpdateChunk& head() const { return head_; }
@@ -142,13 +134,12 @@ class ChunkMessage {
   absl::StatusOr<Chunk> Decode();
 
  private:
-  absl::Status Dump(const grpc::ByteBuffer& bytes);
-
   v1::UpdateChunk head_;
-  std::vector<grpc::Slice> slices_;
-  std::vector<SliceBytes> bulk_;            // in slices_, by slice; empty: the message was parsed whole
+  absl::Cord bytes_;                        // of a message that was taken apart, or is kept
+  std::vector<SliceBytes> bulk_;            // in bytes_, by slice; empty: the message was parsed whole
   std::vector<Column<char>> packed_keys_;   // in one span, of slices whose keys are not U32 or U64; made by Decode
-  std::vector<absl::string_view> message_;  // slices_, if the message is kept
+  bool keeps_message_ = false;
+  std::vector<absl::string_view> message_;  // the pieces of bytes_, if the message is kept; made by Decode
 };
 
 // One received SubmitBatchRequest: a Parse, then Next for each of client_ids(). Keys and values are copied once, into
@@ -158,7 +149,7 @@ class BatchMessage {
   // `keep`: chunks have messages of their own, for the store.
   // Errors: INVALID_ARGUMENT: not a SubmitBatchRequest, or unknown fields; or as of DecodeChunk and
   // SubmissionBatch::Split.
-  absl::Status Parse(const grpc::ByteBuffer& bytes, bool keep);
+  absl::Status Parse(const absl::Cord& bytes, bool keep);
 
   const std::string& round() const { return head_.round(); }
   const std::string& submission_id() const { return head_.submission_id(); }

@@ -39,7 +39,7 @@ bool IsInBulkBody(const google::protobuf::FieldDescriptor* field) {
           field->number() == v1::TensorSlice::kValuesFieldNumber);
 }
 
-absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body) {
+absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl::Cord& body) {
   HttpFields of_chunk;
   HttpFields of_slice;
   uint64_t key_bytes = 0;
@@ -62,21 +62,17 @@ absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameter
     }
   }
   ASSIGN_OR_RETURN(std::string chunk, QueryToMessage(v1::UpdateChunk::descriptor(), of_chunk));
-  std::vector<grpc::Slice> pieces;
-  if (body.size() == 0 && of_slice.empty()) {  // a last chunk without tuples
-    pieces.emplace_back(chunk);
-    return pieces;
-  }
+  if (body.empty() && of_slice.empty()) return absl::Cord(std::move(chunk));  // a last chunk without tuples
   ASSIGN_OR_RETURN(std::string slice, QueryToMessage(v1::TensorSlice::descriptor(), of_slice));
   const uint64_t value_bytes = body.size() - key_bytes;
   slice += FieldHead(v1::TensorSlice::kKeysFieldNumber, key_bytes);
   const std::string values_head = FieldHead(v1::TensorSlice::kValuesFieldNumber, value_bytes);
   chunk += FieldHead(v1::UpdateChunk::kSlicesFieldNumber, slice.size() + key_bytes + values_head.size() + value_bytes);
-  pieces.emplace_back(chunk + slice);
-  if (key_bytes > 0) pieces.push_back(body.sub(0, key_bytes));
-  pieces.emplace_back(values_head);
-  if (value_bytes > 0) pieces.push_back(body.sub(key_bytes, body.size()));
-  return pieces;
+  absl::Cord message(chunk + slice);
+  message.Append(body.Subcord(0, key_bytes));
+  message.Append(values_head);
+  message.Append(body.Subcord(key_bytes, value_bytes));
+  return message;
 }
 
 absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page) {

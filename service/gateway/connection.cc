@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "host/base/column.h"
 #include "service/admission/memory_shares.h"
 #include "service/gateway/http_call.h"
 #include "service/gateway/peer_stream.h"
@@ -218,7 +220,7 @@ class HttpConnection final : public Connection {
 
   void ReadBody() {
     phase_ = Phase::kBody;
-    body_ = grpc::Slice(static_cast<size_t>(request_.body_bytes));
+    body_ = Column<char>(static_cast<size_t>(request_.body_bytes));
     read_began_ = server_.clock.Monotonic();
     SetIdleness(Idleness::kExchange);
     stream_->ExpireAfter(server_.limits.upload_timeout);
@@ -234,13 +236,12 @@ class HttpConnection final : public Connection {
   }
 
   void ReadBodyBytes() {
-    auto* const begin = const_cast<uint8_t*>(body_.begin());  // no one else has the slice yet
     const size_t there = std::min(buffer_.size(), body_.size());
-    std::copy_n(static_cast<const uint8_t*>(buffer_.data().data()), there, begin);
+    std::copy_n(static_cast<const char*>(buffer_.data().data()), there, body_.data());
     buffer_.consume(there);
     exchange_.received_body_bytes = there;
     if (there == body_.size()) return CallMethod();
-    stream_->ReadAll(asio::buffer(begin + there, body_.size() - there),
+    stream_->ReadAll(asio::buffer(body_.data() + there, body_.size() - there),
                      [self = Self(), number = number_](const HttpError& error, size_t bytes) {
                        if (self->number_ == number) self->exchange_.received_body_bytes += bytes;
                        if (self->number_ != number || !self->IsReadingBody()) return;  // reclaimed
@@ -265,7 +266,8 @@ class HttpConnection final : public Connection {
     body_reservation_.ShrinkTo(call_->BodyMemory());
     call_->KeepBody(std::move(body_reservation_));
     const std::shared_ptr<HttpCall> call = call_;  // a response may come before the return
-    call->Run(std::exchange(body_, grpc::Slice()), server_.clock.Monotonic() - read_began_,
+    const absl::string_view bytes(body_.data(), body_.size());
+    call->Run(absl::MakeCordFromExternal(bytes, [body = std::move(body_)] {}), server_.clock.Monotonic() - read_began_,
               [self = Self(), number = number_] {
                 asio::post(*self->services_.io, [self, number] {
                   if (self->number_ == number) self->WatchPeer();
@@ -322,7 +324,7 @@ class HttpConnection final : public Connection {
       self->exchange_.sent_body_bytes = bytes - std::min(bytes, self->head_.size());
       self->CountExchange();
       self->response_body_.clear();
-      self->body_ = grpc::Slice();
+      self->body_ = {};
       if (error) return self->Close();
       if (self->keep_alive_) return self->ReadRequest();
       self->Linger();
@@ -368,7 +370,7 @@ class HttpConnection final : public Connection {
   std::optional<asio::steady_timer> timeout_;
   std::shared_ptr<HttpCall> call_;
   InFlightReservation body_reservation_;
-  grpc::Slice body_;
+  Column<char> body_;  // of the request, while it is read
   absl::Duration read_began_ = absl::ZeroDuration();  // Clock::Monotonic
   std::string head_;
   std::vector<std::string> response_body_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -58,16 +59,17 @@ absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text) {
                                                  "u or n"));
 }
 
-absl::StatusOr<grpc::Slice> UnframeGrpcWeb(const grpc::Slice& body) {
+absl::StatusOr<absl::Cord> UnframeGrpcWeb(const absl::Cord& body) {
   if (body.size() < kFrameHead) return absl::InvalidArgumentError("the body is shorter than a frame of gRPC-Web");
-  const uint8_t* const head = body.begin();
+  uint8_t head[kFrameHead];
+  std::copy_n(body.char_begin(), kFrameHead, head);
   if (head[0] == kCompressed) return absl::UnimplementedError("compressed messages are not accepted");
   const uint64_t size = uint64_t{head[1]} << 24 | uint64_t{head[2]} << 16 | uint64_t{head[3]} << 8 | head[4];
   if (head[0] != 0 || size != body.size() - kFrameHead) {
     return absl::InvalidArgumentError(
         absl::StrCat("the body of ", body.size(), " bytes is not one frame of gRPC-Web; its head says ", size));
   }
-  return body.sub(kFrameHead, body.size());
+  return body.Subcord(kFrameHead, size);
 }
 
 HttpResponse MakeGrpcWebResponse(const absl::Status& status, std::string message) {

@@ -21,19 +21,6 @@ constexpr uint64_t kBulkFactor = 3;
 // part: {"op":"sum"} becomes {"op":"OP_SUM"} and four bytes.
 constexpr uint64_t kParsedJsonFactor = 3;
 
-absl::string_view ViewOf(const grpc::Slice& slice) {
-  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
-}
-
-std::string CopyOf(const grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> slices;
-  std::string copy;
-  if (!bytes.Valid() || !bytes.Dump(&slices).ok()) return copy;
-  copy.reserve(bytes.Length());
-  for (const grpc::Slice& slice : slices) copy.append(ViewOf(slice).data(), slice.size());
-  return copy;
-}
-
 }  // namespace
 
 HttpCall::HttpCall(ServerContext* server, Api* api, HttpRequest request, HttpCallPlan plan,
@@ -77,7 +64,7 @@ uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
   }
 }
 
-void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called) {
+void HttpCall::Run(absl::Cord body, absl::Duration read_time, std::function<void()> on_called) {
   const absl::Duration received_at = server_.clock.Monotonic();
   if (!AggregationMethods::IsLarge(plan_.method) && body.size() <= kMaxNamesBytes) {
     CallMethod(body, read_time, received_at);
@@ -87,13 +74,13 @@ void HttpCall::Run(grpc::Slice body, absl::Duration read_time, std::function<voi
   server_.pool.Post([self = std::move(self), body = std::move(body), read_time, received_at,
                      on_called = std::move(on_called)]() mutable {
     // Taken from the task, so that the round's copy of a chunk is the only one.
-    const grpc::Slice taken = std::exchange(body, grpc::Slice());
+    const absl::Cord taken = std::exchange(body, {});
     self->CallMethod(taken, read_time, received_at);
     on_called();
   });
 }
 
-void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at) {
+void HttpCall::CallMethod(const absl::Cord& body, absl::Duration read_time, absl::Duration received_at) {
   const absl::Status made = ToStatus([&] { return MakeRequest(body); });
   if (!made.ok()) return Finish(made);
   if (!AggregationMethods::IsLarge(plan_.method)) {
@@ -112,53 +99,51 @@ void HttpCall::CallMethod(const grpc::Slice& body, absl::Duration read_time, abs
                                        self->body_reservation_.Release();
                                        self->Finish(status);
                                      }};
-  call.message.Swap(&request_);
+  call.message.swap(request_);
   api_.aggregation.RunLarge(plan_.method, std::move(call));
 }
 
-absl::Status HttpCall::MakeRequest(const grpc::Slice& body) {
+absl::Status HttpCall::MakeRequest(const absl::Cord& body) {
   const google::protobuf::Descriptor* const type = descriptor_.input_type();
   if (plan_.request_format == BodyFormat::kGrpcWeb) {
-    ASSIGN_OR_RETURN(const grpc::Slice message, UnframeGrpcWeb(body));
-    request_ = grpc::ByteBuffer(&message, 1);
+    ASSIGN_OR_RETURN(request_, UnframeGrpcWeb(body));
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const HttpFields parameters, ParseQuery(http_.query));
-  std::vector<grpc::Slice> pieces;
+  absl::Cord message;
   if (plan_.request_format == BodyFormat::kBulk) {
-    ASSIGN_OR_RETURN(pieces, BulkToChunk(parameters, body));
+    ASSIGN_OR_RETURN(message, BulkToChunk(parameters, body));
   } else {
     if (plan_.request_format == BodyFormat::kProtobuf) {
-      pieces.push_back(body);
-    } else if (body.size() > 0) {
-      ASSIGN_OR_RETURN(const std::string message, JsonToMessage(type, ViewOf(body)));
-      pieces.emplace_back(message);
+      message = body;
+    } else if (!body.empty()) {
+      ASSIGN_OR_RETURN(std::string of_json, JsonToMessage(type, *body.TryFlat()));
+      message = absl::Cord(std::move(of_json));
     }
-    ASSIGN_OR_RETURN(const std::string of_query, QueryToMessage(type, parameters));
-    pieces.emplace_back(of_query);
+    ASSIGN_OR_RETURN(std::string of_query, QueryToMessage(type, parameters));
+    message.Append(std::move(of_query));
   }
   // Serialized messages may be joined: of a field that comes twice, the last one counts.
   if (!plan_.variable_field.empty()) {
-    ASSIGN_OR_RETURN(const std::string of_path, QueryToMessage(type, {{plan_.variable_field, plan_.variable}}));
-    pieces.emplace_back(of_path);
+    ASSIGN_OR_RETURN(std::string of_path, QueryToMessage(type, {{plan_.variable_field, plan_.variable}}));
+    message.Append(std::move(of_path));
   }
-  request_ = grpc::ByteBuffer(pieces.data(), pieces.size());
+  request_ = std::move(message);
   return absl::OkStatus();
 }
 
-absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() const {
-  std::string message = CopyOf(response_);
+absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() {
   switch (plan_.response_format) {
     case BodyFormat::kProtobuf:
-      return MakeResponse(200, "application/x-protobuf", std::move(message));
+      return MakeResponse(200, "application/x-protobuf", std::move(response_));
     case BodyFormat::kBulk: {
       HttpResponse page;
       page.headers.emplace_back("Content-Type", "application/octet-stream");
-      ASSIGN_OR_RETURN(page.body, PageToBulk(message));
+      ASSIGN_OR_RETURN(page.body, PageToBulk(response_));
       return page;
     }
     default: {
-      ASSIGN_OR_RETURN(std::string json, MessageToJson(descriptor_.output_type(), message));
+      ASSIGN_OR_RETURN(std::string json, MessageToJson(descriptor_.output_type(), response_));
       return MakeResponse(200, "application/json", json + "\n");
     }
   }
@@ -180,7 +165,7 @@ HttpResponse HttpCall::MakeRedirect(const absl::Status& status, const std::strin
 
 void HttpCall::Send(const absl::Status& status) {
   if (is_late_ && absl::IsCancelled(status)) return respond_(MakeLateResponse());
-  if (plan_.response_format == BodyFormat::kGrpcWeb) return respond_(MakeGrpcWebResponse(status, CopyOf(response_)));
+  if (plan_.response_format == BodyFormat::kGrpcWeb) return respond_(MakeGrpcWebResponse(status, std::move(response_)));
   if (const std::string home = HomeUrl(status); !home.empty()) return respond_(MakeRedirect(status, home));
   if (!status.ok()) return respond_(MakeProblem(status));
   absl::StatusOr<HttpResponse> answer = ToStatus([this] { return MakeAnswer(); });

@@ -3,8 +3,6 @@
 #define SPARSEAGG_SERVICE_GATEWAY_HTTP_CALL_H_
 
 #include <google/protobuf/descriptor.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/admission/in_flight_memory.h"
@@ -77,11 +76,11 @@ class HttpCall final : public UnaryCall, public Caller {
 
   // Converts the body to the request and calls the method. Large bodies are converted on the worker pool; `on_called`
   // then runs there when the method has returned, else before the return.
-  void Run(grpc::Slice body, absl::Duration read_time, std::function<void()> on_called);
+  void Run(absl::Cord body, absl::Duration read_time, std::function<void()> on_called);
 
   const Caller& caller() const override { return *this; }
-  const grpc::ByteBuffer& request() const override { return request_; }
-  grpc::ByteBuffer* response() override { return &response_; }
+  const absl::Cord& request() const override { return request_; }
+  std::string* response() override { return &response_; }
   std::string PeerName() const override { return http_.peer; }
   absl::string_view Traceparent() const override { return http_.Header("traceparent"); }
 
@@ -90,10 +89,10 @@ class HttpCall final : public UnaryCall, public Caller {
   std::function<void()> ReclaimFunction() override { return reclaim_; }
   uint64_t ResponseMemory(uint64_t bytes) const override;
 
-  void CallMethod(const grpc::Slice& body, absl::Duration read_time, absl::Duration received_at);
+  void CallMethod(const absl::Cord& body, absl::Duration read_time, absl::Duration received_at);
   // Sets request_ from the body, the query and the path.
-  absl::Status MakeRequest(const grpc::Slice& body);
-  absl::StatusOr<HttpResponse> MakeAnswer() const;
+  absl::Status MakeRequest(const absl::Cord& body);
+  absl::StatusOr<HttpResponse> MakeAnswer();
   // Returns: the answer to a client whose home is another server (HomeElsewhere), which has the same path at `url`.
   HttpResponse MakeRedirect(const absl::Status& status, const std::string& url) const;
 
@@ -105,8 +104,8 @@ class HttpCall final : public UnaryCall, public Caller {
   const std::shared_ptr<const void> live_;
   const Respond respond_;
   const std::function<void()> reclaim_;
-  grpc::ByteBuffer request_;
-  grpc::ByteBuffer response_;
+  absl::Cord request_;
+  std::string response_;
   InFlightReservation body_reservation_;
   std::atomic<bool> is_late_ = false;
 };

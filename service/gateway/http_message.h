@@ -3,8 +3,6 @@
 #define SPARSEAGG_SERVICE_GATEWAY_HTTP_MESSAGE_H_
 
 #include <google/protobuf/descriptor.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
 
 #include <cstdint>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -71,7 +70,7 @@ bool IsInBulkBody(const google::protobuf::FieldDescriptor* field);
 // comes from the query: the fields of UpdateChunk and of TensorSlice, and key_bytes.
 // Returns: the serialized chunk, which shares the memory of the body.
 // Errors: INVALID_ARGUMENT: an unknown parameter, a value that does not fit, or key_bytes above the size of the body.
-absl::StatusOr<std::vector<grpc::Slice>> BulkToChunk(const HttpFields& parameters, const grpc::Slice& body);
+absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl::Cord& body);
 
 // Makes the body of a result page: the bytes of the header as uint32, the header in JSON, filled with spaces so that
 // what follows begins at a multiple of 8 bytes, then keys, values, counts and weights, and moments if there are any.
@@ -93,7 +92,7 @@ absl::StatusOr<absl::Duration> ParseGrpcTimeout(absl::string_view text);
 
 // Returns: the message in the body of a unary request, which shares the memory of the body.
 // Errors: UNIMPLEMENTED: a compressed message. INVALID_ARGUMENT: not one frame of the size that it declares.
-absl::StatusOr<grpc::Slice> UnframeGrpcWeb(const grpc::Slice& body);
+absl::StatusOr<absl::Cord> UnframeGrpcWeb(const absl::Cord& body);
 
 // Returns: the response, which is 200 also for an error: the frame of the message, if there is no error, and the
 // trailers.

@@ -69,9 +69,7 @@ class AggregateReactor final
     const uint64_t size = received_.Length();
     v1::AggregateRequest request;
     ChunkMessage message;  // freed on return; the round has copied its tuples by then
-    const absl::Status parsed = message.ParseFrom(received_, context().limits, &request);
-    received_.Clear();
-    RETURN_IF_ERROR(parsed);
+    RETURN_IF_ERROR(message.ParseFrom(TakeMessage(), context().limits, &request));
     const absl::Duration parsing = clock.Monotonic() - begin;
     RETURN_IF_ERROR(service_.methods().CheckMessageSize(size));
     if (request.has_spec() == (round_ != nullptr)) {

@@ -12,6 +12,7 @@
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/spec_codec.h"
+#include "service/grpc/byte_buffers.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
 #include "service/grpc/reactors.h"
@@ -41,13 +42,6 @@ void AppendHead(int field, uint64_t size, std::optional<size_t> position, std::s
   out += static_cast<char>(size);
 }
 
-// Returns: a slice that owns the text.
-grpc::Slice Adopt(std::string text) {
-  auto* const owner = new std::string(std::move(text));
-  const auto free = [](void* owned) { delete static_cast<std::string*>(owned); };
-  return grpc::Slice(owner->data(), owner->size(), free, owner);
-}
-
 // Replaces `bytes` by a serialised v1::ExportedSubmissions, which takes over the columns of the page. Its keys and
 // values begin at multiples of 8 bytes, so that a reader need not copy them.
 void EncodeExport(const TensorSpec& spec, ExportPage page, grpc::ByteBuffer* bytes) {
@@ -75,8 +69,8 @@ void EncodeExport(const TensorSpec& spec, ExportPage page, grpc::ByteBuffer* byt
   const size_t slice_bytes = before_keys.size() + page.keys.size() + before_values.size() + page.values.size();
   AppendHead(v1::ExportedSubmissions::kSliceFieldNumber, slice_bytes, std::nullopt, head);
   head += before_keys;
-  const grpc::Slice slices[] = {Adopt(std::move(head)), Adopt(std::move(page.keys)), Adopt(std::move(before_values)),
-                                Adopt(std::move(page.values))};
+  const grpc::Slice slices[] = {ToSlice(std::move(head)), ToSlice(std::move(page.keys)),
+                                ToSlice(std::move(before_values)), ToSlice(std::move(page.values))};
   *bytes = grpc::ByteBuffer(slices, std::size(slices));
 }
 
@@ -92,7 +86,7 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     context().pool.Post([self = self_] { self->WriteNext(); });
   }
 
-  absl::Status Open(const grpc::ByteBuffer& message) {
+  absl::Status Open(const absl::Cord& message) {
     v1::StreamResultRequest request;
     // The request may name as many tensors as a spec has.
     RETURN_IF_ERROR(ParseSpec(message, context().limits, &request));
@@ -178,7 +172,7 @@ struct Partial {
     v1::ExportedPartial message;
     message.set_blocks(std::move(exported.blocks));
     message.set_next_page_token(std::move(exported.next_page_token));
-    return Serialize(message, page);
+    return SerializeTo(message, page);
   }
 
   PartialQuery query;
@@ -205,7 +199,7 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
     WriteNext();
   }
 
-  absl::Status Open(const grpc::ByteBuffer& message) {
+  absl::Status Open(const absl::Cord& message) {
     typename Export::Request request;
     RETURN_IF_ERROR(ParseNames(message, &request));
     LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());

@@ -3,13 +3,17 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "service/grpc/call_context.h"
 
 namespace sparseagg::service {
 
-void GrpcUnaryCall::Send(const absl::Status& status) { grpc::ServerUnaryReactor::Finish(ToGrpc(status, context_)); }
+void GrpcUnaryCall::Send(const absl::Status& status) {
+  if (status.ok()) *sent_ = ToByteBuffer(std::move(response_));
+  grpc::ServerUnaryReactor::Finish(ToGrpc(status, context_));
+}
 
 std::function<void()> GrpcUnaryCall::ReclaimFunction() {
   return [canceller = canceller_] { canceller->Cancel(); };

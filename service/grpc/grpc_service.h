@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "host/base/status_macros.h"
 #include "service/auth/authorize.h"
+#include "service/grpc/byte_buffers.h"
 #include "service/grpc/call_context.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/unary_call.h"
@@ -32,16 +33,16 @@ class GrpcUnaryCall final : public UnaryCall, public grpc::ServerUnaryReactor {
                 grpc::ByteBuffer* response)
       : UnaryCall(server),
         context_(*context),
-        request_(*request),
-        response_(response),
+        request_(ToCord(*request)),
+        sent_(response),
         canceller_(std::make_shared<CallCanceller>(server, context)) {}
 
   // Keeps the call alive until OnDone. Call it before the method.
   void KeepAlive(std::shared_ptr<GrpcUnaryCall> self) { self_ = std::move(self); }
 
   const Caller& caller() const override { return context_; }
-  const grpc::ByteBuffer& request() const override { return request_; }
-  grpc::ByteBuffer* response() override { return response_; }
+  const absl::Cord& request() const override { return request_; }
+  std::string* response() override { return &response_; }
 
   void OnCancel() override { UnaryCall::Cancel(); }
   void OnDone() override {
@@ -54,8 +55,9 @@ class GrpcUnaryCall final : public UnaryCall, public grpc::ServerUnaryReactor {
   std::function<void()> ReclaimFunction() override;
 
   CallContext& context_;
-  const grpc::ByteBuffer& request_;
-  grpc::ByteBuffer* const response_;
+  const absl::Cord request_;
+  std::string response_;
+  grpc::ByteBuffer* const sent_;
   const std::shared_ptr<CallCanceller> canceller_;
   std::shared_ptr<GrpcUnaryCall> self_;
 };

@@ -13,6 +13,7 @@
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/sliced_message.h"
+#include "service/grpc/byte_buffers.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
 #include "service/grpc/reactors.h"
@@ -25,7 +26,7 @@ namespace {
 class PutReactor final : public CallReactor<PutReactor, grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   PutReactor(AggregationService* service, CallContext* context, grpc::ByteBuffer* response, Method method)
-      : CallReactor(service, context), response_(response), method_(method) {}
+      : CallReactor(service, context), sent_(response), method_(method) {}
 
   void OnReadDone(bool ok) override {
     if (!EndRead()) return;
@@ -42,13 +43,12 @@ class PutReactor final : public CallReactor<PutReactor, grpc::ServerReadReactor<
 
   void CallMethod() {
     AggregationMethods::LargeCall call{context_,
-                                       {},
+                                       TakeMessage(),
                                        read_time_,
                                        received_at_,
-                                       response_,
+                                       &response_,
                                        [this] { return context_.IsCancelled(); },
                                        [self = self_](const absl::Status& status) { self->End(status); }};
-    call.message.Swap(&received_);
     service_.methods().RunLarge(method_, std::move(call));
   }
 
@@ -56,11 +56,13 @@ class PutReactor final : public CallReactor<PutReactor, grpc::ServerReadReactor<
     // The call lasts until the client has read the response, and must not keep the memory until then.
     received_.Clear();
     reservation_.Release();
+    if (status.ok()) *sent_ = ToByteBuffer(std::move(response_));
     Complete(status);
     EndStep();
   }
 
-  grpc::ByteBuffer* const response_;
+  grpc::ByteBuffer* const sent_;
+  std::string response_;
   const Method method_;
 };
 
@@ -116,8 +118,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     bool decode = false;
     {
       MutexLock lock(&mu_);
-      waiting_.push_back({ok, {}, read_time_, received_at_, std::move(reservation_)});
-      waiting_.back().bytes.Swap(&received_);
+      waiting_.push_back({ok, TakeMessage(), read_time_, received_at_, std::move(reservation_)});
       read_next = ok && waiting_.size() <= kMaxWaiting;
       is_read_paused_ = ok && !read_next;
       decode = !std::exchange(has_decoder_, true);
@@ -141,7 +142,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
   // The outcome of a read.
   struct Received {
     bool ok;  // false: no message; the client has closed its side, or the stream is broken
-    grpc::ByteBuffer bytes;
+    absl::Cord bytes;
     absl::Duration read_time;
     absl::Duration received_at;  // Clock::Monotonic
     InFlightReservation reservation;
@@ -214,7 +215,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
 
   bool IsShort(const Received& next) const {
     if (context().store != nullptr) return false;  // a disk may be slow
-    if (next.ok) return next.bytes.Length() <= kMaxShortBytes;
+    if (next.ok) return next.bytes.size() <= kMaxShortBytes;
     return taken_bytes_ <= kMaxShortBytes && (intake_ == nullptr || !intake_->MergesOnArrival());
   }
   static bool HasManyKeys(const Received& next) {
@@ -226,11 +227,11 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     if (!received.ok) return absl::OkStatus();
     const Clock& clock = context().clock;
     const absl::Duration begin = clock.Monotonic();
-    received.size = received.bytes.Length();
+    received.size = received.bytes.size();
     received.queued = begin - received.received_at;
-    absl::Status status = received.message.emplace().Parse(received.bytes);
+    const absl::Status status = received.message.emplace().Parse(received.bytes);
     received.parsing = clock.Monotonic() - begin;
-    if (status.ok() && context().store != nullptr) status = received.message->KeepMessage(received.bytes);
+    if (context().store != nullptr) received.message->KeepMessage(received.bytes);
     return status;
   }
 
@@ -270,7 +271,10 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     ASSIGN_OR_RETURN(const Receipt receipt, intake_->Commit(*upload_));
     v1::CommitSubmissionResponse submission;
     EncodeCommit(round_name_, receipt, &submission);
-    return Serialize(submission, response_);
+    std::string bytes;
+    RETURN_IF_ERROR(Serialize(submission, &bytes));
+    *response_ = ToByteBuffer(std::move(bytes));
+    return absl::OkStatus();
   }
 
   // Ends the call of a committed submission as soon as the submission survives what it is to survive.

@@ -85,7 +85,7 @@ absl::Status PageWriter::MakePage() {
   pages_->Next(&page);
   if (complete_first_) std::exchange(complete_first_, nullptr)(&page);
   page_.Clear();
-  return Serialize(page, &page_);
+  return SerializeTo(page, &page_);
 }
 
 }  // namespace sparseagg::service

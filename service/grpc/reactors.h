@@ -19,6 +19,7 @@
 #include "host/base/status_macros.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_shares.h"
+#include "service/grpc/byte_buffers.h"
 #include "service/grpc/call_context.h"
 #include "service/grpc/grpc_service.h"
 #include "service/handlers/caller.h"
@@ -145,7 +146,7 @@ class CallReactor : public Base {
     self.self_ = derived;
     if (!self.ReserveForCall()) return derived.get();
     self.context().pool.Post([derived, message] {
-      const absl::Status status = ToStatus([&] { return derived->Open(*message); });
+      const absl::Status status = ToStatus([&] { return derived->Open(ToCord(*message)); });
       status.ok() ? derived->WriteNext() : derived->Finish(ToGrpc(status));
     });
     return derived.get();
@@ -201,6 +202,13 @@ class CallReactor : public Base {
     reservation_.ShrinkTo(received_.Length());
     received_at_ = context().clock.Monotonic();
     return true;
+  }
+
+  // Returns: the message that was read. gRPC's buffer is then empty.
+  absl::Cord TakeMessage() {
+    absl::Cord message = ToCord(received_);
+    received_.Clear();
+    return message;
   }
 
   // Sets the outcome of the call. Requires: the caller is in a step, which it ends with EndStep afterwards. The call is

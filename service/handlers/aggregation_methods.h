@@ -2,8 +2,6 @@
 #ifndef SPARSEAGG_SERVICE_HANDLERS_AGGREGATION_METHODS_H_
 #define SPARSEAGG_SERVICE_HANDLERS_AGGREGATION_METHODS_H_
 
-#include <grpcpp/support/byte_buffer.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/handlers/caller.h"
@@ -37,10 +36,10 @@ class AggregationMethods : public Methods {
   // `done` is called.
   struct LargeCall {
     const Caller& caller;
-    grpc::ByteBuffer message;
+    absl::Cord message;
     absl::Duration read_time;    // how long the read took
     absl::Duration received_at;  // when the read ended: Clock::Monotonic
-    grpc::ByteBuffer* response;
+    std::string* response;
     std::function<bool()> is_cancelled;             // whether the peer has gone, which ends the work
     std::function<void(const absl::Status&)> done;  // ends the call
   };

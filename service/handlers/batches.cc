@@ -45,7 +45,7 @@ absl::Status AggregationMethods::BeginBatch(Batch& batch) const {
   const Clock& clock = server_.clock;
   const absl::Duration begin = clock.Monotonic();
   const Caller& caller = batch.call.caller;
-  const uint64_t size = batch.call.message.Length();
+  const uint64_t size = batch.call.message.size();
   RETURN_IF_ERROR(CheckMessageSize(size));
   const absl::Status parsed = batch.message.Parse(batch.call.message, /*keep=*/server_.store != nullptr);
   batch.call.message.Clear();

@@ -126,7 +126,7 @@ void TaskMethods::ExtendLease(const Call& call) {
 
 void TaskMethods::CompleteTask(const Call& call) {
   const uint64_t max_result = server_.limits.max_task_bytes;
-  const uint64_t max_bytes = max_result == 0 ? call->request().Length() : max_result + kMaxNamesBytes;
+  const uint64_t max_bytes = max_result == 0 ? call->request().size() : max_result + kMaxNamesBytes;
   ChangeLease<v1::CompleteTaskRequest>(
       call, max_bytes,
       [this](const v1::CompleteTaskRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {

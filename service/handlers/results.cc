@@ -51,7 +51,7 @@ absl::Status CheckRangeName(absl::string_view name, absl::string_view field) {
 }  // namespace
 
 absl::Status AggregationMethods::PutResultRange(LargeCall& call) const {
-  RETURN_IF_ERROR(CheckMessageSize(call.message.Length()));
+  RETURN_IF_ERROR(CheckMessageSize(call.message.size()));
   v1::PutResultRangeRequest put;
   const absl::Status parsed = Parse(call.message, &put);
   call.message.Clear();
@@ -86,8 +86,7 @@ void AggregationMethods::GetResultRange(const Call& call) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
     ASSIGN_OR_RETURN(const auto page, round->ranges().Find(request.tensor(), request.begin()));
     return PlannedAnswer{page->size(), [&self, page]() -> absl::Status {
-                           const grpc::Slice slice(*page);
-                           *self.response() = grpc::ByteBuffer(&slice, 1);
+                           *self.response() = *page;
                            return absl::OkStatus();
                          }};
   });

@@ -47,7 +47,7 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "CreateBackup"};
 
 // The longest reason of a cancelled round, which the round keeps.
-absl::StatusOr<RoundConfig> DecodeCreate(const grpc::ByteBuffer& message, const Limits& limits) {
+absl::StatusOr<RoundConfig> DecodeCreate(const absl::Cord& message, const Limits& limits) {
   v1::CreateRoundRequest request;
   RETURN_IF_ERROR(ParseSpec(message, limits, &request));
   if (!request.round_id().empty()) RETURN_IF_ERROR(CheckName(request.round_id(), "round_id"));
@@ -64,8 +64,8 @@ absl::Status CheckNotOfCluster(const Round& round) {
 }
 
 // Returns: false if the message is a CloseRoundRequest without clients, which is short work.
-bool MayListClients(const grpc::ByteBuffer& message) {
-  if (message.Length() > kMaxNamesBytes) return true;
+bool MayListClients(const absl::Cord& message) {
+  if (message.size() > kMaxNamesBytes) return true;
   v1::CloseRoundRequest request;
   return ToStatus([&] { return Parse(message, &request); }).ok() &&
          (!request.only_client_ids().empty() || !request.client_weights().empty());
@@ -135,7 +135,7 @@ void AggregationMethods::CreateBackup(const Call& call) {
 
 void AggregationMethods::CreateRound(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
-    RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
+    RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
     ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(self.request(), server_.limits));
     // While the call waits it keeps only the message, whose memory is counted. The decoded config can take thirty times
     // as much, so that it is decoded again when memory is reserved.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxWatched = 100;  // versions of one answer
 
-absl::StatusOr<StreamConfig> DecodeCreateStream(const grpc::ByteBuffer& message, const Limits& limits) {
+absl::StatusOr<StreamConfig> DecodeCreateStream(const absl::Cord& message, const Limits& limits) {
   v1::CreateStreamRequest request;
   RETURN_IF_ERROR(ParseSpec(message, limits, &request));
   if (!request.stream_id().empty()) RETURN_IF_ERROR(CheckName(request.stream_id(), "stream_id"));
@@ -48,10 +48,10 @@ void AggregationMethods::Encode(const Stream& stream, const Identity& caller, v1
 
 void AggregationMethods::CreateStream(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
-    RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
+    RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
     ASSIGN_OR_RETURN(const StreamConfig checked, DecodeCreateStream(self.request(), server_.limits));
     // As CreateRound: while the call waits it keeps only the message.
-    return PlannedAnswer{MostRoundBytes(checked.round, 0) + self.request().Length(), [this, &self]() -> absl::Status {
+    return PlannedAnswer{MostRoundBytes(checked.round, 0) + self.request().size(), [this, &self]() -> absl::Status {
                            ASSIGN_OR_RETURN(StreamConfig config, DecodeCreateStream(self.request(), server_.limits));
                            config.round.tenant = self.caller().identity().tenant;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, streams_.Create(std::move(config)));

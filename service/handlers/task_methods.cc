@@ -45,7 +45,7 @@ void TaskMethods::Change(const Call& call, Work work) {
 
 void TaskMethods::CreateTasks(const Call& call) {
   return AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
-    RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
+    RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
     v1::CreateTasksRequest checked;
     RETURN_IF_ERROR(ParseTaskList(self.request(), &checked));
     RETURN_IF_ERROR(self.caller().ResolveOwner(checked.mutable_owner()));
@@ -109,7 +109,7 @@ void TaskMethods::ListTasks(const Call& call) {
 
 void TaskMethods::CancelTasks(const Call& call) {
   return Change(call, [this](UnaryCall& self) -> absl::Status {
-    RETURN_IF_ERROR(CheckMessageSize(self.request().Length()));
+    RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
     v1::CancelTasksRequest request;
     RETURN_IF_ERROR(ParseTaskList(self.request(), &request));
     RETURN_IF_ERROR(CheckReason(request.reason()));

@@ -86,7 +86,7 @@ void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(server_.pool,
 void Methods::AnswerOn(WorkerPool& pool, const Call& call, Plan plan) {
   pool.Post([call, plan = std::move(plan)] {
     if (call->is_cancelled()) return call->Finish(absl::CancelledError());
-    RunPlanned(*call, call->request().Length(), ToStatus([&] { return plan(*call); }));
+    RunPlanned(*call, call->request().size(), ToStatus([&] { return plan(*call); }));
   });
 }
 

@@ -2,16 +2,16 @@
 #ifndef SPARSEAGG_SERVICE_HANDLERS_UNARY_CALL_H_
 #define SPARSEAGG_SERVICE_HANDLERS_UNARY_CALL_H_
 
-#include <grpcpp/support/byte_buffer.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_shares.h"
@@ -42,9 +42,9 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
 
   virtual const Caller& caller() const = 0;
   // The serialized request.
-  virtual const grpc::ByteBuffer& request() const = 0;
+  virtual const absl::Cord& request() const = 0;
   // Where the method puts the serialized response.
-  virtual grpc::ByteBuffer* response() = 0;
+  virtual std::string* response() = 0;
 
   // Reserves in-flight memory that the call needs besides its response, until the call is over.
   // Returns: false for lack of memory, or of permits of the tenant; the call is then finished with RESOURCE_EXHAUSTED

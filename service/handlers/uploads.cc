@@ -37,10 +37,10 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 absl::Status AggregationMethods::PutChunk(LargeCall& chunk) const {
   const Clock& clock = server_.clock;
   const absl::Duration begin = clock.Monotonic();
-  const uint64_t size = chunk.message.Length();
+  const uint64_t size = chunk.message.size();
   ChunkMessage message;
-  absl::Status parsed = message.Parse(chunk.message);
-  if (parsed.ok() && server_.store != nullptr) parsed = message.KeepMessage(chunk.message);
+  const absl::Status parsed = message.Parse(chunk.message);
+  if (server_.store != nullptr) message.KeepMessage(chunk.message);
   chunk.message.Clear();
   RETURN_IF_ERROR(parsed);
   const absl::Duration parsing = clock.Monotonic() - begin;

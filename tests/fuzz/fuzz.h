@@ -2,15 +2,13 @@
 #ifndef SPARSEAGG_TESTS_FUZZ_FUZZ_H_
 #define SPARSEAGG_TESTS_FUZZ_FUZZ_H_
 
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/slice.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 
 namespace sparseagg::service {
@@ -28,14 +26,13 @@ inline bool IsCallersFault(const absl::Status& status) {
          absl::IsOutOfRange(status);
 }
 
-// Returns: the bytes as gRPC receives them, in slices of `cut` bytes.
-inline grpc::ByteBuffer Cut(absl::string_view bytes, size_t cut) {
-  std::vector<grpc::Slice> slices;
+// Returns: the bytes as they are received, in pieces of `cut` bytes. The fuzzed input owns them.
+inline absl::Cord Cut(absl::string_view bytes, size_t cut) {
+  absl::Cord cord;
   for (size_t at = 0; at < bytes.size(); at += cut) {
-    const absl::string_view piece = bytes.substr(at, cut);
-    slices.emplace_back(piece.data(), piece.size());
+    cord.Append(absl::MakeCordFromExternal(bytes.substr(at, cut), [] {}));
   }
-  return grpc::ByteBuffer(slices.data(), slices.size());
+  return cord;
 }
 
 }  // namespace sparseagg::service

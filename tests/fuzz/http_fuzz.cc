@@ -39,11 +39,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const size_t end = std::min(text.find('\n'), text.size());
       const auto parameters = ParseQuery(absl::string_view(text).substr(0, end));
       const std::string body = text.substr(end);
-      status = parameters.ok() ? BulkToChunk(*parameters, grpc::Slice(body)).status() : parameters.status();
+      status = parameters.ok() ? BulkToChunk(*parameters, absl::Cord(body)).status() : parameters.status();
       break;
     }
     case 3:
-      status = UnframeGrpcWeb(grpc::Slice(text)).status();
+      status = UnframeGrpcWeb(absl::Cord(text)).status();
       if (absl::IsUnimplemented(status)) status = absl::OkStatus();  // compressed
       break;
     case 4: {

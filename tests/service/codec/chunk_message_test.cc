@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "service/codec/parse.h"
 #include "service/codec/sliced_message.h"
@@ -80,14 +81,16 @@ void Spoil(Random& random, std::string& bytes) {
   random() % 2 == 0 ? bytes.resize(at) : void(bytes[at] = static_cast<char>(random()));
 }
 
-grpc::ByteBuffer InSlices(Random& random, const std::string& bytes, size_t most_bytes) {
-  std::vector<grpc::Slice> slices;
+// Returns: the bytes in pieces, as they are received.
+absl::Cord InPieces(Random& random, const std::string& bytes, size_t most_bytes) {
+  absl::Cord cord;
   for (size_t begin = 0; begin < bytes.size();) {
     const size_t size = std::min<size_t>(bytes.size() - begin, random() % most_bytes);
-    slices.emplace_back(bytes.data() + begin, size);
+    // Appended as a string, it would join the piece before it.
+    cord.Append(absl::MakeCordFromExternal(absl::string_view(bytes).substr(begin, size), [] {}));
     begin += size;
   }
-  return grpc::ByteBuffer(slices.data(), slices.size());
+  return cord;
 }
 
 std::string Flat(const ByteSpans& pieces) {
@@ -123,10 +126,9 @@ TEST(ChunkMessage, SaysWhatProtocolBuffersReads) {
 
     v1::UpdateChunk plain;
     const bool parses = plain.ParseFromString(bytes) && FindUnknownFields(plain).empty();
-    grpc::ByteBuffer buffer = InSlices(random, bytes, 1 + (size_t{1} << (random() % 16)));
+    const absl::Cord buffer = InPieces(random, bytes, 1 + (size_t{1} << (random() % 16)));
     ChunkMessage message;
     ASSERT_EQ(message.Parse(buffer).ok(), parses);
-    EXPECT_EQ(buffer.Length(), bytes.size());
     (parses ? num_taken : num_refused) += 1;
     if (!parses) continue;
     EXPECT_EQ(message.head().round(), plain.round());
@@ -162,7 +164,7 @@ TEST(ChunkMessage, ParseFrom_AnAggregateRequest_SaysTheSameOfItsChunk) {
 
     v1::AggregateRequest plain;
     const bool parses = plain.ParseFromString(bytes) && FindUnknownFields(plain).empty();
-    grpc::ByteBuffer buffer = InSlices(random, bytes, 1 + (size_t{1} << (random() % 16)));
+    const absl::Cord buffer = InPieces(random, bytes, 1 + (size_t{1} << (random() % 16)));
     ChunkMessage message;
     v1::AggregateRequest request;
     ASSERT_EQ(message.ParseFrom(buffer, Limits{}, &request).ok(), parses);
@@ -181,8 +183,7 @@ TEST(ChunkMessage, ParseFrom_AnAggregateRequest_SaysTheSameOfItsChunk) {
 TEST(ChunkMessage, MoreSlicesThanAnybodyNeeds_AreRefused) {
   std::string bytes = v1::UpdateChunk().SerializeAsString();
   for (int i = 0; i < 100'000; ++i) bytes += std::string("\x3a\x00", 2);
-  grpc::Slice slice(bytes);
-  grpc::ByteBuffer buffer(&slice, 1);
+  const absl::Cord buffer(bytes);
   ChunkMessage message;
   const absl::Status status = message.Parse(buffer);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -193,8 +194,7 @@ TEST(ChunkMessage, MoreSlicesThanAnybodyNeeds_AreRefused) {
 TEST(ChunkMessage, LongNames_AreRefused) {
   v1::UpdateChunk chunk;
   chunk.set_round(std::string(size_t{2} << 20, 'r'));
-  grpc::Slice slice(chunk.SerializeAsString());
-  grpc::ByteBuffer buffer(&slice, 1);
+  const absl::Cord buffer(chunk.SerializeAsString());
   ChunkMessage message;
   EXPECT_THAT(std::string(message.Parse(buffer).message()), ::testing::HasSubstr("besides keys and values"));
 }
@@ -207,8 +207,7 @@ TEST(ChunkMessage, FieldsThatNobodyKnows_AreRefusedByTheirNumbers) {
     chunk.add_slices()->set_keys(std::string(keys, 'k'));
     ASSERT_TRUE(chunk.add_slices()->ParseFromString(unknown));
     const auto parsed = [](const std::string& bytes) {
-      grpc::Slice slice(bytes);
-      grpc::ByteBuffer buffer(&slice, 1);
+      const absl::Cord buffer(bytes);
       return std::string(ChunkMessage().Parse(buffer).message());
     };
     constexpr char kReason[] = ": this server is older than the client";
@@ -223,8 +222,7 @@ TEST(ChunkMessage, FieldsThatNobodyKnows_AreRefusedByTheirNumbers) {
 TEST(ChunkMessage, ManyFieldsThatNobodyKnows_TakeNoMemory) {
   std::string bytes;
   for (int i = 0; i < 100'000; ++i) bytes += "\xa0\x06\x05";
-  grpc::Slice slice(bytes);
-  grpc::ByteBuffer buffer(&slice, 1);
+  const absl::Cord buffer(bytes);
   ChunkMessage message;
   EXPECT_FALSE(message.Parse(buffer).ok());
   EXPECT_LT(message.head().SpaceUsedLong(), 10'000);
@@ -237,8 +235,7 @@ TEST(ChunkMessage, AStringThatIsNoUtf8_IsRefusedWithAWordAboutThat) {
     chunk.add_slices()->set_keys(std::string(keys, 'k'));
     std::string bytes = chunk.SerializeAsString();
     bytes[bytes.find("\x12\x01\x61") + 2] = '\xff';
-    grpc::Slice slice(bytes);
-    grpc::ByteBuffer buffer(&slice, 1);
+    const absl::Cord buffer(bytes);
     ChunkMessage message;
     EXPECT_EQ(message.Parse(buffer).message(),
               "not a valid UpdateChunk: malformed, or with a string that is not UTF-8");
@@ -246,9 +243,8 @@ TEST(ChunkMessage, AStringThatIsNoUtf8_IsRefusedWithAWordAboutThat) {
 }
 
 TEST(ChunkMessage, NoBytesAreAnEmptyChunk) {
-  grpc::ByteBuffer none(nullptr, 0);
   ChunkMessage message;
-  ASSERT_TRUE(message.Parse(none).ok());
+  ASSERT_TRUE(message.Parse(absl::Cord()).ok());
   EXPECT_EQ(message.head().slices_size(), 0);
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "service/admission/memory_shares.h"
 #include "service/auth/authorize.h"
@@ -26,9 +27,14 @@ using Code = absl::StatusCode;
 
 constexpr uint64_t kParseSeed = 20261123;
 
-grpc::ByteBuffer Buffer(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
+// Returns: the bytes in pieces of five.
+absl::Cord Received(const std::string& bytes) {
+  absl::Cord cord;
+  for (size_t begin = 0; begin < bytes.size(); begin += 5) {
+    auto* const piece = new std::string(bytes.substr(begin, 5));
+    cord.Append(absl::MakeCordFromExternal(*piece, [piece] { delete piece; }));
+  }
+  return cord;
 }
 
 v1::RoundSpec SpecOf(int tensors) {
@@ -43,11 +49,11 @@ TEST(ParseTest, ParseSpec_MoreTensorsThanThereMayBe_MakesNoneOfThem) {
   v1::CreateRoundRequest sent;
   *sent.mutable_spec() = SpecOf(11);
   v1::CreateRoundRequest request;
-  EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request),
+  EXPECT_THAT(ParseSpec(Received(sent.SerializeAsString()), limits, &request),
               Fails(Code::kResourceExhausted, HasSubstr("11 tensors are beyond the server's max_tensors 10")));
   EXPECT_FALSE(request.has_spec());
   *sent.mutable_spec() = SpecOf(10);
-  EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request), IsOk());
+  EXPECT_THAT(ParseSpec(Received(sent.SerializeAsString()), limits, &request), IsOk());
   EXPECT_EQ(request.spec().tensors_size(), 10);
 }
 
@@ -57,7 +63,7 @@ TEST(ParseTest, ParseSpec_ListOfNumbers_CountsEachOfThem) {
   v1::StreamResultRequest sent;
   for (int i = 0; i < 5000; ++i) sent.mutable_format()->add_key_encodings(v1::KEY_ENCODING_U32);
   v1::StreamResultRequest request;
-  EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request),
+  EXPECT_THAT(ParseSpec(Received(sent.SerializeAsString()), limits, &request),
               Fails(Code::kResourceExhausted, HasSubstr("fields")));
 }
 
@@ -87,7 +93,7 @@ TEST(ParseTest, ParseSpec_AllFieldsOfAllTensors_IsTaken) {
     }
   }
   v1::CreateRoundRequest request;
-  EXPECT_THAT(ParseSpec(Buffer(sent.SerializeAsString()), limits, &request), IsOk());
+  EXPECT_THAT(ParseSpec(Received(sent.SerializeAsString()), limits, &request), IsOk());
 }
 
 TEST(ParseTest, ParseIdList_Limits_HoldBeforeTheListIsMade) {
@@ -100,18 +106,18 @@ TEST(ParseTest, ParseIdList_Limits_HoldBeforeTheListIsMade) {
   v1::CloseRoundRequest sent;
   for (uint64_t i = 0; i < most; ++i) sent.add_only_client_ids("");
   v1::CloseRoundRequest request;
-  ASSERT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &request), IsOk());
+  ASSERT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &request), IsOk());
   EXPECT_EQ(request.only_client_ids_size(), most);
   sent.set_name("x");
   v1::CloseRoundRequest untouched;
-  EXPECT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &untouched), HasCode(Code::kResourceExhausted));
+  EXPECT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &untouched), HasCode(Code::kResourceExhausted));
   EXPECT_EQ(untouched.only_client_ids_size(), 0);
   sent.set_name(std::string(1 << 20, 'x'));
-  EXPECT_THAT(ParseIdList(Buffer(sent.SerializeAsString()), limits, &untouched),
+  EXPECT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &untouched),
               Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes")));
   std::string cut = sent.SerializeAsString();
   cut.resize(10'000);
-  EXPECT_THAT(ParseIdList(Buffer(cut), limits, &untouched), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(ParseIdList(Received(cut), limits, &untouched), HasCode(Code::kInvalidArgument));
 }
 
 // Whatever else is in it: fields that nobody knows, of another type, in groups, cut short.
@@ -135,7 +141,7 @@ TEST(ParseTest, ParseSpec_RefusesWhatProtocolBuffersDoes_AndUnknownFields) {
     v1::CreateRoundRequest plain;
     const bool parses = plain.ParseFromString(bytes) && FindUnknownFields(plain).empty();
     v1::CreateRoundRequest request;
-    ASSERT_EQ(ParseSpec(Buffer(bytes), Limits{}, &request).ok(), parses);
+    ASSERT_EQ(ParseSpec(Received(bytes), Limits{}, &request).ok(), parses);
     num_taken += parses ? 1 : 0;
   }
   EXPECT_GT(num_taken, kTrials / 5);
@@ -149,7 +155,7 @@ void AddUnknown(int number, google::protobuf::Message* message) {
 TEST(ParseTest, UnknownFieldsOfASpec_AreRefusedByPlaceAndNumbers) {
   const auto refusal = [](const v1::CreateRoundRequest& sent) {
     v1::CreateRoundRequest request;
-    const absl::Status status = ParseSpec(Buffer(sent.SerializeAsString()), Limits{}, &request);
+    const absl::Status status = ParseSpec(Received(sent.SerializeAsString()), Limits{}, &request);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     return std::string(status.message());
   };
@@ -160,7 +166,7 @@ TEST(ParseTest, UnknownFieldsOfASpec_AreRefusedByPlaceAndNumbers) {
   *good.mutable_spec()->add_tensors() = SumSpec().tensors(0);
   good.mutable_spec()->mutable_deadline()->set_seconds(5);
   v1::CreateRoundRequest request;
-  ASSERT_THAT(ParseSpec(Buffer(good.SerializeAsString()), Limits{}, &request), IsOk());
+  ASSERT_THAT(ParseSpec(Received(good.SerializeAsString()), Limits{}, &request), IsOk());
 
   const std::pair<std::string, std::function<google::protobuf::Message*(v1::CreateRoundRequest&)>> places[] = {
       {"CreateRoundRequest", [](auto& r) { return &r; }},
@@ -194,7 +200,7 @@ TEST(ParseTest, UnknownFieldsOfARequest_AreIgnoredOnlyWhereTheAnswerTellsWhatWas
     const std::unique_ptr<google::protobuf::Message> sent(empty->New());
     AddUnknown(9999, sent.get());
     const std::unique_ptr<google::protobuf::Message> request(empty->New());
-    if (Parse(Buffer(sent->SerializeAsString()), request.get()).ok()) tolerant.insert(type->name());
+    if (Parse(Received(sent->SerializeAsString()), request.get()).ok()) tolerant.insert(type->name());
   }
   EXPECT_THAT(tolerant, ::testing::UnorderedElementsAre(
                             "GetServerInfoRequest", "GetRoundRequest", "ListRoundsRequest", "WaitRoundRequest",
@@ -202,9 +208,9 @@ TEST(ParseTest, UnknownFieldsOfARequest_AreIgnoredOnlyWhereTheAnswerTellsWhatWas
   v1::GetResultRequest sent;
   AddUnknown(9, sent.mutable_format());
   v1::GetResultRequest request;
-  EXPECT_THAT(Parse(Buffer(sent.SerializeAsString()), &request), IsOk());
+  EXPECT_THAT(Parse(Received(sent.SerializeAsString()), &request), IsOk());
   AddUnknown(9, sent.mutable_range());
-  EXPECT_THAT(Parse(Buffer(sent.SerializeAsString()), &request),
+  EXPECT_THAT(Parse(Received(sent.SerializeAsString()), &request),
               Fails(Code::kInvalidArgument, HasSubstr("unknown field 9 in range of GetResultRequest")));
 }
 

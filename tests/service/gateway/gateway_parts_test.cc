@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_join.h"
 #include "service/base/refusals.h"
 #include "service/gateway/browser_policy.h"
@@ -18,21 +19,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Text(const grpc::Slice& slice) { return {reinterpret_cast<const char*>(slice.begin()), slice.size()}; }
-
 TEST(BulkBody, Chunk_IsThatOfTheMessage) {
-  const auto pieces = BulkToChunk({{"client_id", "c"},
+  const auto message = BulkToChunk({{"client_id", "c"},
                                    {"last", "true"},
                                    {"tensor", "w"},
                                    {"key_encoding", "U32"},
                                    {"num_keys", "2"},
                                    {"key_bytes", "8"}},
-                                  grpc::Slice("kkkkKKKKvalues"));
-  ASSERT_TRUE(pieces.ok());
-  std::string joined;
-  for (const grpc::Slice& piece : *pieces) joined += Text(piece);
+                                  absl::Cord("kkkkKKKKvalues"));
+  ASSERT_TRUE(message.ok());
   v1::UpdateChunk chunk;
-  ASSERT_TRUE(chunk.ParseFromString(joined));
+  ASSERT_TRUE(chunk.ParseFromString(std::string(*message)));
   v1::UpdateChunk expected;
   expected.set_client_id("c");
   expected.set_last(true);
@@ -46,9 +43,9 @@ TEST(BulkBody, Chunk_IsThatOfTheMessage) {
 }
 
 TEST(BulkBody, KeyBytesBeyondTheBody_IsRefused) {
-  EXPECT_TRUE(BulkToChunk({{"tensor", "w"}, {"key_bytes", "3"}}, grpc::Slice("abc")).ok());
+  EXPECT_TRUE(BulkToChunk({{"tensor", "w"}, {"key_bytes", "3"}}, absl::Cord("abc")).ok());
   for (const char* bytes : {"4", "-1", "x", "99999999999999999999"}) {
-    const absl::Status error = BulkToChunk({{"key_bytes", bytes}}, grpc::Slice("abc")).status();
+    const absl::Status error = BulkToChunk({{"key_bytes", bytes}}, absl::Cord("abc")).status();
     EXPECT_THAT(std::string(error.message()), HasSubstr("up to the 3 bytes")) << bytes;
   }
 }
@@ -57,7 +54,7 @@ TEST(BulkBody, WhatTheBodyHas_IsNotForTheQuery) {
   for (const HttpFields& twice :
        {HttpFields{{"key_bytes", "1"}, {"key_bytes", "2"}}, HttpFields{{"key_bytes", "1"}, {"keyBytes", "1"}},
         HttpFields{{"keys", "a"}}, HttpFields{{"values", ""}}, HttpFields{{"tensor", "v"}, {"tensor", "w"}}}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(BulkToChunk(twice, grpc::Slice("abc")).status())) << twice[0].first;
+    EXPECT_TRUE(absl::IsInvalidArgument(BulkToChunk(twice, absl::Cord("abc")).status())) << twice[0].first;
   }
 }
 
@@ -74,10 +71,10 @@ TEST(BulkBody, Page_SectionsFollowAnAlignedHead) {
 }
 
 TEST(GrpcWeb, Frame_OfAnotherSize_IsRefused) {
-  const auto unframed = [](const std::string& body) { return UnframeGrpcWeb(grpc::Slice(body)); };
+  const auto unframed = [](const std::string& body) { return UnframeGrpcWeb(absl::Cord(body)); };
   const std::string good("\0\0\0\0\3abc", 8);
   ASSERT_TRUE(unframed(good).ok());
-  EXPECT_EQ(Text(*unframed(good)), "abc");
+  EXPECT_EQ(*unframed(good), "abc");
   EXPECT_TRUE(unframed(std::string(5, '\0')).ok());
   EXPECT_FALSE(unframed(good + "x").ok());
   EXPECT_FALSE(unframed(good.substr(0, 7)).ok());
