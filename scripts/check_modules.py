@@ -90,8 +90,8 @@ INNER = {
     "service/tasks": "rounds admission store base",
     "service/codec": "tasks streams rounds auth admission store base",
     "service/certificates": "rounds auth admission store base",
-    "service/server_context.h": "store tasks rounds net auth admission base",
-    "service/handlers": "server_context.h codec streams rounds tasks net auth admission store base",
+    "service/handlers": "codec streams rounds tasks auth admission store base",
+    "service/server_context.h": "handlers store tasks rounds net auth admission base",
     "service/gateway": "server_context.h handlers codec streams rounds tasks net auth admission base",
     "service/grpc": "server_context.h handlers codec streams tasks rounds net auth admission store base",
 }

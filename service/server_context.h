@@ -1,98 +1,59 @@
-// The parts that all calls and rounds of a server share.
+// What all calls of a server share, and who makes them.
 #ifndef SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 #define SPARSEAGG_SERVICE_SERVER_CONTEXT_H_
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "host/engine.h"
-#include "service/admission/activity.h"
-#include "service/admission/count_limit.h"
-#include "service/admission/in_flight_memory.h"
-#include "service/admission/memory_budget.h"
-#include "service/admission/memory_shares.h"
-#include "service/admission/tenants.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "service/auth/authenticator.h"
 #include "service/auth/authorize.h"
-#include "service/base/clock.h"
-#include "service/base/limits.h"
-#include "service/base/log.h"
-#include "service/base/metrics.h"
-#include "service/base/worker_pool.h"
+#include "service/handlers/api_context.h"
+#include "service/handlers/caller.h"
 #include "service/net/connection_table.h"
-#include "service/rounds/round_services.h"
 #include "service/tasks/task.h"
 
 namespace sparseagg::service {
 
 // Owned by Server, which outlives all calls and rounds. All members are thread-safe.
-struct ServerContext {
+struct ServerContext : ApiContext {
   ServerContext(Engine* the_engine, const Clock* the_clock, const Limits& the_limits, int num_threads,
                 Store* the_store = nullptr, std::unique_ptr<const Certifier> the_certifier = nullptr)
-      : engine(*the_engine),
-        clock(*the_clock),
-        store(the_store),
-        limits(FitToMemory(the_limits)),
-        budget(DivideMemory(limits).kept, limits.memory_limit_bytes),
-        open_rounds(limits.max_open_rounds),
-        uploads(limits.max_uploads),
-        tenants(limits, &budget, &open_rounds, &uploads, the_clock),
-        instance(store == nullptr ? absl::StrCat("memory-", absl::ToUnixNanos(start_time)) : store->Identity()),
-        waits(MaxWaitingCalls(limits)),
-        lease_waits(limits.max_waiting_leases),
+      : ApiContext(the_engine, the_clock, the_limits, num_threads, the_store, std::move(the_certifier)),
         connections(the_clock),
         authenticator(the_clock),
-        audit(the_clock),
-        certifier(std::move(the_certifier)),
-        timer(the_clock),
-        in_flight(DivideMemory(limits).in_flight, the_clock, &timer, &pool),
-        pool(num_threads),
-        inspections(1),
-        backups(1) {}
-  // Stops the timer, so that no task is posted any more. The pools, destroyed first, then run the tasks that have been
-  // posted, while all other members exist.
-  ~ServerContext() { timer.Stop(); }
-
-  // Returns: the parts that rounds use.
-  RoundServices ForRounds() {
-    return {engine, clock, limits, tenants, timer, pool, metrics, store, &noise_key, certifier.get()};
-  }
+        audit(the_clock) {}
+  ~ServerContext() { Stop(); }
 
   // Returns: the parts that the task store uses.
   TaskServices ForTasks(Registry* rounds) { return {clock, limits, budget, timer, pool, metrics, *rounds, store}; }
 
-  Engine& engine;
-  const Clock& clock;
-  Store* const store;      // what survives a restart; null: nothing does
-  const Limits limits;     // lowered to what memory_limit_bytes has room for
-  MemoryBudget budget;     // what rounds keep
-  CountLimit open_rounds;  // rounds that have not ended
-  CountLimit uploads;      // uploads of all rounds
-  Tenants tenants;         // each tenant's part of these three
-  const absl::Time start_time = clock.WallTime();
-  const std::string instance;           // of v1::ServerInfo
-  History resident_bytes;               // of the process
-  HostLimit waits;                      // calls that wait for a round to end
-  HostLimit lease_waits;                // calls that wait for a task
   std::atomic<uint64_t> rpc_calls = 0;  // of gRPC to our methods, from their admission until they are over
   ConnectionTable connections;
   Authenticator authenticator;  // who calls
   AuditLog audit;               // refused callers
-  Metrics metrics;
-  Warnings warnings;
-  std::string noise_key;                             // set before the server starts; empty: private rounds are refused
-  std::string backup_dir;                            // set before the server starts; empty: backups are refused
-  const std::unique_ptr<const Certifier> certifier;  // null: no round has a certificate
-  Timer timer;
-  InFlightMemory in_flight;  // messages and pages between the wire and the rounds
-  WorkerPool pool;           // the pools are the last members: they run their tasks before the others are destroyed
-  WorkerPool inspections;    // InspectRound and pages of ExportSubmissions, one at a time: they may take long
-  WorkerPool backups;        // CreateBackup, one at a time: each may take minutes
+};
+
+// The header, or metadata, by which an admin acts in another tenant.
+inline constexpr char kTenantHeader[] = "sparseagg-tenant";
+
+// A caller over the network. A transport derives from it, and calls Admit before the method.
+class RemoteCaller : public Caller {
+ public:
+  // Finds out who calls, and decides whether the caller may call `method` at all. `tenants`: values of kTenantHeader.
+  // Errors: UNAUTHENTICATED, PERMISSION_DENIED; logged and counted. INVALID_ARGUMENT: a malformed tenant, several
+  // tenants, or another one than the only tenant of a server without credentials.
+  absl::Status Admit(ServerContext* server, Method method, const CallCredentials& credentials,
+                     const std::vector<absl::string_view>& tenants);
+
+ private:
+  absl::Status Deny(const absl::Status& status) const override;
+
+  ServerContext* server_ = nullptr;
 };
 
 }  // namespace sparseagg::service

@@ -201,9 +201,8 @@ absl::Status ParseIdList(const absl::Cord& bytes, const Limits& limits, google::
   if (bytes.size() <= kMaxNamesBytes) return Parse(bytes, message);
   const absl::string_view name = message->GetDescriptor()->name();
   if (limits.max_message_bytes != 0 && bytes.size() > limits.max_message_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("a ", name, " of ", bytes.size(),
-                                                     " bytes exceeds the server's max_message_bytes ",
-                                                     limits.max_message_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a ", name, " of ", bytes.size(), " bytes exceeds the server's max_message_bytes ", limits.max_message_bytes));
   }
   CordReader reader(bytes);
   CodedInputStream in(&reader);

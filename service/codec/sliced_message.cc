@@ -133,8 +133,7 @@ absl::Status ChunkMessage::Parse(const absl::Cord& bytes) {
   return head_.ParseFromString(head) ? absl::OkStatus() : Malformed(v1::UpdateChunk::descriptor());
 }
 
-absl::Status ChunkMessage::ParseFrom(const absl::Cord& bytes, const Limits& limits,
-                                     v1::AggregateRequest* request) {
+absl::Status ChunkMessage::ParseFrom(const absl::Cord& bytes, const Limits& limits, v1::AggregateRequest* request) {
   if (bytes.size() < kSmallestTakenApart) {
     absl::Status status = service::Parse(bytes, request);
     if (request->has_chunk()) head_.Swap(request->mutable_chunk());

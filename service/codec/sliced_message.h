@@ -135,9 +135,9 @@ class ChunkMessage {
 
  private:
   v1::UpdateChunk head_;
-  absl::Cord bytes_;                        // of a message that was taken apart, or is kept
-  std::vector<SliceBytes> bulk_;            // in bytes_, by slice; empty: the message was parsed whole
-  std::vector<Column<char>> packed_keys_;   // in one span, of slices whose keys are not U32 or U64; made by Decode
+  absl::Cord bytes_;                       // of a message that was taken apart, or is kept
+  std::vector<SliceBytes> bulk_;           // in bytes_, by slice; empty: the message was parsed whole
+  std::vector<Column<char>> packed_keys_;  // in one span, of slices whose keys are not U32 or U64; made by Decode
   bool keeps_message_ = false;
   std::vector<absl::string_view> message_;  // the pieces of bytes_, if the message is kept; made by Decode
 };

@@ -370,7 +370,7 @@ class HttpConnection final : public Connection {
   std::optional<asio::steady_timer> timeout_;
   std::shared_ptr<HttpCall> call_;
   InFlightReservation body_reservation_;
-  Column<char> body_;  // of the request, while it is read
+  Column<char> body_;                                 // of the request, while it is read
   absl::Duration read_began_ = absl::ZeroDuration();  // Clock::Monotonic
   std::string head_;
   std::vector<std::string> response_body_;

@@ -49,7 +49,7 @@ struct HttpCallPlan {
 //   call->KeepBody(std::move(reservation));           // the body has arrived
 //   call->Run(body, read_time);                       // calls the method; `respond` runs once, on any thread
 //   call->Cancel();                                   // after Run: the peer has gone, or the timeout is over
-class HttpCall final : public UnaryCall, public Caller {
+class HttpCall final : public UnaryCall, public RemoteCaller {
  public:
   using Respond = std::function<void(HttpResponse)>;
 

@@ -26,7 +26,7 @@ grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& con
 // A call: what gRPC knows about it, and who calls.
 //
 // Life cycle: gRPC makes it (CallContexts); AggregationService calls AdmitTo before the handler.
-class CallContext final : public grpc::CallbackServerContext, public Caller {
+class CallContext final : public grpc::CallbackServerContext, public RemoteCaller {
  public:
   ~CallContext() override {
     if (counted_by_ != nullptr) --counted_by_->rpc_calls;

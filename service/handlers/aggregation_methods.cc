@@ -100,7 +100,7 @@ void AggregationMethods::Encode(const Round& round, const Identity& caller, v1::
     refusals.erase(std::remove_if(refusals.begin(), refusals.end(), is_other), refusals.end());
   }
   if (HidesCounts(round, caller)) snapshot = WithoutCounts(std::move(snapshot), caller);
-  EncodeRound(round.config(), snapshot, server_.engine.name(), wire);
+  EncodeRound(round.config(), snapshot, context_.engine.name(), wire);
   if (HidesCounts(round, caller)) {
     wire->clear_timeline();
     wire->clear_clip();

@@ -16,18 +16,17 @@
 #include "service/handlers/unary_call.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
-#include "service/server_context.h"
 #include "service/streams/stream_registry.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 
-// The methods decode the request, call the registry or a round, and encode the response. Owned by the server, which
-// outlives all calls. Borrows the server context and the registry. Thread-safe.
+// The methods decode the request, call the registry or a round, and encode the response. Outlive all calls. Borrow the
+// context and the registries. Thread-safe.
 class AggregationMethods : public Methods {
  public:
-  AggregationMethods(ServerContext* server, Registry* registry, StreamRegistry* streams)
-      : Methods(server), registry_(*registry), streams_(*streams) {}
+  AggregationMethods(ApiContext* context, Registry* registry, StreamRegistry* streams)
+      : Methods(context), registry_(*registry), streams_(*streams) {}
 
   // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();

@@ -42,12 +42,12 @@ void AggregationMethods::RunLarge(Method method, LargeCall call) const {
 }
 
 absl::Status AggregationMethods::BeginBatch(Batch& batch) const {
-  const Clock& clock = server_.clock;
+  const Clock& clock = context_.clock;
   const absl::Duration begin = clock.Monotonic();
   const Caller& caller = batch.call.caller;
   const uint64_t size = batch.call.message.size();
   RETURN_IF_ERROR(CheckMessageSize(size));
-  const absl::Status parsed = batch.message.Parse(batch.call.message, /*keep=*/server_.store != nullptr);
+  const absl::Status parsed = batch.message.Parse(batch.call.message, /*keep=*/context_.store != nullptr);
   batch.call.message.Clear();
   RETURN_IF_ERROR(parsed);
   LogCall(LogLevel::kDebug, caller, "SubmitBatch", batch.message.round());
@@ -65,12 +65,12 @@ absl::Status AggregationMethods::BeginBatch(Batch& batch) const {
 }
 
 absl::StatusOr<bool> AggregationMethods::RunTurn(Batch& batch) const {
-  const absl::Duration end = server_.clock.Monotonic() + kTurn;
+  const absl::Duration end = context_.clock.Monotonic() + kTurn;
   BatchOutcome& outcome = batch.outcome;
   service::SubmitBatch(
       *batch.intake, batch.client_ids, batch.message.submission_id(),
       [&]() -> const Chunk& { return batch.message.Next(); },
-      [&] { return server_.clock.Monotonic() >= end || batch.call.is_cancelled(); }, outcome);
+      [&] { return context_.clock.Monotonic() >= end || batch.call.is_cancelled(); }, outcome);
   if (outcome.codes.size() < batch.client_ids.size()) {
     if (batch.call.is_cancelled()) return PeerHasGone();
     return false;
@@ -93,7 +93,7 @@ absl::StatusOr<bool> AggregationMethods::RunTurn(Batch& batch) const {
 
 void AggregationMethods::RunTurns(const std::shared_ptr<Batch>& batch) const {
   const absl::StatusOr<bool> has_ended = ToStatus([&] { return RunTurn(*batch); });
-  if (has_ended.ok() && !*has_ended) return server_.pool.Post([this, batch] { RunTurns(batch); });
+  if (has_ended.ok() && !*has_ended) return context_.pool.Post([this, batch] { RunTurns(batch); });
   batch->call.done(has_ended.status());
 }
 

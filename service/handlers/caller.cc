@@ -18,51 +18,23 @@ constexpr size_t kMaxMessageBytes = 2000;
 
 }  // namespace
 
-absl::Status NoInFlightMemory(ServerContext& server) {
-  server.metrics.CountRefusedInFlight();
-  return RetryLater(absl::StrCat("in-flight messages use all of the ", server.in_flight.limit(),
+absl::Status NoInFlightMemory(ApiContext& context) {
+  context.metrics.CountRefusedInFlight();
+  return RetryLater(absl::StrCat("in-flight messages use all of the ", context.in_flight.limit(),
                                  " bytes reserved for them, of the server's memory limit of ",
-                                 server.limits.memory_limit_bytes, " bytes"));
+                                 context.limits.memory_limit_bytes, " bytes"));
 }
 
-absl::Status ReclaimedError(const ServerContext& server) {
+absl::Status ReclaimedError(const ApiContext& context) {
   return absl::UnavailableError(absl::StrCat(
       "the server aborted the upload, which made no progress for ", absl::FormatDuration(InFlightMemory::kReclaimAfter),
-      " while other calls waited for its memory. In-flight messages may use ", server.in_flight.limit(),
+      " while other calls waited for its memory. In-flight messages may use ", context.in_flight.limit(),
       " bytes in all; try again, with smaller messages if the connection is slow"));
 }
 
 std::string ShortMessage(const absl::Status& status) {
   const absl::string_view message = Shorten(status.message(), kMaxMessageBytes);
   return absl::StrCat(message, message.size() < status.message().size() ? " …" : "");
-}
-
-absl::Status Caller::Admit(ServerContext* server, Method method, const CallCredentials& credentials,
-                           const std::vector<absl::string_view>& tenants) {
-  server_ = server;
-  method_ = method;
-  if (is_authenticated()) {
-    absl::StatusOr<Identity> identity = server->authenticator.Authenticate(credentials);
-    if (!identity.ok()) return Deny(identity.status());
-    identity_ = *std::move(identity);
-  }
-  if (tenants.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the call has ", tenants.size(), " headers '", kTenantHeader, "'; one is allowed"));
-  }
-  const std::optional<absl::string_view> tenant = tenants.empty() ? std::nullopt : std::optional(tenants.front());
-  if (!is_authenticated()) {
-    if (!tenant.has_value() || *tenant == identity_.tenant) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " ", QuotedId(*tenant),
-                                                   ": a server without credentials has no tenants; leave it out"));
-  }
-  Resource resource;
-  resource.tenant = tenant;
-  if (const absl::Status allowed = Authorize(identity_, method, resource); !allowed.ok()) return Deny(allowed);
-  if (!tenant.has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckName(*tenant, kTenantHeader));
-  identity_.tenant = std::string(*tenant);
-  return absl::OkStatus();
 }
 
 absl::Status Caller::ResolveClientId(std::string* client_id) const {
@@ -75,13 +47,6 @@ absl::Status Caller::ResolveOwner(std::string* owner) const {
   if (owner->empty()) *owner = identity_.name;
   const absl::Status allowed = Authorize(identity_, method_, {identity_.tenant, std::nullopt, *owner});
   return allowed.ok() ? allowed : Deny(allowed);
-}
-
-absl::Status Caller::Deny(const absl::Status& status) const {
-  const bool is_known = !absl::IsUnauthenticated(status);
-  server_->metrics.CountDenied(status);
-  server_->audit.Denied(Name(method_), is_known ? identity_.ToString() : "", PeerName(), status);
-  return status;
 }
 
 namespace {
@@ -105,16 +70,16 @@ void LogCall(LogLevel level, const Caller& caller, absl::string_view method, abs
        {"traceparent", caller.Traceparent().substr(0, kTraceparentBytes)}});
 }
 
-absl::StatusOr<Transfer> BeginTransfer(ServerContext& server, const Caller& caller, uint64_t bytes) {
-  CountLimit& transfers = server.tenants.Of(caller.identity().tenant).transfers;
+absl::StatusOr<Transfer> BeginTransfer(ApiContext& context, const Caller& caller, uint64_t bytes) {
+  CountLimit& transfers = context.tenants.Of(caller.identity().tenant).transfers;
   if (!transfers.TryAcquire()) {
-    server.metrics.CountTenantRefusal("transfers");
+    context.metrics.CountTenantRefusal("transfers");
     return RetryLater(absl::StrCat("the server's max_transfers_per_tenant ", transfers.limit(),
                                    " calls of the tenant carry chunks or results already"));
   }
   Transfer transfer{Permit(&transfers), {}};
-  std::optional<InFlightReservation> reservation = server.in_flight.TryReserveForStream(bytes, caller.PeerName());
-  if (!reservation.has_value()) return NoInFlightMemory(server);
+  std::optional<InFlightReservation> reservation = context.in_flight.TryReserveForStream(bytes, caller.PeerName());
+  if (!reservation.has_value()) return NoInFlightMemory(context);
   transfer.reservation = *std::move(reservation);
   return transfer;
 }

@@ -11,43 +11,31 @@
 #include "absl/strings/string_view.h"
 #include "service/admission/count_limit.h"
 #include "service/admission/in_flight_memory.h"
-#include "service/auth/authenticator.h"
 #include "service/auth/authorize.h"
 #include "service/base/log.h"
-#include "service/server_context.h"
+#include "service/handlers/api_context.h"
 
 namespace sparseagg::service {
 
 // Makes a status of RetryLater for lack of in-flight memory, and counts the refusal in the metrics.
-absl::Status NoInFlightMemory(ServerContext& server);
+absl::Status NoInFlightMemory(ApiContext& context);
 
 // Makes the UNAVAILABLE status of an upload that was slow while other calls waited for its in-flight memory.
-absl::Status ReclaimedError(const ServerContext& server);
+absl::Status ReclaimedError(const ApiContext& context);
 
 // Returns: the message of a status, cut to what the headers of a response have room for, between characters.
 std::string ShortMessage(const absl::Status& status);
 
-// The header, or metadata, by which an admin acts in another tenant.
-inline constexpr char kTenantHeader[] = "sparseagg-tenant";
-
-// Who calls a method, and what the caller may do. A transport derives from it.
-//
-// Life cycle: the transport calls Admit before the method; the other members follow a successful Admit, from any
-// thread, and change nothing.
+// Who calls a method, and what the caller may do: from the start on, or once a RemoteCaller is admitted. Then nothing
+// changes, and members may be called from any thread.
 class Caller {
  public:
   virtual ~Caller() = default;
 
-  // Finds out who calls, and decides whether the caller may call `method` at all. `tenants`: values of kTenantHeader.
-  // Errors: UNAUTHENTICATED, PERMISSION_DENIED; logged and counted. INVALID_ARGUMENT: a malformed tenant, several
-  // tenants, or another one than the only tenant of a server without credentials.
-  absl::Status Admit(ServerContext* server, Method method, const CallCredentials& credentials,
-                     const std::vector<absl::string_view>& tenants);
-
   // Whose rounds the call may see is `identity().tenant`.
   const Identity& identity() const { return identity_; }
-  // Whether the caller has shown a credential. Otherwise the server believes everybody.
-  bool is_authenticated() const { return server_->authenticator.IsRequired(); }
+  // Whether the caller has shown a credential. Otherwise it is believed.
+  bool is_authenticated() const { return is_authenticated_; }
 
   // Checks that the caller may send or ask for a submission of `*client_id`, and replaces an empty one by the name of a
   // client's credential.
@@ -67,12 +55,14 @@ class Caller {
   // For log lines. Returns: the header `traceparent`; empty if the caller sent none.
   virtual absl::string_view Traceparent() const = 0;
 
- private:
-  absl::Status Deny(const absl::Status& status) const;
-
-  ServerContext* server_ = nullptr;
+ protected:
   Method method_ = Method::kGetServerInfo;
+  bool is_authenticated_ = false;
   Identity identity_;
+
+ private:
+  // Logs and counts a refusal. Returns: `status`.
+  virtual absl::Status Deny(const absl::Status& status) const { return status; }
 };
 
 // Logs one line about a call that has been carried out or begun, with its caller, its peer and its `traceparent`
@@ -89,7 +79,7 @@ struct Transfer {
 
 // Takes a permit of the caller's tenant, and `bytes` of in-flight memory that the call needs besides its messages.
 // Errors: of RetryLater, when either is used up; counted in the metrics.
-absl::StatusOr<Transfer> BeginTransfer(ServerContext& server, const Caller& caller, uint64_t bytes);
+absl::StatusOr<Transfer> BeginTransfer(ApiContext& context, const Caller& caller, uint64_t bytes);
 
 }  // namespace sparseagg::service
 

@@ -55,7 +55,7 @@ void AggregationMethods::ExportRound(const Call& call) {
     LogCall(LogLevel::kInfo, self.caller(), "ExportRound", request.name());
     const uint64_t page_bytes = PageBytes(request.max_page_bytes());
     // Twice: the page, and its message.
-    const uint64_t most = 2 * (page_bytes + server_.limits.max_message_bytes);
+    const uint64_t most = 2 * (page_bytes + context_.limits.max_message_bytes);
     return PlannedAnswer{most, [&self, round, page_bytes, token = request.page_token()]() -> absl::Status {
                            ASSIGN_OR_RETURN(BundlePage page, ReadBundle(*round, page_bytes, token));
                            v1::ExportRoundResponse answer;

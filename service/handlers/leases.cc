@@ -41,13 +41,13 @@ struct LeaseWait {
 
 void TaskMethods::LeaseTask(const Call& call) {
   TaskRegistry::LeaseRequest lease;
-  absl::Duration timeout = server_.limits.max_wait;
+  absl::Duration timeout = context_.limits.max_wait;
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     v1::LeaseTaskRequest request;
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
     RETURN_IF_ERROR(call->caller().ResolveClientOf(&request));
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
-    ASSIGN_OR_RETURN(lease, DecodeLease(request, server_.limits));
+    ASSIGN_OR_RETURN(lease, DecodeLease(request, context_.limits));
     lease.tenant = call->caller().identity().tenant;
     if (!request.has_timeout()) return absl::OkStatus();
     ASSIGN_OR_RETURN(const absl::Duration wanted, DecodeDuration(request.timeout(), "timeout"));
@@ -55,21 +55,21 @@ void TaskMethods::LeaseTask(const Call& call) {
     return absl::OkStatus();
   });
   if (!asked.ok()) return call->Finish(asked);
-  const std::shared_ptr<const void> permit = server_.lease_waits.TryAcquire(call->caller().PeerName());
+  const std::shared_ptr<const void> permit = context_.lease_waits.TryAcquire(call->caller().PeerName());
   if (permit == nullptr) {
-    return call->Finish(RetryLater(absl::StrCat(server_.lease_waits.DescribeFull(),
+    return call->Finish(RetryLater(absl::StrCat(context_.lease_waits.DescribeFull(),
                                                 " already wait for tasks; the server's max_waiting_leases is ",
-                                                server_.lease_waits.limit(), ", which its memory limit of ",
-                                                server_.limits.memory_limit_bytes, " bytes may have lowered")));
+                                                context_.lease_waits.limit(), ", which its memory limit of ",
+                                                context_.limits.memory_limit_bytes, " bytes may have lowered")));
   }
   const auto wait = std::make_shared<LeaseWait>(&tasks_);
   call->StopWith([wait] {
     wait->is_abandoned = true;
     return wait->Stop();
   });
-  server_.pool.Post([this, call, wait, permit, lease = std::move(lease), timeout] {
+  context_.pool.Post([this, call, wait, permit, lease = std::move(lease), timeout] {
     wait->id = tasks_.Lease(lease, timeout, [this, call, permit](Leased leased) {
-      server_.pool.Post([this, call, permit, leased = std::move(leased)] { AnswerLease(call, leased); });
+      context_.pool.Post([this, call, permit, leased = std::move(leased)] { AnswerLease(call, leased); });
     });
     if (wait->is_abandoned && wait->Stop()) call->Finish(absl::CancelledError());
   });
@@ -81,7 +81,7 @@ void TaskMethods::AnswerLease(const Call& call, const Leased& leased) {
   tasks_.WhenDurable([this, call, task = **leased](const absl::Status& durable) {
     FailPoint("before_lease_answer");
     if (!durable.ok()) return call->Finish(durable);
-    server_.pool.Post([this, call, task] {
+    context_.pool.Post([this, call, task] {
       const auto answer = [this, &self = *call, task]() -> absl::Status {
         LogCall(LogLevel::kDebug, self.caller(), "LeaseTask", task.record->spec.round,
                 task.state.leases.back().client_id);
@@ -119,19 +119,19 @@ void TaskMethods::ExtendLease(const Call& call) {
       call, kMaxNamesBytes,
       [this](const v1::ExtendLeaseRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
         ASSIGN_OR_RETURN(const absl::Duration duration,
-                         DecodeLeaseDuration(request.has_lease_duration(), request.lease_duration(), server_.limits));
+                         DecodeLeaseDuration(request.has_lease_duration(), request.lease_duration(), context_.limits));
         return tasks_.Extend(lease, duration);
       });
 }
 
 void TaskMethods::CompleteTask(const Call& call) {
-  const uint64_t max_result = server_.limits.max_task_bytes;
+  const uint64_t max_result = context_.limits.max_task_bytes;
   const uint64_t max_bytes = max_result == 0 ? call->request().size() : max_result + kMaxNamesBytes;
   ChangeLease<v1::CompleteTaskRequest>(
       call, max_bytes,
       [this](const v1::CompleteTaskRequest& request, const LeaseName& lease) -> absl::StatusOr<TaskSnapshot> {
         if (!request.submission_id().empty()) RETURN_IF_ERROR(CheckId(request.submission_id(), "submission_id"));
-        RETURN_IF_ERROR(CheckTaskBytes(request.result().size(), "result", server_.limits));
+        RETURN_IF_ERROR(CheckTaskBytes(request.result().size(), "result", context_.limits));
         return tasks_.Complete(lease, request.submission_id(), request.result());
       });
 }

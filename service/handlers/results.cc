@@ -15,7 +15,7 @@ namespace sparseagg::service {
 // The method GetResult.
 void AggregationMethods::GetResult(const Call& call) {
   if (!call->ReserveForCall(kStreamBytes)) return;
-  server_.pool.Post([this, call] {
+  context_.pool.Post([this, call] {
     auto pages = ToStatus([&]() -> absl::StatusOr<PageStream> {
       v1::GetResultRequest request;
       RETURN_IF_ERROR(ParseNames(call->request(), &request));

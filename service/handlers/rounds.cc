@@ -71,9 +71,9 @@ bool MayListClients(const absl::Cord& message) {
          (!request.only_client_ids().empty() || !request.client_weights().empty());
 }
 
-void EncodeActivity(const Identity& caller, ServerContext& server, v1::ServerActivity* wire) {
-  const Activity& activity = server.tenants.Of(caller.tenant).activity;
-  EncodeTime(server.start_time, wire->mutable_start_time());
+void EncodeActivity(const Identity& caller, ApiContext& context, v1::ServerActivity* wire) {
+  const Activity& activity = context.tenants.Of(caller.tenant).activity;
+  EncodeTime(context.start_time, wire->mutable_start_time());
   wire->set_num_rounds(activity.rounds);
   wire->set_num_ended_rounds(activity.ended_rounds);
   wire->set_num_submissions(activity.submissions);
@@ -87,7 +87,7 @@ void EncodeActivity(const Identity& caller, ServerContext& server, v1::ServerAct
   encode(activity.received_bytes_history, wire->mutable_received_bytes_history());
   if (caller.role != Role::kAdmin) return;
   wire->set_resident_bytes(ResidentBytes());
-  encode(server.resident_bytes, wire->mutable_resident_bytes_history());
+  encode(context.resident_bytes, wire->mutable_resident_bytes_history());
 }
 
 }  // namespace
@@ -98,34 +98,34 @@ void AggregationMethods::GetServerInfo(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     v1::ServerInfo info;
     info.set_version(kVersion);
-    info.set_instance(server_.instance);
+    info.set_instance(context_.instance);
     info.add_api_versions("sparseagg.v1");
-    info.set_engine(std::string(server_.engine.name()));
-    info.set_engine_description(server_.engine.description());
-    EncodeLimits(server_.limits, info.mutable_limits());
+    info.set_engine(std::string(context_.engine.name()));
+    info.set_engine_description(context_.engine.description());
+    EncodeLimits(context_.limits, info.mutable_limits());
     EncodeKnownEncodings(&info);
     for (const absl::string_view feature : kFeatures) info.add_features(std::string(feature));
-    for (std::string& warning : server_.warnings.List()) info.add_warnings(std::move(warning));
+    for (std::string& warning : context_.warnings.List()) info.add_warnings(std::move(warning));
     if (request.with_activity() && self.caller().identity().role != Role::kClient) {
-      EncodeActivity(self.caller().identity(), server_, info.mutable_activity());
+      EncodeActivity(self.caller().identity(), context_, info.mutable_activity());
     }
     return Serialize(info, self.response());
   });
 }
 
 void AggregationMethods::CreateBackup(const Call& call) {
-  AnswerOn(server_.backups, call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
+  AnswerOn(context_.backups, call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::CreateBackupRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     RETURN_IF_ERROR(CheckName(request.name(), "name"));
-    if (server_.backup_dir.empty()) return absl::FailedPreconditionError("the server has no --backup-dir for backups");
+    if (context_.backup_dir.empty()) return absl::FailedPreconditionError("the server has no --backup-dir for backups");
     return PlannedAnswer{
         0, [this, &self, name = request.name()]() -> absl::Status {
           LogCall(LogLevel::kInfo, self.caller(), "CreateBackup", name);
           v1::Backup answer;
           answer.set_name(name);
           ASSIGN_OR_RETURN(const uint64_t num_bytes,
-                           server_.store->Backup(server_.backup_dir, name, [&self] { return self.is_cancelled(); }));
+                           context_.store->Backup(context_.backup_dir, name, [&self] { return self.is_cancelled(); }));
           answer.set_num_bytes(num_bytes);
           Log(LogLevel::kInfo, "backup_done", {{"name", name}, {"bytes", num_bytes}});
           return Serialize(answer, self.response());
@@ -136,11 +136,11 @@ void AggregationMethods::CreateBackup(const Call& call) {
 void AggregationMethods::CreateRound(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
-    ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(self.request(), server_.limits));
+    ASSIGN_OR_RETURN(const RoundConfig checked, DecodeCreate(self.request(), context_.limits));
     // While the call waits it keeps only the message, whose memory is counted. The decoded config can take thirty times
     // as much, so that it is decoded again when memory is reserved.
     return PlannedAnswer{MostRoundBytes(checked, 0), [this, &self]() -> absl::Status {
-                           ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(self.request(), server_.limits));
+                           ASSIGN_OR_RETURN(RoundConfig config, DecodeCreate(self.request(), context_.limits));
                            config.tenant = self.caller().identity().tenant;
                            const std::string id = config.id;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, registry_.Create(std::move(config)));
@@ -164,7 +164,7 @@ void AggregationMethods::AnswerWithRound(const Call& call, bool changes,
                            return Respond(*round, self);
                          }};
   };
-  if (changes && server_.store != nullptr) {
+  if (changes && context_.store != nullptr) {
     AnswerOnPool(call, plan);
   } else {
     AnswerAtOnce(*call, plan);
@@ -210,7 +210,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     // Parsed again for the answer: while the call waits for a reservation, it keeps only the message.
     v1::CloseRoundRequest checked;
-    RETURN_IF_ERROR(ParseIdList(self.request(), server_.limits, &checked));
+    RETURN_IF_ERROR(ParseIdList(self.request(), context_.limits, &checked));
     for (const std::string& client : checked.only_client_ids()) RETURN_IF_ERROR(CheckId(client, "only_client_ids"));
     for (const v1::ClientWeight& weight : checked.client_weights()) {
       RETURN_IF_ERROR(CheckId(weight.client_id(), "client_weights"));
@@ -304,7 +304,7 @@ void AggregationMethods::DeleteRound(const Call& call) {
     LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.name());
     return Serialize(google::protobuf::Empty(), self.response());
   };
-  if (server_.store != nullptr) {
+  if (context_.store != nullptr) {
     OnPool(call, remove);  // waits for the disk
   } else {
     AtOnce(*call, remove);

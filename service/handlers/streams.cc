@@ -49,10 +49,10 @@ void AggregationMethods::Encode(const Stream& stream, const Identity& caller, v1
 void AggregationMethods::CreateStream(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     RETURN_IF_ERROR(CheckMessageSize(self.request().size()));
-    ASSIGN_OR_RETURN(const StreamConfig checked, DecodeCreateStream(self.request(), server_.limits));
+    ASSIGN_OR_RETURN(const StreamConfig checked, DecodeCreateStream(self.request(), context_.limits));
     // As CreateRound: while the call waits it keeps only the message.
     return PlannedAnswer{MostRoundBytes(checked.round, 0) + self.request().size(), [this, &self]() -> absl::Status {
-                           ASSIGN_OR_RETURN(StreamConfig config, DecodeCreateStream(self.request(), server_.limits));
+                           ASSIGN_OR_RETURN(StreamConfig config, DecodeCreateStream(self.request(), context_.limits));
                            config.round.tenant = self.caller().identity().tenant;
                            ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, streams_.Create(std::move(config)));
                            RETURN_IF_ERROR(stream->journal().AwaitDurable());

@@ -56,7 +56,7 @@ void AggregationMethods::InspectRound(const Call& call) {
   // On a thread of its own, because a page may take a second.
   const auto plan = [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::InspectRoundRequest request;
-    RETURN_IF_ERROR(ParseSpec(self.request(), server_.limits, &request));
+    RETURN_IF_ERROR(ParseSpec(self.request(), context_.limits, &request));
     ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
     std::vector<size_t> tensors;
     for (const std::string& name : request.tensors()) {
@@ -77,7 +77,7 @@ void AggregationMethods::InspectRound(const Call& call) {
                            return Serialize(response, self.response());
                          }};
   };
-  AnswerOn(server_.inspections, call, plan);
+  AnswerOn(context_.inspections, call, plan);
 }
 
 void AggregationMethods::WithdrawSubmission(const Call& call) {

@@ -33,7 +33,7 @@ std::vector<MethodEntry> TaskMethods::Entries() {
 }
 
 void TaskMethods::Change(const Call& call, Work work) {
-  server_.pool.Post([this, call, work = std::move(work)] {
+  context_.pool.Post([this, call, work = std::move(work)] {
     const absl::Status status = ToStatus([&] { return work(*call); });
     if (!status.ok()) return call->Finish(status);
     tasks_.WhenDurable([call](const absl::Status& durable) {
@@ -50,13 +50,13 @@ void TaskMethods::CreateTasks(const Call& call) {
     RETURN_IF_ERROR(ParseTaskList(self.request(), &checked));
     RETURN_IF_ERROR(self.caller().ResolveOwner(checked.mutable_owner()));
     RETURN_IF_ERROR(CheckOwner(checked.owner()));
-    RETURN_IF_ERROR(DecodeNewTasks(checked, server_.limits).status());
+    RETURN_IF_ERROR(DecodeNewTasks(checked, context_.limits).status());
     const auto most = static_cast<uint64_t>(checked.tasks_size()) * kMaxTaskNameBytes;
     // While the call waits it keeps only the message, as CreateRound.
     return PlannedAnswer{most, [this, &self, owner = checked.owner()]() -> absl::Status {
                            v1::CreateTasksRequest request;
                            RETURN_IF_ERROR(ParseTaskList(self.request(), &request));
-                           ASSIGN_OR_RETURN(std::vector<NewTask> tasks, DecodeNewTasks(request, server_.limits));
+                           ASSIGN_OR_RETURN(std::vector<NewTask> tasks, DecodeNewTasks(request, context_.limits));
                            ASSIGN_OR_RETURN(const std::vector<std::string> ids,
                                             tasks_.Create(self.caller().identity().tenant, owner, std::move(tasks)));
                            RETURN_IF_ERROR(tasks_.AwaitDurable());
@@ -75,7 +75,7 @@ void TaskMethods::GetTask(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const std::string id, ParseTaskName(request.name()));
     ASSIGN_OR_RETURN(const TaskSnapshot task, tasks_.Get(self.caller().identity().tenant, id));
-    const uint64_t most = kMaxTaskBytes + std::max(task.record->spec.payload.size(), server_.limits.max_task_bytes);
+    const uint64_t most = kMaxTaskBytes + std::max(task.record->spec.payload.size(), context_.limits.max_task_bytes);
     return PlannedAnswer{most, [this, &self, id]() -> absl::Status {
                            ASSIGN_OR_RETURN(const TaskSnapshot now, tasks_.Get(self.caller().identity().tenant, id));
                            v1::Task answer;
@@ -92,7 +92,7 @@ void TaskMethods::ListTasks(const Call& call) {
     ASSIGN_OR_RETURN(const TaskRegistry::Filter filter, DecodeFilter(request));
     ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     const uint64_t most = PageBytes(0);
-    return PlannedAnswer{most + kMaxTaskBytes + server_.limits.max_task_bytes,
+    return PlannedAnswer{most + kMaxTaskBytes + context_.limits.max_task_bytes,
                          [this, &self, filter, size, token = request.page_token(), most]() -> absl::Status {
                            ASSIGN_OR_RETURN(TaskRegistry::Page page,
                                             tasks_.List(self.caller().identity().tenant, filter,

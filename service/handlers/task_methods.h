@@ -12,15 +12,14 @@
 #include "service/auth/authorize.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/unary_call.h"
-#include "service/server_context.h"
 #include "service/tasks/task_registry.h"
 
 namespace sparseagg::service {
 
-// Owned by the server, which outlives all calls. Borrows the server context and the registry. Thread-safe.
+// Outlive all calls. Borrow the context and the registry. Thread-safe.
 class TaskMethods : public Methods {
  public:
-  TaskMethods(ServerContext* server, TaskRegistry* tasks) : Methods(server), tasks_(*tasks) {}
+  TaskMethods(ApiContext* context, TaskRegistry* tasks) : Methods(context), tasks_(*tasks) {}
 
   // Returns: all methods.
   std::vector<MethodEntry> Entries();
@@ -50,8 +49,8 @@ class TaskMethods : public Methods {
 
 // Owned by Server, which outlives all calls. Immutable, and so thread-safe.
 struct Api {
-  Api(ServerContext* server, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry)
-      : aggregation(server, registry, streams), tasks(server, tasks_registry) {
+  Api(ApiContext* context, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry)
+      : aggregation(context, registry, streams), tasks(context, tasks_registry) {
     for (MethodEntry& entry : aggregation.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
     for (MethodEntry& entry : tasks.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
   }

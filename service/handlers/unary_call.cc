@@ -10,7 +10,7 @@
 namespace sparseagg::service {
 
 bool UnaryCall::ReserveForCall(uint64_t bytes) {
-  absl::StatusOr<Transfer> transfer = BeginTransfer(server_, caller(), bytes);
+  absl::StatusOr<Transfer> transfer = BeginTransfer(context_, caller(), bytes);
   if (!transfer.ok()) {
     Finish(transfer.status());
     return false;
@@ -23,14 +23,14 @@ void UnaryCall::ReserveAndAnswer(uint64_t bytes, Wait wait, std::function<absl::
   if (IsSmall(bytes)) return Answer(answer);
   const std::shared_ptr<UnaryCall> self = shared_from_this();  // the call may end before Acquire returns
   auto granted = [self, answer = std::move(answer)](InFlightReservation reservation) {
-    if (!reservation) return self->Finish(NoInFlightMemory(self->server_));
+    if (!reservation) return self->Finish(NoInFlightMemory(self->context_));
     self->response_reservation_ = std::move(reservation);
     self->Answer(answer);
   };
-  ticket_ = server_.in_flight.Acquire(ResponseMemory(bytes), std::move(granted), ReclaimFunction(), wait,
-                                      caller().PeerName());
+  ticket_ = context_.in_flight.Acquire(ResponseMemory(bytes), std::move(granted), ReclaimFunction(), wait,
+                                       caller().PeerName());
   // Cancel may have run before ticket_ was set.
-  if (is_cancelled_ && server_.in_flight.CancelWait(ticket_)) Finish(absl::CancelledError());
+  if (is_cancelled_ && context_.in_flight.CancelWait(ticket_)) Finish(absl::CancelledError());
 }
 
 void UnaryCall::Answer(const std::function<absl::Status()>& answer) {
@@ -44,7 +44,7 @@ void UnaryCall::Finish(const absl::Status& status) {
 
 void UnaryCall::Cancel() {
   is_cancelled_ = true;
-  const bool is_stopped = (stop_ && stop_()) || server_.in_flight.CancelWait(ticket_);
+  const bool is_stopped = (stop_ && stop_()) || context_.in_flight.CancelWait(ticket_);
   if (is_stopped) Finish(absl::CancelledError());
 }
 
@@ -58,20 +58,20 @@ constexpr uint64_t kCallBytes = uint64_t{16} << 10;
 }  // namespace
 
 absl::Status Methods::CheckMessageSize(uint64_t bytes) const {
-  const uint64_t limit = server_.limits.max_message_bytes;
+  const uint64_t limit = context_.limits.max_message_bytes;
   if (limit == 0 || bytes <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "a message of ", bytes, " bytes exceeds the server's max_message_bytes ", limit, "; send smaller chunks"));
 }
 
 uint64_t Methods::PageBytes(uint64_t asked) const {
-  const uint64_t limit = server_.limits.max_page_bytes;
+  const uint64_t limit = context_.limits.max_page_bytes;
   const uint64_t bytes = asked == 0 ? kDefaultPageBytes : asked;
   return limit == 0 ? bytes : std::min(bytes, limit);
 }
 
 void Methods::OnPool(const Call& call, Work work) {
-  server_.pool.Post([call, work = std::move(work)] {
+  context_.pool.Post([call, work = std::move(work)] {
     if (call->is_cancelled()) return call->Finish(absl::CancelledError());
     AtOnce(*call, work);
   });
@@ -81,7 +81,7 @@ void Methods::AtOnce(UnaryCall& call, const Work& work) {
   call.Finish(ToStatus([&] { return work(call); }));
 }
 
-void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(server_.pool, call, std::move(plan)); }
+void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(context_.pool, call, std::move(plan)); }
 
 void Methods::AnswerOn(WorkerPool& pool, const Call& call, Plan plan) {
   pool.Post([call, plan = std::move(plan)] {

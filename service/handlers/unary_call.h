@@ -17,7 +17,6 @@
 #include "service/admission/memory_shares.h"
 #include "service/auth/authorize.h"
 #include "service/handlers/caller.h"
-#include "service/server_context.h"
 
 namespace sparseagg::service {
 
@@ -37,7 +36,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
  public:
   using Wait = InFlightMemory::Wait;
 
-  explicit UnaryCall(ServerContext* server) : server_(*server) {}
+  explicit UnaryCall(ApiContext* context) : context_(*context) {}
   virtual ~UnaryCall() = default;
 
   virtual const Caller& caller() const = 0;
@@ -86,7 +85,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
 
   void Answer(const std::function<absl::Status()>& answer);
 
-  ServerContext& server_;
+  ApiContext& context_;
   Transfer transfer_;
   InFlightReservation response_reservation_;
   std::function<bool()> stop_;
@@ -109,7 +108,7 @@ struct MethodEntry {
 // work is short, otherwise it posts the work to the worker pool. It runs only for callers that may call the method
 // (Caller::Admit); the transport sees to that.
 //
-// Owned by the server, which outlives all calls. Borrows the server context. Thread-safe.
+// Outlive all calls. Borrow the context. Thread-safe.
 class Methods {
  public:
   // Errors: RESOURCE_EXHAUSTED if a message of `bytes` exceeds max_message_bytes.
@@ -128,7 +127,7 @@ class Methods {
   };
   using Plan = std::function<absl::StatusOr<PlannedAnswer>(UnaryCall&)>;
 
-  explicit Methods(ServerContext* server) : server_(*server) {}
+  explicit Methods(ApiContext* context) : context_(*context) {}
 
   // Runs `work` on the worker pool, and finishes the call with the status that it returns. `work` does not run if the
   // peer has gone while the call waited for a thread.
@@ -143,7 +142,7 @@ class Methods {
   static void AnswerOn(WorkerPool& pool, const Call& call, Plan plan);
   static void AnswerAtOnce(UnaryCall& call, const Plan& plan);
 
-  ServerContext& server_;
+  ApiContext& context_;
 
  private:
   // `held_bytes`: memory that `planned` uses while it waits for the reservation.

@@ -35,12 +35,12 @@ void EncodeStatus(const Request& request, const UploadProgress& progress, v1::Up
 }  // namespace
 
 absl::Status AggregationMethods::PutChunk(LargeCall& chunk) const {
-  const Clock& clock = server_.clock;
+  const Clock& clock = context_.clock;
   const absl::Duration begin = clock.Monotonic();
   const uint64_t size = chunk.message.size();
   ChunkMessage message;
   const absl::Status parsed = message.Parse(chunk.message);
-  if (server_.store != nullptr) message.KeepMessage(chunk.message);
+  if (context_.store != nullptr) message.KeepMessage(chunk.message);
   chunk.message.Clear();
   RETURN_IF_ERROR(parsed);
   const absl::Duration parsing = clock.Monotonic() - begin;
@@ -93,7 +93,7 @@ void AggregationMethods::CommitSubmission(const Call& call) {
                         });
     return absl::OkStatus();
   };
-  server_.pool.Post([call, commit] {
+  context_.pool.Post([call, commit] {
     const absl::Status status = ToStatus(commit);
     if (!status.ok()) call->Finish(status);
   });

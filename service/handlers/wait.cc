@@ -31,7 +31,7 @@ void AggregationMethods::WaitRound(const Call& call) {
 
 absl::StatusOr<absl::Duration> AggregationMethods::WaitTimeout(bool is_set,
                                                                const google::protobuf::Duration& wanted) const {
-  const absl::Duration most = server_.limits.max_wait;
+  const absl::Duration most = context_.limits.max_wait;
   if (!is_set) return most;
   ASSIGN_OR_RETURN(const absl::Duration decoded, DecodeDuration(wanted, "timeout"));
   return std::min(most, decoded);
@@ -40,11 +40,11 @@ absl::StatusOr<absl::Duration> AggregationMethods::WaitTimeout(bool is_set,
 void AggregationMethods::AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
                                      std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer) {
   // Counts the call among those that wait.
-  const std::shared_ptr<const void> permit = server_.waits.TryAcquire(call->caller().PeerName());
+  const std::shared_ptr<const void> permit = context_.waits.TryAcquire(call->caller().PeerName());
   if (permit == nullptr) {
-    return call->Finish(RetryLater(absl::StrCat(server_.waits.DescribeFull(),
+    return call->Finish(RetryLater(absl::StrCat(context_.waits.DescribeFull(),
                                                 " already wait for rounds, the most that the server's memory limit of ",
-                                                server_.limits.memory_limit_bytes, " bytes allows")));
+                                                context_.limits.memory_limit_bytes, " bytes allows")));
   }
   const auto unless_draining = [this, round, permit, answer = std::move(answer)]() -> absl::Status {
     // A client that gets an unfinished round waits again at once, and the transport would cancel that call as it shuts
@@ -55,7 +55,7 @@ void AggregationMethods::AnswerAfter(const Call& call, const std::shared_ptr<Rou
     return answer();
   };
   const Round::WaitId wait = round->Wait(timeout, [this, call, most_bytes = std::move(most_bytes), unless_draining] {
-    server_.pool.Post([call, most_bytes, unless_draining] {
+    context_.pool.Post([call, most_bytes, unless_draining] {
       call->ReserveAndAnswer(most_bytes(), UnaryCall::Wait::kUnbounded, unless_draining);
     });
   });

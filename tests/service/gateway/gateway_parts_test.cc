@@ -21,12 +21,12 @@ using ::testing::HasSubstr;
 
 TEST(BulkBody, Chunk_IsThatOfTheMessage) {
   const auto message = BulkToChunk({{"client_id", "c"},
-                                   {"last", "true"},
-                                   {"tensor", "w"},
-                                   {"key_encoding", "U32"},
-                                   {"num_keys", "2"},
-                                   {"key_bytes", "8"}},
-                                  absl::Cord("kkkkKKKKvalues"));
+                                    {"last", "true"},
+                                    {"tensor", "w"},
+                                    {"key_encoding", "U32"},
+                                    {"num_keys", "2"},
+                                    {"key_bytes", "8"}},
+                                   absl::Cord("kkkkKKKKvalues"));
   ASSERT_TRUE(message.ok());
   v1::UpdateChunk chunk;
   ASSERT_TRUE(chunk.ParseFromString(std::string(*message)));
