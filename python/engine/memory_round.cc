@@ -2,10 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <limits>
-
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/status_macros.h"
@@ -18,7 +14,6 @@
 #include "python/engine/outputs.h"
 #include "service/codec/round_codec.h"
 #include "service/rounds/round_config.h"
-#include "service/rounds/sealed_reader.h"
 #include "service/rounds/submission_batch.h"
 
 namespace sparseagg::python {
@@ -26,9 +21,6 @@ namespace {
 
 namespace py = pybind11;
 using namespace py::literals;  // NOLINT(google-build-using-namespace): for "name"_a
-
-constexpr size_t kAllSubmissions = std::numeric_limits<int>::max();  // of a list
-constexpr uint64_t kInspectedBytes = uint64_t{1} << 24;              // of a page of Inspect
 
 // What Python lends; its arrays stay as they are meanwhile.
 using Borrowed = std::vector<py::buffer_info>;
@@ -144,71 +136,16 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
                   "num_tuples"_a = outcome.num_tuples, "num_bytes"_a = outcome.num_bytes, "refusals"_a = refusals);
 }
 
-py::bytes MemoryRound::ListSubmissions() const {
-  v1::ListSubmissionsResponse message;
-  const auto page = ValueOrThrow(round_->ListSubmissions(kAllSubmissions, ""));
-  for (const service::ListedSubmission& submission : page.submissions) {
-    service::EncodeSubmission(submission, /*with_leaf=*/false, message.add_submissions());
-  }
-  return ToBytes(message);
-}
-
-bool MemoryRound::Withdraw(const std::string& client_id, const std::string& submission_id) {
-  return CallWithoutGil([&]() -> absl::StatusOr<bool> {
-    RETURN_IF_ERROR(CheckId(client_id, "client_id"));
-    return intake_->target().Withdraw(client_id, submission_id, /*is_coordinator=*/false);
-  });
-}
-
-void MemoryRound::Seal() {
-  CheckNotOfStream();
-  CallWithoutGil([&] { return round_->Seal(); });
-}
-
-void MemoryRound::Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights) {
-  CheckNotOfStream();
-  CallWithoutGil([&]() -> absl::Status {
-    for (const std::string& client_id : only) RETURN_IF_ERROR(CheckId(client_id, "only_client_ids"));
-    for (const auto& [client_id, weight] : weights) RETURN_IF_ERROR(CheckId(client_id, "client_weights"));
-    if (!weights.empty()) return round_->CloseWithWeights(weights);
-    return only.empty() ? round_->Close() : round_->CloseWithOnly(only);
-  });
-}
-
-py::tuple MemoryRound::Inspect(const std::vector<std::string>& names) const {
-  std::vector<size_t> tensors;
-  tensors.reserve(names.size());
-  for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
-  std::sort(tensors.begin(), tensors.end());
-  service::InspectionPage all;
-  do {
-    const auto page = CallWithoutGil([&] {
-      return service::SealedReader(*round_).Inspect(tensors, kInspectedBytes, all.next_page_token,
-                                                    /*is_cancelled=*/[] { return false; });
-    });
-    all.client_ids.insert(all.client_ids.end(), page.client_ids.begin(), page.client_ids.end());
-    all.gram.insert(all.gram.end(), page.gram.begin(), page.gram.end());
-    all.squared_distances.insert(all.squared_distances.end(), page.squared_distances.begin(),
-                                 page.squared_distances.end());
-    all.overlap.insert(all.overlap.end(), page.overlap.begin(), page.overlap.end());
-    all.next_page_token = page.next_page_token;
-  } while (!all.next_page_token.empty());
-  const auto bytes_of = [](const auto& column) {
-    return py::bytes(reinterpret_cast<const char*>(column.data()), column.size() * sizeof(column[0]));
-  };
-  return py::make_tuple(all.client_ids, bytes_of(all.gram), bytes_of(all.squared_distances), bytes_of(all.overlap));
+void MemoryRound::Close() {
+  CallWithoutGil([&] { return round_->Close(); });
 }
 
 void MemoryRound::Cancel(const std::string& reason) {
-  CheckNotOfStream();
-  CallWithoutGil([&]() -> absl::Status {
-    RETURN_IF_ERROR(service::CheckReason(reason));
-    return round_->Cancel(reason.empty() ? "no reason given" : reason);
-  });
+  CallWithoutGil([&] { return round_->Cancel(reason); });
 }
 
-void MemoryRound::AwaitEnd(std::optional<double> seconds, uint64_t wait) {
-  host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), wait);
+void MemoryRound::AwaitEnd(std::optional<double> seconds, uint64_t number) {
+  host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), number);
 }
 
 py::list MemoryRound::Read(const std::vector<std::string>& names) const {
@@ -224,12 +161,6 @@ py::list MemoryRound::Read(const std::vector<std::string>& names) const {
 }
 
 void MemoryRound::RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
-
-void MemoryRound::CheckNotOfStream() const {
-  if (round_->config().stream == nullptr) return;
-  ThrowIfError(absl::FailedPreconditionError(absl::StrCat("a version of the stream '", round_->config().stream->id,
-                                                          "' ends when the stream cuts it, and not by itself")));
-}
 
 MemoryRound::Lent MemoryRound::Lend(const DevicePart& part) const {
   const auto& [name, keys, num_keys, values] = part;
@@ -249,13 +180,9 @@ void DefineMemoryRound(py::module_& module) {
            py::arg("device_parts") = std::vector<MemoryRound::DevicePart>())
       .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
            py::arg("weights"), py::arg("num_keys"), py::arg("parts"), py::arg("base_version") = py::none())
-      .def("submissions", &MemoryRound::ListSubmissions)
-      .def("withdraw", &MemoryRound::Withdraw, py::arg("client_id"), py::arg("submission_id"))
-      .def("seal", &MemoryRound::Seal)
-      .def("inspect", &MemoryRound::Inspect, py::arg("tensors"))
-      .def("close", &MemoryRound::Close, py::arg("only"), py::arg("weights"))
+      .def("close", &MemoryRound::Close)
       .def("cancel", &MemoryRound::Cancel, py::arg("reason"))
-      .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("wait"))
+      .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("number"))
       .def("read", &MemoryRound::Read, py::arg("tensors"))
       .def("raise_failure", &MemoryRound::RaiseFailure);
 }

@@ -20,8 +20,9 @@
 
 namespace sparseagg::python {
 
-// The Python class _engine.MemoryRound: a round of a RoundHost. All members are called with the GIL held, and throw
-// StatusException for the errors of service::Round.
+// The Python class _engine.MemoryRound: a round of a RoundHost, for what the methods do not do: arrays that stay where
+// they are, and private rounds. All members are called with the GIL held, and throw StatusException for the errors of
+// service::Round.
 class MemoryRound {
  public:
   // One tensor's part of a submission: its name, keys (none: 0, 1, …), bytes of a key, number of keys, values (none:
@@ -34,7 +35,7 @@ class MemoryRound {
 
   MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
       : host_(std::move(host)), intake_(round, &round->intake()), round_(std::move(round)) {}
-  // Only takes and withdraws submissions, which may go to a stream.
+  // Only takes submissions, which may go to a stream.
   MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<service::Intake> intake)
       : host_(std::move(host)), intake_(std::move(intake)) {}
   MemoryRound(const MemoryRound&) = delete;
@@ -45,7 +46,6 @@ class MemoryRound {
     }
   }
 
-  pybind11::bytes Describe() const;  // a v1::Round
   // Adds one client's update. Returns: a v1::CommitSubmissionResponse. `device_parts`: the round borrows their values
   // until it has merged them. GIL: released while the round copies, sorts and merges it.
   pybind11::bytes Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
@@ -55,16 +55,11 @@ class MemoryRound {
   pybind11::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id,
                              const pybind11::bytes& weights, const pybind11::bytes& num_keys,
                              const std::vector<Part>& parts, std::optional<uint64_t> base_version);
-  pybind11::bytes ListSubmissions() const;  // a v1::ListSubmissionsResponse
-  // Withdraw, Seal and Close release the GIL while commits add their submissions.
-  bool Withdraw(const std::string& client_id, const std::string& submission_id);
-  void Seal();
-  void Close(const std::vector<std::string>& only, const std::vector<Round::ClientWeight>& weights);
-  // Returns: the clients, and the lower triangles of gram, squared_distances and overlap as bytes. GIL: released
-  // while the rows are computed.
-  pybind11::tuple Inspect(const std::vector<std::string>& names) const;
+  // For a private round, which the methods do not find.
+  pybind11::bytes Describe() const;  // a v1::Round
+  void Close();                      // GIL: released while commits add their submissions
   void Cancel(const std::string& reason);
-  void AwaitEnd(std::optional<double> seconds, uint64_t wait);
+  void AwaitEnd(std::optional<double> seconds, uint64_t number);  // RoundHost::AwaitEnd
   // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
   pybind11::list Read(const std::vector<std::string>& names) const;
   void RaiseFailure() const;
@@ -76,7 +71,6 @@ class MemoryRound {
     std::shared_ptr<const void> value_owner;
   };
 
-  void CheckNotOfStream() const;
   Lent Lend(const DevicePart& part) const;
 
   const std::shared_ptr<RoundHost> host_;  // outlives the round

@@ -43,15 +43,18 @@ class MemoryRounds {
                 if (!host->IsOfParent()) delete host;
               }) {}
 
-  // Opens a round. `round_id`: None for one that cannot be found. `spec`: a serialised v1::RoundSpec.
-  std::unique_ptr<MemoryRound> Create(std::optional<std::string> round_id, const py::bytes& spec) {
+  // Opens a round that cannot be found. `spec`: a serialised v1::RoundSpec.
+  std::unique_ptr<MemoryRound> CreatePrivate(const py::bytes& spec) {
     RoundConfig config = ParseRoundSpec(spec);
-    config.id = round_id.value_or("");
-    return Wrap(CallWithoutGil([&]() -> absl::StatusOr<std::shared_ptr<Round>> {
-      if (!round_id.has_value()) return host_->registry().CreatePrivate(std::move(config));
-      RETURN_IF_ERROR(CheckName(*round_id, "round_id"));
-      return host_->registry().Create(std::move(config));
-    }));
+    return Wrap(CallWithoutGil([&] { return host_->registry().CreatePrivate(std::move(config)); }));
+  }
+
+  // RoundHost::Call. GIL: released meanwhile.
+  py::bytes Call(const std::string& method, const std::string& request) {
+    return CallWithoutGil([&] { return host_->Call(method, request); });
+  }
+  void Start(const std::string& method, const std::string& request, uint64_t number) {
+    host_->Start(method, request, number);
   }
 
   std::unique_ptr<MemoryRound> Find(const std::string& name) const {
@@ -64,69 +67,6 @@ class MemoryRounds {
     return std::make_unique<MemoryRound>(host_, ValueOrThrow(host_->streams().FindIntake(kDefaultTenant, name)));
   }
 
-  // ---- streams ----
-
-  // Opens a stream. Returns: its name. `spec`: a serialised v1::StreamSpec.
-  std::string CreateStream(const std::string& stream_id, const py::bytes& spec) {
-    auto config = ValueOrThrow(service::DecodeStreamSpec(ParseMessage<v1::StreamSpec>(spec), NoLimits()));
-    config.round.id = stream_id;
-    return CallWithoutGil([&]() -> absl::StatusOr<std::string> {
-      if (!stream_id.empty()) RETURN_IF_ERROR(CheckName(stream_id, "stream_id"));
-      ASSIGN_OR_RETURN(const auto stream, host_->streams().Create(std::move(config)));
-      return service::StreamName(stream->config().round.id);
-    });
-  }
-  std::vector<std::string> Streams() const {
-    std::vector<std::string> names;
-    for (const auto& stream : host_->streams().All()) names.push_back(service::StreamName(stream->config().round.id));
-    return names;
-  }
-  py::bytes DescribeStream(const std::string& name) const {
-    const auto stream = FindStream(name);
-    v1::Stream message;
-    WithoutGil([&] {
-      service::EncodeStream(*stream, &message);
-      return 0;
-    });
-    return ToBytes(message);
-  }
-  void CutStream(const std::string& name, uint64_t version) {
-    const auto stream = FindStream(name);
-    CallWithoutGil([&] { return stream->Cut(version, service::CutCause::kCall); });
-  }
-  void DeleteStream(const std::string& name) {
-    CallWithoutGil([&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::string id, service::ParseStreamName(name));
-      return host_->streams().Delete(kDefaultTenant, id).status();
-    });
-  }
-  // Returns: the version whose end ends a wait for versions after `after`.
-  std::unique_ptr<MemoryRound> FirstAfter(const std::string& name, uint64_t after) const {
-    const auto stream = FindStream(name);
-    return Wrap(CallWithoutGil([&] { return stream->FirstAfter(after); }));
-  }
-  py::bytes EndedAfter(const std::string& name, uint64_t after) const {
-    constexpr size_t kMost = 100;
-    v1::WatchVersionsResponse message;
-    for (const service::StreamVersion& version : FindStream(name)->EndedAfter(after, kMost)) {
-      service::EncodeVersion(version, message.add_versions());
-    }
-    return ToBytes(message);
-  }
-
-  std::vector<std::unique_ptr<MemoryRound>> All() const {
-    std::vector<std::unique_ptr<MemoryRound>> rounds;
-    for (const auto& entry : ListEntries()) rounds.push_back(Wrap(entry.round));
-    return rounds;
-  }
-
-  void Delete(const std::string& name) {
-    CallWithoutGil([&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::string id, service::ParseRoundName(name));
-      return host_->registry().Delete(kDefaultTenant, id).status();
-    });
-  }
-
   // Cancels and forgets all rounds, takes no more, and ends all waits.
   void Close() {
     CallWithoutGil([&]() -> absl::Status {
@@ -134,7 +74,8 @@ class MemoryRounds {
       for (const auto& stream : host_->streams().All()) {
         host_->streams().Delete(kDefaultTenant, stream->config().round.id).IgnoreError();
       }
-      for (const auto& entry : ListEntries()) {
+      ASSIGN_OR_RETURN(const auto rounds, host_->registry().List(kDefaultTenant, kAllRounds, ""));
+      for (const auto& entry : rounds.entries) {
         entry.round->Cancel("the client was closed").IgnoreError();  // of one that has ended
         host_->registry().Delete(kDefaultTenant, entry.round->config().id).IgnoreError();
       }
@@ -144,8 +85,15 @@ class MemoryRounds {
     Released::OfProcess().Drop();
   }
 
-  std::vector<uint64_t> NextEnded() const {
-    return WithoutGil([host = host_] { return host->NextEnded(); });
+  // Returns: tuples of a number, a code, a message and a response.
+  py::list NextEnded() const {
+    const auto ended = WithoutGil([host = host_] { return host->NextEnded(); });
+    py::list out;
+    for (const RoundHost::Ended& each : ended) {
+      out.append(py::make_tuple(each.number, each.status.raw_code(), std::string(each.status.message()),
+                                py::bytes(each.response)));
+    }
+    return out;
   }
 
   // Borrows an array in the device's memory. GIL: as of DeviceArray::Borrow.
@@ -156,14 +104,8 @@ class MemoryRounds {
   uint64_t memory_bytes() const { return host_->memory_bytes(); }
 
  private:
-  std::shared_ptr<service::Stream> FindStream(const std::string& name) const {
-    return ValueOrThrow(host_->streams().Find(kDefaultTenant, ValueOrThrow(service::ParseStreamName(name))));
-  }
   std::unique_ptr<MemoryRound> Wrap(std::shared_ptr<Round> round) const {
     return std::make_unique<MemoryRound>(host_, std::move(round));
-  }
-  std::vector<service::Registry::Entry> ListEntries() const {
-    return host_->registry().List(kDefaultTenant, kAllRounds, "")->entries;
   }
 
   const std::shared_ptr<RoundHost> host_;
@@ -178,18 +120,11 @@ void DefineMemoryRounds(py::module_& module) {
       .def("borrow", &MemoryRounds::Borrow, py::arg("array"))
       .def_property_readonly("engine", [](const MemoryRounds& rounds) { return rounds.runtime().Describe(); })
       .def_property_readonly("device_stream", [](const MemoryRounds& rounds) { return StreamOf(rounds.runtime()); })
-      .def("create", &MemoryRounds::Create, py::arg("round_id"), py::arg("spec"))
+      .def("create_private", &MemoryRounds::CreatePrivate, py::arg("spec"))
+      .def("call", &MemoryRounds::Call, py::arg("method"), py::arg("request"))
+      .def("start", &MemoryRounds::Start, py::arg("method"), py::arg("request"), py::arg("number"))
       .def("find", &MemoryRounds::Find, py::arg("name"))
       .def("find_target", &MemoryRounds::FindTarget, py::arg("name"))
-      .def("create_stream", &MemoryRounds::CreateStream, py::arg("stream_id"), py::arg("spec"))
-      .def("streams", &MemoryRounds::Streams)
-      .def("describe_stream", &MemoryRounds::DescribeStream, py::arg("name"))
-      .def("cut_stream", &MemoryRounds::CutStream, py::arg("name"), py::arg("version"))
-      .def("delete_stream", &MemoryRounds::DeleteStream, py::arg("name"))
-      .def("first_after", &MemoryRounds::FirstAfter, py::arg("name"), py::arg("after"))
-      .def("ended_after", &MemoryRounds::EndedAfter, py::arg("name"), py::arg("after"))
-      .def("all", &MemoryRounds::All)
-      .def("delete", &MemoryRounds::Delete, py::arg("name"))
       .def("close", &MemoryRounds::Close)
       .def("next_ended", &MemoryRounds::NextEnded)
       .def_property_readonly("memory_bytes", &MemoryRounds::memory_bytes);

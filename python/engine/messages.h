@@ -50,6 +50,11 @@ inline service::Limits NoLimits() {
   limits.max_tuples_per_submission = 0;
   limits.max_bytes_per_submission = 0;
   limits.max_result_ttl = absl::InfiniteDuration();
+  limits.max_message_bytes = 0;
+  limits.max_page_bytes = 0;
+  limits.max_open_rounds = 0;
+  limits.max_uploads = 0;
+  limits.max_wait = absl::InfiniteDuration();
   return limits;
 }
 

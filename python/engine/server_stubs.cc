@@ -6,6 +6,7 @@
 
 namespace sparseagg::service {
 
+bool IsLogged(LogLevel) { return false; }
 void Log(LogLevel, absl::string_view, std::initializer_list<LogField>) {}
 
 namespace {
@@ -34,5 +35,9 @@ absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t, uint64_t, const CutRecord&
 absl::StatusOr<std::string> Store::ReadChunk(uint64_t, uint64_t, uint64_t) const { return NoStore(); }
 void Store::WhenDurable(Ticket, OnDurable done) { std::exchange(done, nullptr)(NoStore()); }
 absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }
+std::string Store::Identity() const { return ""; }
+absl::StatusOr<uint64_t> Store::Backup(const std::string&, const std::string&, const std::function<bool()>&) {
+  return NoStore();
+}
 
 }  // namespace sparseagg::service

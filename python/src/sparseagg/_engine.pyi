@@ -135,9 +135,8 @@ def decode_keys(data: bytes | memoryview, first_key: int, num_keys: int, key_byt
     """Returns the keys of "delta_bitpacked" bytes, as unsigned integers of ``key_bytes``."""
 
 class MemoryRound:
-    """A round of MemoryRounds. Thread-safe. Errors are those of a server; messages are the fields of the proto's."""
+    """A round of MemoryRounds, for what ``MemoryRounds.call`` does not do. Thread-safe. Errors: a server's."""
 
-    def describe(self) -> bytes: ...  # a Round
     def submit(
         self,
         client_id: str,
@@ -163,20 +162,13 @@ class MemoryRound:
     ) -> dict[str, Any]:
         """Adds the updates of many clients, as SubmitBatchRequest has them. Returns the fields of the answer."""
 
-    def submissions(self) -> bytes: ...  # a ListSubmissionsResponse
-    def withdraw(self, client_id: str, submission_id: str) -> bool: ...
-    def seal(self) -> None:
-        """Freezes the submissions."""
+    def describe(self) -> bytes:
+        """Returns a Round; as the next three for private rounds, which ``MemoryRounds.call`` does not find."""
 
-    def inspect(self, tensors: list[str]) -> tuple[list[str], bytes, bytes, bytes]:
-        """Returns the clients, and the lower triangles of gram, squared_distances (float64) and overlap (uint64)."""
-
-    def close(self, only: list[str], weights: list[tuple[str, float]]) -> None:
-        """Closes the round; with only the submissions of these clients, or with these factors of weights, if any."""
-
+    def close(self) -> None: ...
     def cancel(self, reason: str) -> None: ...
-    def await_end(self, seconds: float | None, wait: int) -> None:
-        """Has ``next_ended`` return ``wait`` when the round has ended, or after some seconds. Does not block."""
+    def await_end(self, seconds: float | None, number: int) -> None:
+        """Has ``next_ended`` return ``number`` when the round has ended, or after some seconds. Does not block."""
 
     def read(self, tensors: list[str]) -> list[RawResult]:
         """Returns these results, all without a name. Their arrays are views of the round's, which must not change."""
@@ -203,31 +195,27 @@ class MemoryRounds:
     @property
     def device_stream(self) -> tuple[int, int] | None:
         """As of Aggregator."""
-    def create(self, round_id: str | None, spec: bytes) -> MemoryRound:
-        """Opens a round; returns the one that has the id, if its ``spec`` is the same. None: it cannot be found."""
+    def create_private(self, spec: bytes) -> MemoryRound:
+        """Opens a round that cannot be found."""
+
+    def call(self, method: str, request: bytes) -> bytes:
+        """Calls a unary method of v1.Aggregation and returns the response. Blocks until the method has answered."""
+
+    def start(self, method: str, request: bytes, number: int) -> None:
+        """Has ``next_ended`` return the end of such a call."""
 
     def find(self, name: str) -> MemoryRound: ...
     def find_target(self, name: str) -> MemoryRound:
         """Returns where submissions to a name go: a round, or the intake of a stream."""
 
-    def create_stream(self, stream_id: str, spec: bytes) -> str:
-        """Opens a stream, or finds the one that has the id and the same ``spec``, a StreamSpec; returns its name."""
-
-    def streams(self) -> list[str]: ...
-    def describe_stream(self, name: str) -> bytes: ...  # a Stream
-    def cut_stream(self, name: str, version: int) -> None: ...
-    def delete_stream(self, name: str) -> None: ...
-    def first_after(self, name: str, after: int) -> MemoryRound:
-        """Returns the version whose end ends a wait for versions after ``after``."""
-
-    def ended_after(self, name: str, after: int) -> bytes: ...  # a WatchVersionsResponse
-    def all(self) -> list[MemoryRound]: ...
-    def delete(self, name: str) -> None: ...
     def close(self) -> None:
         """Cancels and forgets all rounds, takes no more, and ends ``next_ended``."""
 
-    def next_ended(self) -> list[int]:
-        """Blocks until waits of ``await_end`` are over, and returns them; returns none after ``close``."""
+    def next_ended(self) -> list[tuple[int, int, str, bytes]]:
+        """Blocks until calls of ``start`` or waits are over; returns none after ``close``.
+
+        Each has its number, the code and the message of its error (0 and ""), and the response.
+        """
 
     @property
     def memory_bytes(self) -> int:

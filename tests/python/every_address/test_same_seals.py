@@ -199,6 +199,15 @@ def test_inspection_is_refused_where_it_cannot_be(any_client):
     assert refusal(opened.inspect)[0] == "FailedPreconditionError"
 
 
+def test_round_without_a_certificate_says_so(any_client):
+    opened = any_client.create_round(ONE)
+    opened.submit("a", UPDATE)
+    opened.close()
+    for call in (opened.certificate, lambda: opened.receipt("a")):
+        found, message = refusal(call)
+        assert (found, "certificate" in message) == ("FailedPreconditionError", True), message
+
+
 def test_robust_rule_chooses_who_counts(any_client):
     rng = np.random.default_rng(SEED)
     opened = any_client.create_round(one("float32", 500, 2, op="mean"))

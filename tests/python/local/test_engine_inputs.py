@@ -288,7 +288,7 @@ def test_results_are_updates_of_further_merges(client):
 def test_bytes_that_are_no_spec_are_refused_as_a_server_does():
     engine = extension.load()
     for malformed in (b"\xff", b"\x0a\x05v", b"\x0a\x03\x0a\x01\xff"):
-        for call in (engine.check_spec, lambda spec: engine.MemoryRounds(0).create("r", spec)):
+        for call in (engine.check_spec, engine.MemoryRounds(0).create_private):
             with pytest.raises(engine.EngineError, match="not a valid RoundSpec: malformed, or with a string"):
                 call(malformed)
     with pytest.raises(engine.EngineError, match=r"RoundSpec of 100000000 bytes; up to 67108864 are allowed"):

@@ -39,7 +39,7 @@ def load() -> ModuleType:
         module.force_simd(os.environ.get("SPARSEAGG_SIMD", ""))
     except module.EngineError as error:
         code, message = error.args
-        raise error_of(_CODES[code], f"SPARSEAGG_SIMD: {message}") from None
+        raise error_of_code(code, f"SPARSEAGG_SIMD: {message}") from None
     return module
 
 
@@ -81,6 +81,11 @@ def release_memory() -> None:
     load().release_memory()
 
 
+def error_of_code(code: int, message: str) -> SparseaggError:
+    """Returns the error of a status of the extension."""
+    return error_of(_CODES[code], message)
+
+
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
     """Turns the extension's errors into the package's."""
@@ -88,8 +93,7 @@ def errors() -> Iterator[None]:
     try:
         yield
     except module.EngineError as error:
-        code, message = error.args
-        raise error_of(_CODES[code], message) from None
+        raise error_of_code(*error.args) from None
     except MemoryError as error:
         raise error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, f"out of memory: {error}") from error
 

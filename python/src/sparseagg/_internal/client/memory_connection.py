@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import quoted_id
-from sparseagg._internal.base.fields import seconds_of
-from sparseagg._internal.client.channels import checked_connections
+from sparseagg._internal.client.channels import checked_connections, methods
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy, call_seconds
 from sparseagg._internal.client.server_calls import Endpoint
@@ -66,6 +66,10 @@ _FEATURES = (
     "RoundSpec.privacy",
     "Streams",
 )
+_RESPONSES = {method.name: method.response for method in methods()}
+_WAITS = ("WaitRound", "WatchVersions")  # end by themselves
+# Compute, or wait for commits.
+_LONG = ("WithdrawSubmission", "SealRound", "CloseRound", "CutStream", "InspectRound")
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
 
@@ -127,7 +131,7 @@ class MemoryConnection:
         self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
         self._pid = os.getpid()
         self._closed = False
-        self._waits: dict[int, concurrent.futures.Future[None]] = {}  # each is done when its wait is over
+        self._waits: dict[int, concurrent.futures.Future[bytes]] = {}  # each is done when its wait is over
         self._numbers = itertools.count()  # keys of _waits
         thread = threading.Thread(target=_end_waits, args=(self._rounds, self._waits), name=":memory:", daemon=True)
         thread.start()
@@ -154,51 +158,27 @@ class MemoryConnection:
                 raise FailedPreconditionError('":memory:" has no data directory; a server with --data-dir has one')
             if method == "GetServerInfo":
                 return self._server_info
-            if "Stream" in method or method == "WatchVersions":
-                return await self._call_stream(method, request)
             if method == "CreateRound":
-                return _described(self._create(request.round_id, request.spec))
-            if method == "ListRounds":
-                return pb.ListRoundsResponse(rounds=[_described(each) for each in self._rounds.all()])
-            if method == "WithdrawSubmission":
-                found = self._rounds.find_target(request.round)
-                # In a thread of the executor, since the call waits for a commit that is under way.
-                withdrawn = await self.transport.convert(found.withdraw, request.client_id, request.submission_id)
-                return pb.WithdrawSubmissionResponse(withdrawn=withdrawn)
-            if method == "ListSubmissions":
-                return pb.ListSubmissionsResponse.FromString(self._rounds.find(request.parent).submissions())
-            found = self._rounds.find(request.name)
-            if method == "InspectRound":
-                clients, gram, squared_distances, overlap = await self.transport.convert(
-                    found.inspect, list(request.tensors)
-                )
-                return pb.InspectRoundResponse(
-                    num_clients=len(clients),
-                    client_ids=clients,
-                    gram=gram,
-                    squared_distances=squared_distances,
-                    overlap=overlap,
-                )
-            if method == "WaitRound":
-                await self._wait(found, seconds_of(request.timeout))
-            elif method == "SealRound":
-                await self.transport.convert(found.seal)
-            elif method == "CloseRound":
-                weights = [(each.client_id, each.weight) for each in request.client_weights]
-                await self.transport.convert(found.close, list(request.only_client_ids), weights)
-            elif method == "CancelRound":
-                found.cancel(request.reason)
-            return _described(found)
+                _check_round_spec(request.spec)
+            elif method == "CreateStream":
+                _check_round_spec(request.spec.round)
+            answer = _RESPONSES[method].FromString
+            message = request.SerializeToString()
+            if method in _WAITS:
+                return answer(await self._wait(functools.partial(self._rounds.start, method, message)))
+            call = functools.partial(self._rounds.call, method, message)
+            return answer(await self.transport.convert(call) if method in _LONG else call())
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
         with self._open():
-            return RoundInfo.from_proto(_described(self._rounds.find(name)))
+            answer = self._rounds.call("GetRound", pb.GetRoundRequest(name=name).SerializeToString())
+            return RoundInfo.from_proto(pb.Round.FromString(answer))
 
     async def delete_round(self, name: str) -> None:
         """Deletes a round."""
         with self._open():
-            self._rounds.delete(name)
+            self._rounds.call("DeleteRound", pb.DeleteRoundRequest(name=name).SerializeToString())
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the value encodings to which updates may be rounded."""
@@ -259,15 +239,17 @@ class MemoryConnection:
     ) -> MemoryReader:
         """Aggregates in one call. ``answer`` has no effect; at its deadline, the call ends without a result."""
         with self._open():
-            alone = self._create(None, spec.to_proto())
+            message = spec.to_proto()
+            _check_round_spec(message)
+            alone = self._rounds.create_private(message.SerializeToString())
             try:
                 for upload in uploads:
                     with _naming_client(upload.client_id):
                         await self.transport.convert(_submit, alone, upload)
-                await self.transport.convert(alone.close, [], [])
-                await self._wait(alone, call_seconds(deadline))
+                await self.transport.convert(alone.close)
+                await self._wait(functools.partial(alone.await_end, call_seconds(deadline)))
                 alone.raise_failure()
-                info = RoundInfo.from_proto(_described(alone))
+                info = RoundInfo.from_proto(pb.Round.FromString(alone.describe()))
                 if info.state != "done":
                     raise DeadlineExceededError("the merge was under way")
                 return MemoryReader(await self.transport.convert(_read, alone, pb.StreamResultRequest(), spec), info)
@@ -297,47 +279,30 @@ class MemoryConnection:
         if self._closed:
             raise CancelledError(_DISCONNECTED) from refusal
 
-    def _create(self, round_id: str | None, spec: pb.RoundSpec) -> MemoryRound:
-        """Opens a round; returns the round that exists if its id and spec are the same. None: one without a name."""
-        _check_round_spec(spec)
-        return self._rounds.create(round_id, spec.SerializeToString())
+    async def _wait(self, start: Callable[[int], None]) -> bytes:
+        """Returns the response of a call, or of a wait without one, that ``start`` begins under a number.
 
-    async def _call_stream(self, method: str, request: Any) -> Any:
-        """Answers a method about streams."""
-        rounds = self._rounds
-        if method == "CreateStream":
-            _check_round_spec(request.spec.round)
-            name = rounds.create_stream(request.stream_id, request.spec.SerializeToString())
-            return _described_stream(rounds, name)
-        if method == "ListStreams":
-            return pb.ListStreamsResponse(streams=[_described_stream(rounds, name) for name in rounds.streams()])
-        if method == "DeleteStream":
-            return rounds.delete_stream(request.name)
-        if method == "CutStream":
-            await self.transport.convert(rounds.cut_stream, request.name, request.version)
-        elif method == "WatchVersions":
-            await self._wait(rounds.first_after(request.name, request.after_version), seconds_of(request.timeout))
-            return pb.WatchVersionsResponse.FromString(rounds.ended_after(request.name, request.after_version))
-        return _described_stream(rounds, request.name)
-
-    async def _wait(self, found: MemoryRound, seconds: float | None) -> None:
-        """Waits until the round has ended, or for some seconds, or until ``close``; None: without limit."""
-        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ``close`` ends it, too.
+        """
+        ended: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         ended.set_running_or_notify_cancel()  # so that a caller who stops waiting cannot cancel the future
         number = next(self._numbers)
         self._waits[number] = ended
-        if not self._closed:  # else nobody may be left to end the wait
-            found.await_end(seconds, number)
-            await self.transport.wait(ended, None)
+        if self._closed:  # nobody may be left to end the wait
+            return b""
+        start(number)
+        await self.transport.wait(ended, None)
+        return ended.result()
 
 
-def _end_waits(rounds: MemoryRounds, waits: dict[int, concurrent.futures.Future[None]]) -> None:
+def _end_waits(rounds: MemoryRounds, waits: dict[int, concurrent.futures.Future[bytes]]) -> None:
     """Ends the waits that the rounds say are over, until the rounds are closed, and then all others."""
     while ended := rounds.next_ended():
-        for number in ended:
-            waits.pop(number).set_result(None)
+        for number, code, message, response in ended:
+            future = waits.pop(number)
+            future.set_exception(extension.error_of_code(code, message)) if code else future.set_result(response)
     for future in list(waits.values()):
-        future.set_result(None)
+        future.set_result(b"")
 
 
 def _close(rounds: MemoryRounds, thread: threading.Thread, pid: int) -> None:
@@ -372,14 +337,6 @@ def _check_round_spec(spec: pb.RoundSpec) -> None:
         raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
     if spec.HasField("cluster"):
         raise InvalidArgumentError('rounds of ":memory:" are of this process alone, and have no cluster')
-
-
-def _described_stream(rounds: MemoryRounds, name: str) -> pb.Stream:
-    return pb.Stream.FromString(rounds.describe_stream(name))
-
-
-def _described(found: MemoryRound) -> pb.Round:
-    return pb.Round.FromString(found.describe())
 
 
 def _submit(found: MemoryRound, upload: Upload) -> pb.CommitSubmissionResponse:
