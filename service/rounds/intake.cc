@@ -223,6 +223,7 @@ void Intake::PostNotifyDiscarded() {
 }
 
 void Intake::NotifyDiscarded() {
+  (void)target_.state();  // takes the target's lock: a close that has posted this has now discarded the uploads
   Uploads discarded;
   {
     MutexLock lock(&mu_);

@@ -260,7 +260,8 @@ class Intake {
 
   // ---- for the target ----
 
-  // Closing takes two steps, so that all allocations come first; both may be called with the target's lock.
+  // Closing takes two steps, so that all allocations come first. Requires: the caller holds the lock that the target's
+  // state() takes, from the first step to the second.
   void PrepareToClose() { PostNotifyDiscarded(); }
   // Discards all uploads but those being committed and those of clients that `may_retry`, and has those that are just
   // being opened ask the target again. Allocates nothing.

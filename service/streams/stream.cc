@@ -425,8 +425,11 @@ absl::Status Stream::Delete() {
   }
   // The stream first: a version without it is of no stream, and the next start deletes it.
   RETURN_IF_ERROR(journal_->Delete());
-  intake_.PrepareToClose();
-  intake_.Close(NotFoundError(), /*may_retry=*/[](const std::string&) { return false; });
+  {
+    MutexLock lock(&mu_);
+    intake_.PrepareToClose();
+    intake_.Close(NotFoundError(), /*may_retry=*/[](const std::string&) { return false; });
+  }
   intake_.AnnounceClosed();
   FailPoint("stream_deleted");
   for (const std::string& id : ids) {
