@@ -94,9 +94,7 @@ py::bytes MemoryRound::Submit(const std::string& client_id, const std::string& s
   });
   Released::OfProcess().Drop();
   v1::CommitSubmissionResponse message;
-  const service::RoundConfig& config = intake_->config();
-  service::EncodeCommit(round_ == nullptr ? service::StreamName(config.id) : service::RoundName(config), receipt,
-                        &message);
+  service::EncodeCommit(name_, receipt, &message);
   return ToBytes(message);
 }
 

@@ -16,6 +16,7 @@
 
 #include "python/engine/local_round.h"
 #include "python/engine/round_host.h"
+#include "service/codec/round_codec.h"
 #include "service/rounds/round.h"
 
 namespace sparseagg::python {
@@ -34,10 +35,13 @@ class MemoryRound {
   using DevicePart = std::tuple<std::string, pybind11::object, uint64_t, pybind11::object>;
 
   MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
-      : host_(std::move(host)), intake_(round, &round->intake()), round_(std::move(round)) {}
-  // Only takes submissions, which may go to a stream.
-  MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<service::Intake> intake)
-      : host_(std::move(host)), intake_(std::move(intake)) {}
+      : host_(std::move(host)),
+        name_(service::RoundName(round->config())),
+        intake_(round, &round->intake()),
+        round_(std::move(round)) {}
+  // Only takes submissions, for the round or stream `name`.
+  MemoryRound(std::shared_ptr<RoundHost> host, std::string name, std::shared_ptr<service::Intake> intake)
+      : host_(std::move(host)), name_(std::move(name)), intake_(std::move(intake)) {}
   MemoryRound(const MemoryRound&) = delete;
   MemoryRound& operator=(const MemoryRound&) = delete;
   ~MemoryRound() {
@@ -74,6 +78,7 @@ class MemoryRound {
   Lent Lend(const DevicePart& part) const;
 
   const std::shared_ptr<RoundHost> host_;  // outlives the round
+  const std::string name_;
   std::shared_ptr<service::Intake> intake_;
   std::shared_ptr<Round> round_;  // null: only the intake was asked for
 };

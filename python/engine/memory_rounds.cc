@@ -64,7 +64,7 @@ class MemoryRounds {
 
   // Returns: where submissions to `name` go, a round or a stream.
   std::unique_ptr<MemoryRound> FindTarget(const std::string& name) const {
-    return std::make_unique<MemoryRound>(host_, ValueOrThrow(host_->streams().FindIntake(kDefaultTenant, name)));
+    return std::make_unique<MemoryRound>(host_, name, ValueOrThrow(host_->streams().FindIntake(kDefaultTenant, name)));
   }
 
   // Cancels and forgets all rounds, takes no more, and ends all waits.
