@@ -107,11 +107,13 @@ def is_answered(connection: socket.socket) -> bool:
 
 
 def is_newcomer_answered(address: tuple[str, int]) -> bool:
-    try:
-        with socket.create_connection(address, timeout=60) as connection:
-            return is_answered(connection)
-    except ConnectionError:
-        return False
+    """Whether a newcomer is answered within seconds: a connection gives way to it when it has waited for one."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=60) as connection:
+            if is_answered(connection):
+                return True
+    return False
 
 
 def open_connections(metrics_address: str) -> int:
