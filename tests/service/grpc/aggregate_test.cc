@@ -11,7 +11,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -88,13 +87,6 @@ TEST_F(AggregateTest, Aggregate_ChunkMissing_IsRefused) {
               Fails(Code::kFailedPrecondition, HasSubstr("chunk 0 is expected next")));
 }
 
-TEST_F(AggregateTest, Aggregate_NoIds_IsRefused) {
-  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "", {1}, {1})}),
-              Fails(Code::kInvalidArgument, HasSubstr("client_id")));
-  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", std::string(257, 'x'), {1}, {1})}),
-              Fails(Code::kInvalidArgument, HasSubstr("257")));
-}
-
 TEST_F(AggregateTest, Aggregate_MergeFails_GivesItsReason) {
   v1::RoundSpec spec = SumSpec();
   spec.set_min_submissions(2);
@@ -103,10 +95,6 @@ TEST_F(AggregateTest, Aggregate_MergeFails_GivesItsReason) {
   hooks_.finish = [] { return absl::OutOfRangeError("tensor 'v', key 7: overflow"); };
   EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}),
               Fails(Code::kOutOfRange, HasSubstr("key 7")));
-}
-
-TEST_F(AggregateTest, Aggregate_BadSpec_IsRefused) {
-  EXPECT_THAT(client().Aggregate({}, {}), Fails(Code::kInvalidArgument, HasSubstr("tensors")));
 }
 
 TEST_F(AggregateTest, Aggregate_SpecNotFirstOrTwice_IsRefused) {
@@ -133,14 +121,6 @@ TEST_F(AggregateTest, Aggregate_EmptyStream_IsRefused) {
   v1::ResultPage page;
   EXPECT_FALSE(stream->Read(&page));
   EXPECT_THAT(FromGrpc(stream->Finish()), Fails(Code::kInvalidArgument, HasSubstr("no spec")));
-}
-
-TEST_F(AggregateTest, Aggregate_MaxSubmissions_RefusesTheNext) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(1);
-  EXPECT_THAT(client().Aggregate(spec, {MakeChunk("", "a", {1}, {1}), MakeChunk("", "b", {1}, {1})}),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("client 'b': there are max_submissions 1 submissions"),
-                                                     Not(HasSubstr("DONE")), Not(HasSubstr("FINALIZING")))));
 }
 
 TEST_F(AggregateTest, Aggregate_CancelledWhileMerging_LeavesNothingBehind) {

@@ -6,7 +6,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -49,25 +48,6 @@ class ResultsApiTest : public ServerFixture {
   }
 };
 
-TEST_F(ResultsApiTest, GetResult_OnePage_HasEverything) {
-  const std::string name = Finished();
-  const auto page = client().Page(Request(name, "v"));
-  ASSERT_THAT(page, IsOk());
-  EXPECT_EQ(page->next_page_token(), "");
-  EXPECT_EQ(page->slice().tensor(), "v");
-  EXPECT_EQ(page->slice().num_keys(), 1000);
-  EXPECT_EQ(page->slice().key_encoding(), v1::KEY_ENCODING_U32);
-  EXPECT_EQ(page->slice().value_encoding(), v1::VALUE_ENCODING_FLOAT32);
-  EXPECT_EQ(Unpacked<uint32_t>(page->counts()), std::vector<uint32_t>(1000, 1));
-  EXPECT_EQ(Unpacked<double>(page->weights()), std::vector<double>(1000, 1.0));
-  EXPECT_EQ(page->summary().num_keys(), 1000);
-  EXPECT_EQ(page->summary().layout(), v1::TENSOR_LAYOUT_SPARSE);
-  EXPECT_EQ(page->summary().dtype(), v1::DTYPE_FLOAT32);
-  const auto map = ToMap(*page);
-  ASSERT_EQ(map.size(), 1000);
-  for (const auto& [key, value] : map) EXPECT_EQ(value, key);
-}
-
 TEST_F(ResultsApiTest, GetResult_SmallPages_AddUpToTheSame) {
   const std::string name = Finished();
   for (const std::string tensor : {"v", "dense"}) {
@@ -91,24 +71,6 @@ TEST_F(ResultsApiTest, GetResult_SmallPages_AddUpToTheSame) {
       EXPECT_EQ(weights, whole->front().weights());
     }
   }
-}
-
-TEST_F(ResultsApiTest, GetResult_KeyRange_IsHalfOpen) {
-  const std::string name = Finished();
-  const auto keys_of = [&](const std::string& tensor, uint64_t begin, uint64_t end) {
-    const auto pages = client().Pages(Request(name, tensor, begin, end, 50));
-    EXPECT_THAT(pages, IsOk());
-    std::vector<uint64_t> keys;
-    for (const auto& [key, value] : ToMap(*pages)) keys.push_back(key);
-    return keys;
-  };
-  EXPECT_THAT(keys_of("v", 20, 50), ElementsAre(20, 30, 40));
-  EXPECT_THAT(keys_of("v", 21, 51), ElementsAre(30, 40, 50));
-  EXPECT_THAT(keys_of("v", 9'980, 0), ElementsAre(9'980, 9'990));
-  EXPECT_THAT(keys_of("v", 9'991, 0), IsEmpty());
-  EXPECT_THAT(keys_of("v", 21, 29), IsEmpty());
-  EXPECT_THAT(keys_of("dense", 9'998, 20'000), ElementsAre(9'998, 9'999));
-  EXPECT_THAT(ToMap(*client().Page(Request(name, "dense", 20, 22))), ElementsAre(Pair(20, 20), Pair(21, -1)));
 }
 
 TEST_F(ResultsApiTest, GetResult_BadRequest_IsRefused) {

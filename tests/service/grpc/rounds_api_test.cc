@@ -15,8 +15,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Pair;
 using Code = absl::StatusCode;
 
 class RoundsApiTest : public ServerFixture {};
@@ -127,18 +125,6 @@ TEST_F(RoundsApiTest, Round_FromCreationToEnd_TellsItsFigures) {
   EXPECT_FALSE(round->results(0).has_weights());
 }
 
-TEST_F(RoundsApiTest, CreateRound_Again_IsSafeWithTheSameSpecOnly) {
-  ASSERT_THAT(client().Create(SumSpec(), "r"), IsOk());
-  EXPECT_THAT(client().Create(SumSpec(), "r"), IsOk());
-  EXPECT_THAT(client().Create(SumSpec(5), "r"), Fails(Code::kAlreadyExists, HasSubstr("'r'")));
-}
-
-TEST_F(RoundsApiTest, CreateRound_BadIdOrSpec_IsRefused) {
-  EXPECT_THAT(client().Create(SumSpec(), "a/b"), Fails(Code::kInvalidArgument, HasSubstr("round_id 'a/b'")));
-  EXPECT_THAT(client().Create(SumSpec(), std::string(129, 'x')), HasCode(Code::kInvalidArgument));
-  EXPECT_THAT(client().Create({}, "r"), Fails(Code::kInvalidArgument, HasSubstr("tensors")));
-}
-
 TEST_F(RoundsApiTest, AnyCall_UnknownOrMalformedName_SaysSo) {
   EXPECT_THAT(client().Get("rounds/none"), Fails(Code::kNotFound, HasSubstr("'none'")));
   EXPECT_THAT(client().Close("rounds/none"), HasCode(Code::kNotFound));
@@ -156,22 +142,6 @@ TEST_F(RoundsApiTest, AnyCall_UnknownOrMalformedName_SaysSo) {
   stream.set_name("rounds/none");
   EXPECT_THAT(client().Stream(stream), HasCode(Code::kNotFound));
   EXPECT_THAT(client().Get("none"), Fails(Code::kInvalidArgument, HasSubstr("rounds/ID")));
-}
-
-TEST_F(RoundsApiTest, ListRounds_Pages_AreInOrderOfCreation) {
-  for (const char* id : {"c", "a", "b"}) Create(SumSpec(), id);
-  v1::ListRoundsRequest request;
-  request.set_page_size(2);
-  std::vector<std::string> names;
-  do {
-    grpc::ClientContext context;
-    v1::ListRoundsResponse response;
-    ASSERT_THAT(FromGrpc(client().stub().ListRounds(&context, request, &response)), IsOk());
-    EXPECT_LE(response.rounds_size(), 2);
-    for (const v1::Round& round : response.rounds()) names.push_back(round.name());
-    request.set_page_token(response.next_page_token());
-  } while (!request.page_token().empty());
-  EXPECT_THAT(names, ElementsAre("rounds/c", "rounds/a", "rounds/b"));
 }
 
 TEST_F(RoundsApiTest, ListRounds_LongSpecs_AreCutToWhatAClientTakes) {
@@ -226,13 +196,6 @@ TEST_F(RoundsApiTest, WaitRound_RoundEndsMeanwhile_AnswersThen) {
   EXPECT_EQ(waited->state(), v1::ROUND_STATE_DONE);
 }
 
-TEST_F(RoundsApiTest, WaitRound_Timeout_IsNoError) {
-  const std::string name = Create(SumSpec());
-  const auto waited = client().Wait(name, absl::Milliseconds(1));
-  ASSERT_THAT(waited, IsOk());
-  EXPECT_EQ(waited->state(), v1::ROUND_STATE_OPEN);
-}
-
 TEST_F(RoundsApiTest, WaitRound_NoTimeoutGiven_IsTheServersMaximum) {
   options_.limits.max_wait = absl::Milliseconds(5);
   const std::string name = Create(SumSpec());
@@ -273,13 +236,6 @@ TEST_F(RoundsApiTest, WaitRound_ClientGivesUp_LeavesNothingBehind) {
   EXPECT_THAT(client().Finish(name), IsOk());
 }
 
-TEST_F(RoundsApiTest, CancelRound_ReasonOfMoreThanAKiB_IsRefused) {
-  const std::string name = Create(SumSpec());
-  EXPECT_THAT(client().Cancel(name, std::string(1025, 'x')), Fails(Code::kInvalidArgument, HasSubstr("1025 bytes")));
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
-  EXPECT_THAT(client().Cancel(name, std::string(1024, 'x')), IsOk());
-}
-
 TEST_F(RoundsApiTest, CreateRound_OfACluster_HasUpTo1024Servers) {
   v1::RoundSpec spec = SumSpec();
   const auto add = [&](int number) {
@@ -316,28 +272,6 @@ TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
     EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kResourceExhausted, HasSubstr("80000 bytes")))
         << call.name();
   }
-}
-
-TEST_F(RoundsApiTest, CancelRound_Open_DropsItWithTheReason) {
-  const std::string name = Create(SumSpec());
-  ASSERT_THAT(client().SubmitUnary({MakeChunk(name, "a", {1}, {1})}), IsOk());
-  const auto round = client().Cancel(name, "changed my mind");
-  ASSERT_THAT(round, IsOk());
-  EXPECT_EQ(round->state(), v1::ROUND_STATE_CANCELLED);
-  EXPECT_EQ(round->state_reason(), "changed my mind");
-  EXPECT_THAT(client().Cancel(name), IsOk());
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "b", {1}, {1})}),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("CANCELLED"), HasSubstr("changed my mind"))));
-  const auto closed = client().Close(name);  // changes nothing and is OK
-  ASSERT_THAT(closed, IsOk());
-  EXPECT_EQ(closed->state(), v1::ROUND_STATE_CANCELLED);
-}
-
-TEST_F(RoundsApiTest, DeleteRound_Open_IsGone) {
-  const std::string name = Create(SumSpec());
-  EXPECT_THAT(client().Delete(name), IsOk());
-  EXPECT_THAT(client().Get(name), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Create(SumSpec(7), "r"), IsOk());  // the id is free again
 }
 
 TEST_F(RoundsApiTest, Deadline_Passes_ClosesAndExpires) {
@@ -395,23 +329,6 @@ TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOve
   waits.Release();
   EXPECT_THAT(client().Wait(name, absl::ZeroDuration()), IsOk());
   while (waits.taken() != waits.limit() - 1) std::this_thread::yield();
-}
-
-TEST_F(RoundsApiTest, ManyRounds_OpenAtOnceAndInterleaved_ShareNothing) {
-  std::vector<std::string> names;
-  for (int r = 0; r < 20; ++r) names.push_back(Create(SumSpec(), std::to_string(r)));
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      Client own(server().grpc_address());
-      for (int r = 0; r < 20; ++r) {
-        const v1::UpdateChunk chunk = MakeChunk(names[r], "c" + std::to_string(t), {5}, {1.0f * r});
-        EXPECT_THAT(t % 2 == 0 ? own.SubmitStream({chunk}) : own.SubmitUnary({chunk}), IsOk());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int r = 0; r < 20; ++r) EXPECT_THAT(ResultOf(names[r]), ElementsAre(Pair(5, 4.0f * r)));
 }
 
 TEST_F(RoundsApiTest, Drain_NewRoundsAndWaitingAreRefusedAndOpenRoundsGoOn) {

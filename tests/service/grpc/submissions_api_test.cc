@@ -32,25 +32,6 @@ class SubmissionsApiTest : public ServerFixture {
   }
 };
 
-TEST_F(SubmissionsApiTest, List_Pages_HaveTheSubmissionsInOrder) {
-  const std::string round = CreateWith({1, 2, 4});
-  v1::ListSubmissionsRequest request = List(round, 2);
-  auto page = client().Submissions(request);
-  ASSERT_THAT(page, IsOk());
-  ASSERT_EQ(page->submissions_size(), 2);
-  EXPECT_EQ(page->submissions(0).client_id(), "0");
-  EXPECT_EQ(page->submissions(0).submission_id(), "0-1");
-  EXPECT_EQ(page->submissions(0).num_tuples(), 1);
-  EXPECT_EQ(page->submissions(0).num_bytes(), 8);
-  EXPECT_EQ(page->submissions(1).client_id(), "1");
-  request.set_page_token(page->next_page_token());
-  page = client().Submissions(request);
-  ASSERT_THAT(page, IsOk());
-  ASSERT_EQ(page->submissions_size(), 1);
-  EXPECT_EQ(page->submissions(0).client_id(), "2");
-  EXPECT_EQ(page->next_page_token(), "");
-}
-
 TEST_F(SubmissionsApiTest, List_LongIds_ComeInPagesThatAClientTakes) {
   const std::string round = Create(SumSpec());
   constexpr int kClients = 1100;
@@ -102,30 +83,6 @@ TEST_F(SubmissionsApiTest, Withdraw_OpenRound_TakesTheSubmissionOut) {
   EXPECT_THAT(client().Withdraw(round, "2"), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
   EXPECT_THAT(client().Withdraw(round, ""), Fails(Code::kInvalidArgument, HasSubstr("client_id")));
   EXPECT_THAT(client().Withdraw("rounds/none", "1"), HasCode(Code::kNotFound));
-}
-
-TEST_F(SubmissionsApiTest, CloseRound_OnlySomeClients_CountsThem) {
-  const std::string name = CreateWith({1, 2, 4, 8});
-  EXPECT_THAT(client().Close(name, {"1", "9"}), Fails(Code::kFailedPrecondition, HasSubstr("'9'")));
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
-  const auto round = client().Close(name, {"3", "1"});
-  ASSERT_THAT(round, IsOk());
-  EXPECT_NE(round->state(), v1::ROUND_STATE_OPEN);
-  EXPECT_EQ(round->num_submissions(), 2);
-  EXPECT_THAT(client().Close(name, {"1", "3"}), IsOk());
-  EXPECT_THAT(client().Close(name, {"1"}), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(7, 10)));
-  const auto page = client().Submissions(List(name));
-  ASSERT_THAT(page, IsOk());
-  EXPECT_EQ(page->submissions_size(), 2);
-}
-
-TEST_F(SubmissionsApiTest, CloseRound_BadIds_AreRefused) {
-  const std::string name = CreateWith({1});
-  EXPECT_THAT(client().Close(name, {""}), Fails(Code::kInvalidArgument, HasSubstr("only_client_ids")));
-  EXPECT_THAT(client().Close(name, {std::string(257, 'x')}), HasCode(Code::kInvalidArgument));
-  EXPECT_THAT(client().Close("rounds/none", {"0"}), HasCode(Code::kNotFound));
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
 }
 
 TEST_F(SubmissionsApiTest, SealAndInspect_ThenClientWeights) {
@@ -256,60 +213,6 @@ TEST_F(SubmissionsApiTest, CloseRound_ListBeyondTheLimits_IsRefusedBeforeItIsPar
   EXPECT_THAT(client().Close(name, std::vector<std::string>(5'000, std::string(250, 'x'))),
               Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes 1048576")));
   EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
-}
-
-// ---- dense tensors without submissions, and shapes
-
-v1::RoundSpec DenseSpec() {
-  v1::RoundSpec spec = SumSpec(6);
-  spec.mutable_tensors(0)->set_layout(v1::TENSOR_LAYOUT_DENSE);
-  spec.mutable_tensors(0)->mutable_shape()->add_sizes(2);
-  spec.mutable_tensors(0)->mutable_shape()->add_sizes(3);
-  return spec;
-}
-
-TEST_F(SubmissionsApiTest, DenseTensor_RoundWithoutSubmissions_FailsOrKeeps) {
-  v1::RoundSpec spec = DenseSpec();
-  auto round = client().Finish(Create(spec, "fails"));
-  ASSERT_THAT(round, IsOk());
-  EXPECT_EQ(round->state(), v1::ROUND_STATE_FAILED);
-  EXPECT_THAT(round->state_reason(), AllOf(HasSubstr("tensor 'v'"), HasSubstr("on_empty")));
-
-  spec.mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
-  round = client().Finish(Create(spec, "keeps"));
-  ASSERT_THAT(round, IsOk());
-  ASSERT_EQ(round->state(), v1::ROUND_STATE_DONE);
-  EXPECT_EQ(round->results(0).layout(), v1::TENSOR_LAYOUT_SPARSE);
-  EXPECT_EQ(round->results(0).num_keys(), 0);
-  EXPECT_TRUE(ResultOf(round->name()).empty());
-
-  // All were withdrawn: the same.
-  const std::string withdrawn = Create(DenseSpec(), "withdrawn");
-  v1::UpdateChunk chunk = MakeChunk(withdrawn, "a", {}, {1, 1, 1, 1, 1, 1});
-  chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-  ASSERT_THAT(client().SubmitUnary({chunk}), IsOk());
-  const auto taken_out = client().Withdraw(withdrawn, "a");
-  ASSERT_THAT(taken_out, IsOk());
-  EXPECT_TRUE(*taken_out);
-  EXPECT_EQ(client().Finish(withdrawn)->state(), v1::ROUND_STATE_FAILED);
-}
-
-TEST_F(SubmissionsApiTest, DenseTensor_AggregateWithoutChunks_FailsOrKeeps) {
-  v1::RoundSpec spec = DenseSpec();
-  EXPECT_THAT(client().Aggregate(spec, {}),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr("tensor 'v'"), HasSubstr("on_empty"))));
-  spec.mutable_tensors(0)->mutable_aggregation()->set_on_empty(v1::EMPTY_POLICY_KEEP);
-  const auto pages = client().Aggregate(spec, {});
-  ASSERT_THAT(pages, IsOk());
-  ASSERT_EQ(pages->size(), 1);
-  EXPECT_EQ(pages->front().summary().layout(), v1::TENSOR_LAYOUT_SPARSE);
-}
-
-TEST_F(SubmissionsApiTest, Shape_OfATensor_ComesBackInTheSpec) {
-  const auto round = client().Create(DenseSpec(), "r");
-  ASSERT_THAT(round, IsOk());
-  EXPECT_THAT(round->spec().tensors(0).shape().sizes(), ElementsAre(2, 3));
-  EXPECT_THAT(client().Get(round->name())->spec().tensors(0).shape().sizes(), ElementsAre(2, 3));
 }
 
 }  // namespace

@@ -56,47 +56,6 @@ TEST_F(UploadsApiTest, Unary_ChunksCommitStatus_TellsWhereItIs) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
 }
 
-// Retries of a client may overtake each other, and may arrive after the commit.
-TEST_F(UploadsApiTest, Unary_FirstChunkAgainAfterTheCommit_DoesNotUndoIt) {
-  const std::string name = Create(SumSpec());
-  const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
-  const v1::UpdateChunk one = MakeChunk(name, "a", {3}, {3}, 1, true);
-  ASSERT_THAT(client().Put(zero), IsOk());
-  ASSERT_THAT(client().Put(one), IsOk());
-  ASSERT_THAT(client().Commit(one), IsOk());
-  ASSERT_THAT(client().Put(zero), IsOk());
-  EXPECT_TRUE(client().Progress(zero)->committed());
-  const auto again = client().Commit(one);
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate());
-  EXPECT_EQ(again->num_tuples(), 3);
-  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
-}
-
-TEST_F(UploadsApiTest, Unary_AnotherTag_IsAnotherUpload) {
-  const std::string name = Create(SumSpec());
-  v1::UpdateChunk old_zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
-  old_zero.set_upload_tag("old");
-  v1::UpdateChunk old_one = MakeChunk(name, "a", {3}, {3}, 1, true);
-  old_one.set_upload_tag("old");
-  v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
-  zero.set_upload_tag("new");
-  v1::UpdateChunk one = MakeChunk(name, "a", {2, 3}, {2, 3}, 1, true);
-  one.set_upload_tag("new");
-  ASSERT_THAT(client().Put(old_zero), IsOk());
-  EXPECT_EQ(client().Progress(old_zero)->next_sequence(), 1);
-  EXPECT_EQ(client().Progress(zero)->next_sequence(), 0);
-  const auto replaced = Fails(Code::kFailedPrecondition, HasSubstr("another upload"));
-  EXPECT_THAT(client().Put(one), replaced);
-  ASSERT_THAT(client().Put(zero), IsOk());
-  EXPECT_THAT(client().Put(old_one), replaced);
-  EXPECT_THAT(client().Commit(old_one), replaced);
-  ASSERT_THAT(client().Put(one), IsOk());
-  EXPECT_THAT(client().Commit(one), IsOk());
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
-}
-
 TEST_F(UploadsApiTest, Unary_ChunkRefusedBeforeItIsTaken_LeavesAnUploadWithAnotherTagAlone) {
   options_.limits.max_message_bytes = 100'000;
   const std::string name = Create(SumSpec());
@@ -147,18 +106,6 @@ TEST_F(UploadsApiTest, Stream_ManyChunks_AreOneSubmission) {
   EXPECT_EQ(submission->num_tuples(), 3);
   EXPECT_EQ(submission->round(), name);
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 6), Pair(3, 3)));
-}
-
-TEST_F(UploadsApiTest, Stream_Again_IsADuplicateAlsoAfterTheEnd) {
-  const std::string name = Create(SumSpec());
-  ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1})}), IsOk());
-  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
-  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "b", {1}, {1})}),
-              Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
 }
 
 TEST_F(UploadsApiTest, Stream_EndsBeforeTheLastChunk_IsDiscarded) {
