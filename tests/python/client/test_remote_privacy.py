@@ -12,6 +12,7 @@ import pytest
 import sparseagg as sa
 from guarded_server import make_token
 from private_rounds import KEY, check_noise, crowd, private_spec
+from real_server import ServerProcess
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 
 
@@ -19,6 +20,14 @@ def _key_file(folder, key=KEY):
     path = folder / "noise.key"
     path.write_bytes(key)
     return ["--noise-key-file", str(path)]
+
+
+@pytest.fixture(scope="module")
+def private_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("private")
+    running = ServerProcess(folder / "log", *_key_file(folder), *http_calls.LOCAL)
+    yield running
+    assert running.stop() == 0
 
 
 def _noisy():
@@ -56,8 +65,8 @@ def test_key_that_everybody_may_write_stops_the_start(start_server, tmp_path):
     assert "secret_exposed" not in (tmp_path / "server-1.log").read_text()
 
 
-def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp_path):
-    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+def test_private_round_hides_rare_keys_and_refuses_withdrawals(private_server):
+    with sa.Client(private_server.address) as client:
         opened = client.create_round(private_spec())
         assert opened.spec == private_spec()
         for name, update in crowd(60).items():
@@ -84,10 +93,10 @@ def test_private_round_hides_rare_keys_and_refuses_withdrawals(start_server, tmp
             client.create_round(private_spec(prune_zeros=True))
 
 
-def test_cut_keeps_the_noisy_rows_of_largest_norm(start_server, tmp_path):
+def test_cut_keeps_the_noisy_rows_of_largest_norm(private_server):
     spec = private_spec()
     cut = dataclasses.replace(spec, tensors=(spec.tensors[0].with_options(result_top_k=1), spec.tensors[1]))
-    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+    with sa.Client(private_server.address) as client:
         results = []
         for each in (spec, cut):
             opened = client.create_round(each)
@@ -120,8 +129,8 @@ def test_restart_publishes_the_same_noise_and_other_keys_nothing(start_server, t
 
 
 @pytest.mark.parametrize("round_id", [None, "again"])
-def test_rounds_of_equal_submissions_have_noise_of_their_own(start_server, tmp_path, round_id):
-    with sa.Client(start_server(*_key_file(tmp_path)).address) as client:
+def test_rounds_of_equal_submissions_have_noise_of_their_own(private_server, round_id):
+    with sa.Client(private_server.address) as client:
         results = []
         for _ in range(2):
             opened = client.create_round(_noisy(), round_id=round_id)
@@ -244,8 +253,7 @@ def test_all_that_others_can_read_is_the_same_with_and_without_a_submission(star
     assert seen[0][1]["GET /v1/rounds/r/result?tensor=v"][0] == 200
 
 
-def test_over_json(start_server, tmp_path):
-    server = start_server(*_key_file(tmp_path), "--http-address", "127.0.0.1:0")
+def test_over_json(private_server):
     spec = {
         "tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 10}],
         "aggregation": {"numerics": "NUMERICS_FIXED_POINT"},
@@ -257,8 +265,8 @@ def test_over_json(start_server, tmp_path):
             "public_keys": [{"tensor": "v", "keys": [4]}],
         },
     }
-    made = http_calls.request(server.http_address, "POST", "/v1/rounds", {"round_id": "j", "spec": spec})
+    made = http_calls.request(private_server.http_address, "POST", "/v1/rounds", {"round_id": "j", "spec": spec})
     assert made.json["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
-    with sa.Client(server.address) as client:
+    with sa.Client(private_server.address) as client:
         assert client.get_round("j").finish()["v"].keys.tolist() == [4]
-    assert b"PrivacySpec" in http_calls.request(server.http_address, "GET", "/v1/openapi.json").body
+    assert b"PrivacySpec" in http_calls.request(private_server.http_address, "GET", "/v1/openapi.json").body

@@ -48,10 +48,15 @@ def folder(tmp_path):
     return tmp_path / "servers"
 
 
-@pytest.fixture
-def cluster(folder):
-    with Cluster(3, data_dir=folder, ranges=4, reducers=2) as started:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(3, data_dir=tmp_path_factory.mktemp("shared"), ranges=4, reducers=2) as started:
         yield started
+
+
+def names_at(client, opened):
+    """The rounds at a server that have the name of a round, or begin with it."""
+    return [each.name for each in client.list_rounds() if each.name.startswith(opened.name)]
 
 
 def submitted(cluster, spec=SPEC, updates=None):
@@ -89,7 +94,7 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
         another = cluster.client().get_round(opened.name)
         assert another.wait(5).state == "done"
         assert digest(another.result()) == digest(expected)
-    assert [list(client.list_rounds()) for client in cluster._clients] == [[], [], []]
+    assert not [client for client in cluster._clients if names_at(client, opened)]
 
 
 def test_results_survive_a_restart_of_all_servers(folder):
@@ -147,7 +152,7 @@ def test_a_result_is_no_round_that_clients_could_submit_to(cluster, dies_before_
     opened = submitted(cluster)
     dies_before_the_list(opened)
     for client in cluster._clients:
-        assert [each.name for each in client.list_rounds()] == [opened.name]
+        assert names_at(client, opened) == [opened.name]
         for name in (f"{opened.name}.0.0-", f"{opened.name}.result"):
             with pytest.raises(sa.errors.NotFoundError):
                 client.get_round(name).submit("rows", updates_of()[CLIENTS[0]])
@@ -357,8 +362,8 @@ def test_rounds_without_submissions_are_closed(cluster):
         assert digest(opened.result()) == digest(sa.aggregate({}, SPEC))
 
 
-def test_killed_servers_are_started_again_at_their_addresses(cluster):
-    with submitted(cluster) as opened:
+def test_killed_servers_are_started_again_at_their_addresses(folder):
+    with Cluster(3, data_dir=folder, ranges=4, reducers=2) as cluster, submitted(cluster) as opened:
         for keeper in cluster._started.keepers:
             os.kill(keeper.pid, signal.SIGKILL)
         expected = digest(sa.aggregate(updates_of(), SPEC))
