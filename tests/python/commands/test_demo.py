@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -63,39 +62,20 @@ def test_demo_without_matplotlib_says_what_to_install(tmp_path, server, capsys, 
     assert not (tmp_path / "training.png").exists()
 
 
-def test_demo_starts_the_installed_server(tmp_path, monkeypatch):
+def test_demo_learns_the_same_on_every_server(tmp_path, server, monkeypatch):
+    """On the installed one, on three of it, and on one that runs."""
     write_texts(tmp_path / "texts", 30)
     monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
-    status, lines = run_demo(tmp_path / "out", "--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "100")
-    assert status == 0
-    assert json.loads(lines[-1])["reference_equal"] is True
-    assert "listening" in (tmp_path / "out" / "server" / "server.log").read_text()
-
-
-def test_demo_folder_against_a_running_server_agrees(tmp_path, server):
-    write_texts(tmp_path / "texts", 30)
-    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "100"]
-    status, lines = run_demo(tmp_path / "out", *flags)
-    assert status == 0
-    summary = json.loads(lines[-1])
-    assert (summary["clients"], summary["rounds"], summary["reference_equal"]) == (29, 2, True)
-
-
-def test_demo_is_reproducible(tmp_path, server):
-    write_texts(tmp_path / "texts", 30)
-    flags = ["--address", server.address, "--corpus", str(tmp_path / "texts"), "--rounds", "2"]
-    losses = [json.loads(run_demo(tmp_path / "out", *flags)[1][-1])["loss_last"] for _ in range(2)]
-    assert losses[0] == losses[1]
-
-
-def test_demo_play_has_speakers_as_clients(tmp_path, server):
-    path = os.environ.get("SPARSEAGG_TEST_CORPUS")
-    if not path:
-        pytest.skip("SPARSEAGG_TEST_CORPUS names no play")
-    flags = ["--address", server.address, "--corpus", path, "--rounds", "3", "--clients", "200", "--pairs", "500"]
-    status, lines = run_demo(tmp_path, *flags)
-    assert status == 0
-    assert json.loads(lines[-1])["clients"] >= 190
+    losses = set()
+    for way in ([], ["--servers", "3"], ["--address", server.address]):
+        flags = ["--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "100"]
+        status, lines = run_demo(tmp_path / f"out{len(way)}", *flags, *way)
+        assert status == 0
+        summary = json.loads(lines[-1])
+        assert (summary["clients"], summary["rounds"], summary["reference_equal"]) == (29, 2, True)
+        losses.add(summary["loss_last"])
+    assert len(losses) == 1
+    assert "listening" in (tmp_path / "out0" / "server" / "server.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -120,17 +100,6 @@ def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
     assert main(["demo", *flags, "--rounds", rounds]) == 1
     assert capsys.readouterr().err == f"sparseagg: demo: rounds must be a number from 1 on, got {rounds}\n"
     assert not (tmp_path / "out").exists()
-
-
-def test_demo_on_servers_of_a_cluster_learns_the_same(tmp_path):
-    write_texts(tmp_path / "texts", 30)
-    flags = ["--server", server_binary(), "--corpus", str(tmp_path / "texts"), "--rounds", "2", "--pairs", "50"]
-    losses = set()
-    for servers in ("1", "3"):
-        status, lines = run_demo(tmp_path / servers, *flags, "--servers", servers)
-        assert status == 0
-        losses.add(json.loads(lines[-1])["loss_last"])
-    assert len(losses) == 1
 
 
 @pytest.mark.parametrize("flags", [["--servers", "0"], ["--servers", "2", "--pull"], ["--servers", "2", "--address"]])
@@ -292,23 +261,10 @@ def test_plot_without_matplotlib_is_left_out(tmp_path, monkeypatch):
 
 
 def test_demo_pull_agrees_though_worker_processes_are_killed(tmp_path):
-    flags = [
-        "--server",
-        server_binary(),
-        "--out",
-        str(tmp_path),
-        "--quick",
-        "--pull",
-        "--clients",
-        "12",
-        "--rounds",
-        "2",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "sparseagg", "demo", *flags], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
+    flags = ["--server", server_binary(), "--quick", "--pull", "--clients", "12", "--rounds", "2"]
+    status, lines = run_demo(tmp_path, *flags)
+    assert status == 0
+    summary = json.loads(lines[-1])
     assert summary["reference_equal"] is True
     assert summary["kills"] == 2
     assert summary["loss_last"] < summary["loss_first"]
