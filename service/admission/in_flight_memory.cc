@@ -101,8 +101,9 @@ std::optional<InFlightMemory::Waiter> InFlightMemory::RemoveWaiterLocked(uint64_
 }
 
 void InFlightMemory::ExpireWait(uint64_t ticket) {
+  std::optional<Waiter> expired;  // destroyed after the lock is released, as in CancelWait
   MutexLock lock(&mu_);
-  std::optional<Waiter> expired = RemoveWaiterLocked(ticket);
+  expired = RemoveWaiterLocked(ticket);
   if (!expired.has_value()) return;
   pool_.Post([granted = std::move(expired->granted)] { granted(InFlightReservation()); });
   ForgetIdleLocked(expired->host);
@@ -120,6 +121,7 @@ bool InFlightMemory::CancelWait(uint64_t ticket) {
 }
 
 std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t bytes, absl::string_view peer) {
+  std::optional<InFlightReservation> reservation;  // its destructor, after an exception, takes the lock
   MutexLock lock(&mu_);
   InFlightPeer* const host = HostLocked(peer);
   if (!StreamFitsLocked(*host, bytes)) {
@@ -132,7 +134,9 @@ std::optional<InFlightReservation> InFlightMemory::TryReserveForStream(uint64_t 
   }
   num_refused_ = 0;
   refused_until_ = -absl::InfiniteDuration();
-  return ReserveLocked(host, bytes, /*is_for_stream=*/true);
+  reservation = ReserveLocked(host, bytes, /*is_for_stream=*/true);
+  GrantLocked();  // this host holds more now: it may be the turn of another, which needs less
+  return reservation;
 }
 
 InFlightReservation InFlightMemory::ReserveLocked(InFlightPeer* host, uint64_t bytes, bool is_for_stream) {

@@ -124,6 +124,44 @@ TEST_F(InFlightMemoryTest, Acquire_HostThatHoldsLeast_IsGrantedFirst) {
   for (Event& one_granted : many_granted) one_granted.Wait();
 }
 
+TEST_F(InFlightMemoryTest, TryReserveForStream_HandsTheTurnToAnotherHost_WhichIsGranted) {
+  const auto take = [&](uint64_t bytes, const char* peer) {
+    InFlightReservation taken;
+    in_flight_.Acquire(
+        bytes, [&](InFlightReservation granted) { taken = std::move(granted); }, [] {},
+        InFlightMemory::Wait::kUnbounded, peer);
+    return taken;
+  };
+  constexpr char kFirst[] = "ipv4:127.0.0.1:1000";
+  constexpr char kSecond[] = "ipv4:127.0.0.2:1000";
+  const InFlightReservation rest = Take(30);
+  const InFlightReservation of_first = take(10, kFirst);
+  const InFlightReservation of_second = take(20, kSecond);
+  const uint64_t large = in_flight_.Acquire(
+      45, [](const InFlightReservation&) { FAIL(); }, [] {}, InFlightMemory::Wait::kUnbounded, kFirst);
+  Event granted;
+  in_flight_.Acquire(
+      10, [&](const InFlightReservation&) { granted.Notify(); }, [] {}, InFlightMemory::Wait::kUnbounded, kSecond);
+  EXPECT_EQ(in_flight_.num_waiting(), 2);
+  const auto stream = in_flight_.TryReserveForStream(15, kFirst);
+  granted.Wait();
+  EXPECT_TRUE(in_flight_.CancelWait(large));
+}
+
+TEST_F(InFlightMemoryTest, AcquireBounded_WhatItsFunctionsOwn_IsFreedWithoutTheLock) {
+  const InFlightReservation all = Take(100);
+  Event freed;
+  std::shared_ptr<void> call(nullptr, [&](void*) {
+    EXPECT_EQ(in_flight_.num_waiting(), 0);
+    freed.Notify();
+  });
+  in_flight_.Acquire(
+      60, [](const InFlightReservation&) {}, [call] {}, InFlightMemory::Wait::kBounded);
+  call.reset();
+  clock_.Advance(InFlightMemory::kBoundedWait, timer_);
+  freed.Wait();
+}
+
 TEST_F(InFlightMemoryTest, Acquire_OneHost_LeavesAQuarterToAnother) {
   constexpr char kMany[] = "ipv4:127.0.0.2:1000";
   std::vector<InFlightReservation> held;
