@@ -7,7 +7,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.reduce import OrderedSubmissions
+from sparseagg.cluster.reduce import ServerPages, batches
 
 
 def updates_of(clients: int, tuples: int, num_rows: int) -> dict[str, tuple]:
@@ -80,11 +80,13 @@ def test_submissions_come_in_order_whatever_the_pages(addresses, page_bytes):
     with Cluster(addresses) as cluster, submitted(cluster, spec, updates) as opened:
         opened.seal()
         rounds = [sa.Client(address).get_round(opened.name) for address in addresses]
-        exported = OrderedSubmissions(rounds, "v", (0, None), page_bytes)
-        batches = list(exported.batches())
-        assert [each for batch in batches for each in batch] == sorted(updates)
-        assert sum(exported.counts) == len(updates)
-        again = {each: (u.keys, u.values) for batch in batches for each, u in batch.items()}
+        servers = [ServerPages(each, "v", (0, None), page_bytes) for each in rounds]
+        found = list(batches(servers))
+        ids = [sorted(each for page in batch for each in page.ids) for batch in found]
+        assert [each for part in ids for each in part] == sorted(updates)
+        assert sum(server.count for server in servers) == len(updates)
+        each_page = [page for batch in found for page in batch]
+        again = {each: (u.keys, u.values) for page in each_page for each, u in page.updates.items()}
         assert digest(sa.aggregate(again, spec)) == digest(sa.aggregate(updates, spec))
 
 

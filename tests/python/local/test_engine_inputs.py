@@ -12,6 +12,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.base import extension
+from sparseagg._internal.client.result_reader import ExportedPage
 from test_engine import floats
 
 KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
@@ -297,3 +298,24 @@ def test_bytes_that_are_no_spec_are_refused_as_a_server_does():
     message.tensors[0].dtype = 99
     with pytest.raises(engine.EngineError, match="tensor 'v': dtype 99 is unknown here"):
         engine.check_spec(message.SerializeToString())
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+@pytest.mark.parametrize("only", [None, frozenset({"a", "c", "x"})])
+@pytest.mark.parametrize("width", [1, 2])
+def test_pages_are_merged_as_the_submissions_in_them(width, only, is_limited):
+    rng = np.random.default_rng(7)
+    spec = one("float32", 1000, width, op="mean", weighting="by_weight")
+    pages, expected = [], {}
+    for ids in (["b", "d", "e"], ["a", "c", "f"]):
+        counts = rng.integers(0, 50, len(ids))
+        counts[1] = 0  # a client without rows counts, too
+        keys = np.concatenate([np.sort(rng.choice(1000, n, replace=False)) for n in counts]).astype(np.uint32)
+        rows = floats(*rng.random(len(keys) * width)).reshape((-1, width) if width > 1 else -1)
+        page = ExportedPage(ids, rng.random(3), np.cumsum(counts), of_bytes(keys), of_bytes(rows))
+        pages.append(page)
+        named = {each: ((update.keys, update.values), update.weight) for each, update in page.updates.items()}
+        expected.update({each: update for each, update in named.items() if only is None or each in only})
+    merged = sa.Aggregator(spec, memory_limit=(4000 if width == 1 else 6200) if is_limited else None)  # folds, if all
+    merged._add_pages(pages, only, True)
+    assert digest(merged.finish()) == digest(sa.aggregate(expected, spec))

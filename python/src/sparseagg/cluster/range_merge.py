@@ -21,7 +21,7 @@ from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
 from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, is_crowded, on_all, seconds_left
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
-from sparseagg.cluster.reduce import RangeTask, merges_on_arrival, range_spec, two_homes
+from sparseagg.cluster.reduce import RangeTask, check_homes, merges_on_arrival, range_spec
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
 
 _SAMPLE = 100_000  # keys of all tensors and servers, at least
@@ -75,7 +75,7 @@ class RangeMerge:
         else:
             self._check_weights(only)
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
-            self._check_homes()  # partials do not tell whose submissions they have
+            check_homes(self._name, self._rounds)  # partials do not tell whose submissions they have
         counts, created = zip(*((info.num_submissions, info.create_time) for info in infos))
         planned_ranges = {
             tensor.name: self._ranges(tensor, infos, only, deadline) if total else ([], True)
@@ -136,13 +136,6 @@ class RangeMerge:
                 text = f"tensor {tensor.name!r}: the weights of all submissions add up to 0, so there is no {how.op}"
                 raise RoundFailedError(f"{self._name} failed: FAILED_PRECONDITION: {text}", "failed")
             return
-
-    def _check_homes(self) -> None:
-        homes: dict[str, int] = {}
-        for server, part in enumerate(on_all(self._rounds, Round.submissions)):
-            for each in part:
-                if homes.setdefault(each.client_id, server) != server:
-                    raise two_homes(self._name, each.client_id, homes[each.client_id], server)
 
     def _check_number(self, total: int) -> None:
         least, most = self._spec.min_submissions, self._spec.max_submissions

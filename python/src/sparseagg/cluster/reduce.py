@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import concurrent.futures
 import dataclasses
 import datetime
@@ -9,9 +10,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sparseagg import errors
 from sparseagg._internal.base.extension import release_memory
 from sparseagg._internal.client.blocking_client import Client, Round
-from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, joined
+from sparseagg._internal.client.result_reader import ExportedPage, joined_parts
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import ORDER_OPS
@@ -19,7 +21,6 @@ from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.wire.message import num_submissions
 from sparseagg.cluster.plan import KeyRange, on_all
 from sparseagg.cluster.published import Part, RangeStore
-from sparseagg.errors import AbortedError, FailedPreconditionError, InternalError, OutOfRangeError, RoundFailedError
 
 _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
@@ -99,10 +100,10 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
             return _reduce_partials(task, rounds)
         try:
             return _reduce_submissions(task, rounds)
-        except AbortedError:  # somebody has had the submissions sorted between two pages, which happens once
+        except errors.AbortedError:  # somebody has had the submissions sorted between two pages, which happens once
             return _reduce_submissions(task, rounds)
-    except OutOfRangeError as error:
-        raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
+    except errors.OutOfRangeError as error:
+        raise errors.RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
     finally:
         if task.memory_limit is not None:
             release_memory()  # which the engine keeps for its next merges
@@ -124,21 +125,27 @@ def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
 def _finished(task: RangeTask, merged: Aggregator) -> TensorResult:
     try:
         return merged.finish()[task.spec.tensors[0].name]
-    except FailedPreconditionError as error:
-        raise RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
+    except errors.FailedPreconditionError as error:
+        raise errors.RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
 
 
 def _check_number(task: RangeTask, server: int, found: int) -> None:
     if found != (expected := task.num_submissions[server]):
-        raise InternalError(f"server {server} exported {found} submissions of {task.round_name}, which has {expected}")
+        raise errors.InternalError(
+            f"server {server} exported {found} submissions of {task.round_name}, which has {expected}"
+        )
 
 
-def two_homes(round_name: str, client_id: str, first: int, second: int) -> FailedPreconditionError:
-    """Returns the error for a client with submissions on two servers."""
-    return FailedPreconditionError(
-        f"client {client_id!r} has submissions to {round_name} on servers {first} and {second}: clients submit to "
-        "their home server alone"
-    )
+def check_homes(round_name: str, rounds: Sequence[Round]) -> None:
+    """Raises ``FailedPreconditionError`` for a client with submissions on two servers."""
+    homes: dict[str, int] = {}
+    for server, part in enumerate(on_all(rounds, Round.submissions)):
+        for each in part:
+            if (first := homes.setdefault(each.client_id, server)) != server:
+                raise errors.FailedPreconditionError(
+                    f"client {each.client_id!r} has submissions to {round_name} on servers {first} and {server}: "
+                    "clients submit to their home server alone"
+                )
 
 
 def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
@@ -161,23 +168,18 @@ def _reduce_submissions(task: RangeTask, rounds: Sequence[Round]) -> TensorResul
     # Half of the memory is for sums and folded rows; of each server there are up to three pages.
     page_bytes = _PAGE_BYTES if task.memory_limit is None else max(1, task.memory_limit // (6 * len(rounds)))
     limit = None if task.memory_limit is None else max(1, task.memory_limit // 2)
-    exported = OrderedSubmissions(rounds, tensor.name, task.keys, min(page_bytes, _PAGE_BYTES), task.any_order)
+    how = task.keys, min(page_bytes, _PAGE_BYTES), task.any_order
+    servers = [ServerPages(opened, tensor.name, *how) for opened in rounds]
     merged = Aggregator(task.spec, threads=task.threads, memory_limit=limit, device=task.device)
     try:
-        for batch in exported.batches():
-            updates: dict[str, Any] = {}
-            while batch:
-                client_id = next(iter(batch))
-                update = batch.pop(client_id)
-                if task.only is not None and client_id not in task.only:
-                    continue
-                named = {tensor.name: (update.keys, update.values)}
-                updates[client_id] = (named, update.weight) if is_weighted else named
-            merged.add_all(updates)
-    except DuplicateClient as error:
-        raise two_homes(task.round_name, *error.args) from None
-    for server, found in enumerate(exported.counts):
-        _check_number(task, server, found)
+        for pages in batches(servers):
+            merged._add_pages(pages, task.only, is_weighted)
+            del pages
+    except errors.AlreadyExistsError:
+        check_homes(task.round_name, rounds)
+        raise
+    for server, pages_of_one in enumerate(servers):
+        _check_number(task, server, pages_of_one.count)
     return _finished(task, merged)
 
 
@@ -213,76 +215,16 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
     return RoundSpec([merged], max_submissions=spec.max_submissions, keep_submissions=spec.keep_submissions)
 
 
-class DuplicateClient(Exception):
-    """A client has submissions on two servers: the id, and the two."""
+class ServerPages:
+    """Reads one tensor's submissions of one server in a range of keys; ``count`` of them have been taken."""
 
-
-class OrderedSubmissions:
-    """Reads one tensor's submissions in a range of keys. The next page of each server is on its way meanwhile.
-
-    Args:
-        rounds: sealed, of each server.
-        tensor: name of the tensor.
-        keys: the range.
-        page_bytes: of each page.
-        any_order: of the keys of a submission.
-
-    Attributes:
-        counts: submissions of each server that were read.
-    """
-
-    def __init__(
-        self, rounds: Sequence[Round], tensor: str, keys: KeyRange, page_bytes: int, any_order: bool = False
-    ) -> None:
-        self._cursors = [_Cursor(opened, tensor, keys, page_bytes, any_order) for opened in rounds]
-
-    @property
-    def counts(self) -> list[int]:
-        return [cursor.count for cursor in self._cursors]
-
-    def batches(self) -> Iterator[dict[str, ExportedUpdate]]:
-        """Yields the submissions, whose order over all batches is that of client ids.
-
-        Raises:
-            DuplicateClient: two servers have submissions of one client.
-            SparseAggError: of the servers.
-        """
-        with concurrent.futures.ThreadPoolExecutor(len(self._cursors)) as pool:
-            for cursor in self._cursors:
-                cursor.start(pool)
-            while True:
-                for cursor in self._cursors:
-                    cursor.fill(pool)
-                # Ids below all of these have come completely.
-                ends = [cursor.end for cursor in self._cursors if cursor.end is not None]
-                end = min(ends) if ends else None
-                ready: dict[bytes, int] = {}
-                for index, cursor in enumerate(self._cursors):
-                    for name in cursor.below(end):
-                        if name in ready:
-                            raise DuplicateClient(name.decode(), ready[name], index)
-                        ready[name] = index
-                batch = {name.decode(): self._cursors[ready[name]].take(name) for name in sorted(ready)}
-                ready.clear()
-                if batch:
-                    yield batch
-                elif end is None:
-                    return
-                del batch
-                for cursor in self._cursors:
-                    if cursor.end == end:
-                        cursor.wants_more = True
-
-
-class _Cursor:
-    """The pages of one server."""
-
-    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int, any_order: bool) -> None:
+    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int, any_order: bool = False) -> None:
         self._opened, self._tensor = opened, tensor
         self._how: dict[str, Any] = {"keys": keys, "max_bytes": page_bytes, "any_order": any_order}
         self._next: concurrent.futures.Future[ExportedPage] | None = None
-        self._parts: dict[bytes, list[ExportedUpdate]] = {}  # in ascending order
-        self.end: bytes | None = b""  # the last id, of which more may come; None: all has come
+        self._pages: list[ExportedPage] = []  # of whole submissions, in ascending order
+        self._last: list[ExportedPage] = []  # the parts of the submission of which more may come
+        self.end: str | None = ""  # its id; None: all has come
         self.wants_more = True
         self.count = 0
 
@@ -297,16 +239,55 @@ class _Cursor:
         page = self._next.result()
         self._next = None
         self.wants_more = False
-        for client_id, update in page.updates.items():
-            self._parts.setdefault(client_id.encode(), []).append(update)
-        self.end = next(reversed(self._parts), b"") if page.next_page_token else None
+        first, end = 0, len(page.ids)
+        if self._last and end > 0 and page.ids[0] == self.end:
+            self._last.append(page.part(0, 1))
+            first = 1
+        if self._last and (first < end or not page.next_page_token):
+            self._pages.append(joined_parts(self._last))
+            self._last = []
+        if page.next_page_token and first < end:
+            end -= 1
+            self._last = [page.part(end, end + 1)]
+        if first < end:
+            self._pages.append(page.part(first, end))
+        self.end = None
         if page.next_page_token:
+            self.end = self._last[0].ids[0] if self._last else ""
             self.start(pool, page.next_page_token)
 
-    def below(self, end: bytes | None) -> list[bytes]:
-        """Returns the ids that have come and are below ``end``; None: all."""
-        return [name for name in self._parts if end is None or name < end]
+    def take(self, end: str | None) -> list[ExportedPage]:
+        """Returns the submissions whose ids are below ``end``; None: all."""
+        taken = []
+        while self._pages and (end is None or self._pages[0].ids[0] < end):
+            page = self._pages.pop(0)
+            size = len(page.ids) if end is None else bisect.bisect_left(page.ids, end)
+            taken.append(page.part(0, size))
+            self.count += size
+            if size < len(page.ids):
+                self._pages.insert(0, page.part(size, len(page.ids)))
+        return taken
 
-    def take(self, name: bytes) -> ExportedUpdate:
-        self.count += 1
-        return joined(self._parts.pop(name))
+
+def batches(servers: Sequence[ServerPages]) -> Iterator[list[ExportedPage]]:
+    """Yields pages of whole submissions. The client ids of a batch are above those of the batches before.
+
+    The next page of each server is on its way meanwhile.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
+        for server in servers:
+            server.start(pool)
+        while True:
+            for server in servers:
+                server.fill(pool)
+            # Ids below all of these have come completely.
+            ends = [server.end for server in servers if server.end is not None]
+            end = min(ends) if ends else None
+            if batch := [page for server in servers for page in server.take(end)]:
+                yield batch
+            elif end is None:
+                return
+            del batch
+            for server in servers:
+                if server.end == end:
+                    server.wants_more = True

@@ -235,39 +235,55 @@ class ExportedUpdate(NamedTuple):
 
 
 class ExportedPage(NamedTuple):
-    """Some submissions of an export, in ascending order of client ids.
+    """Some submissions of an export, in ascending order of client ids, in columns.
+
+    The first and the last one may be parts of an update; the other parts are on the page before and on the next one.
 
     Attributes:
-        updates: by client id. The first and the last one may be parts of an update; the other parts are on the page
-            before and on the next one.
+        ids: of the clients.
+        weights: float64 of each client.
+        ends: int64: the first row behind those of each client.
+        keys, values: of all rows, as of ``ExportedUpdate``.
         next_page_token: "" on the last page.
     """
 
-    updates: dict[str, ExportedUpdate]
-    next_page_token: str
+    ids: list[str]
+    weights: Array
+    ends: Array
+    keys: Array
+    values: Array | None
+    next_page_token: str = ""
+
+    def part(self, first: int, end: int) -> ExportedPage:
+        """Returns the submissions from one on, and before another."""
+        begin = int(self.ends[first - 1]) if first else 0
+        rows = slice(begin, int(self.ends[end - 1]) if end else 0)
+        values = None if self.values is None else self.values[rows]
+        return ExportedPage(
+            self.ids[first:end], self.weights[first:end], self.ends[first:end] - begin, self.keys[rows], values
+        )
+
+    def rows(self) -> list[tuple[Array, Array | None]]:
+        """Returns the keys and values of each client."""
+        ends = self.ends.tolist()
+        spans = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
+        return [(self.keys[span], None if self.values is None else self.values[span]) for span in spans]
+
+    @property
+    def updates(self) -> dict[str, ExportedUpdate]:
+        """By client id."""
+        parts = zip(self.ids, self.rows(), self.weights.tolist())
+        return {client_id: ExportedUpdate(*rows, weight) for client_id, rows, weight in parts}
 
 
-def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
-    """Returns the updates of the pages of an export, by client id; ``begin``: of the exported range of keys.
+def exported_page(spec: TensorSpec, page: ExportedColumns, first_key: int = 0) -> ExportedPage:
+    """Returns the page of an export; ``first_key``: the begin of the exported range of keys.
 
     Raises:
-        InternalError: a page is malformed.
+        InternalError: the page is malformed.
     """
-    parts: dict[str, list[ExportedUpdate]] = {}
-    for page in pages:
-        if page.head.weights:
-            _add_page(spec, page, parts, begin)
-    return {client_id: joined(updates) for client_id, updates in parts.items()}
-
-
-def exported_keys(pages: Sequence[ExportedColumns]) -> Array:
-    """Returns the keys of the pages of a sample, as uint64."""
-    keys = [decode_keys(page.head.slice, page.keys, np.dtype(np.uint64)) for page in pages if page.keys]
-    return np.concatenate(keys) if keys else np.empty(0, np.uint64)
-
-
-def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[ExportedUpdate]], first_key: int) -> None:
-    clients, weights = page.head.client_ids.split("\n"), np.frombuffer(page.head.weights, "<f8")
+    ids = page.head.client_ids.split("\n") if page.head.weights else []
+    weights = np.frombuffer(page.head.weights, "<f8")
     ends = np.cumsum(np.frombuffer(page.head.num_keys, "<u4"), dtype=np.int64)
     piece = page.head.slice
     try:
@@ -280,15 +296,26 @@ def _add_page(spec: TensorSpec, page: ExportedColumns, parts: dict[str, list[Exp
         if piece.value_encoding != pb.VALUE_ENCODING_NONE:
             values = decode_rows(piece, page.values, spec.dtype, len(keys) * spec.row_width)
             values = values if spec.row_width == 1 else values.reshape(-1, spec.row_width)
-        if not len(clients) == len(weights) == len(ends) or ends[-1] != len(keys):
-            raise InvalidArgumentError(f"{len(clients)} ids, {len(weights)} weights, {len(keys)} keys")
+        if not len(ids) == len(weights) == len(ends) or (ends[-1] if ids else 0) != len(keys):
+            raise InvalidArgumentError(f"{len(ids)} ids, {len(weights)} weights, {len(keys)} keys")
     except InvalidArgumentError as error:
         raise InternalError(f"the server sent a page of tensor {spec.name!r} that is wrong: {error}") from error
-    begin = 0
-    for client_id, weight, end in zip(clients, weights.tolist(), ends.tolist()):
-        rows = None if values is None else values[begin:end]
-        parts.setdefault(client_id, []).append(ExportedUpdate(keys[begin:end], rows, weight))
-        begin = end
+    return ExportedPage(ids, weights, ends, keys, values, page.next_page_token)
+
+
+def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
+    """Returns the updates of the pages of an export, by client id; arguments and errors as of ``exported_page``."""
+    parts: dict[str, list[ExportedUpdate]] = {}
+    for page in pages:
+        for client_id, update in exported_page(spec, page, begin).updates.items():
+            parts.setdefault(client_id, []).append(update)
+    return {client_id: joined(updates) for client_id, updates in parts.items()}
+
+
+def exported_keys(pages: Sequence[ExportedColumns]) -> Array:
+    """Returns the keys of the pages of a sample, as uint64."""
+    keys = [decode_keys(page.head.slice, page.keys, np.dtype(np.uint64)) for page in pages if page.keys]
+    return np.concatenate(keys) if keys else np.empty(0, np.uint64)
 
 
 def _runs(piece: pb.TensorSlice, counts: Array, begin: int, dtype: np.dtype[Any]) -> Array:
@@ -307,3 +334,11 @@ def joined(updates: list[ExportedUpdate]) -> ExportedUpdate:
     keys = np.concatenate([each.keys for each in updates])
     rows = [each.values for each in updates if each.values is not None]
     return ExportedUpdate(keys, np.concatenate(rows) if rows else None, updates[0].weight)
+
+
+def joined_parts(parts: Sequence[ExportedPage]) -> ExportedPage:
+    """Returns the page of one submission whose parts came in several pages."""
+    if len(parts) == 1:
+        return parts[0]
+    update = joined([next(iter(part.updates.values())) for part in parts])
+    return parts[0]._replace(ends=np.array([len(update.keys)]), keys=update.keys, values=update.values)

@@ -12,7 +12,13 @@ from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.requests import export_request, inspect_request, partial_request
-from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, exported_keys, exported_updates
+from sparseagg._internal.client.result_reader import (
+    ExportedPage,
+    ExportedUpdate,
+    exported_keys,
+    exported_page,
+    exported_updates,
+)
 from sparseagg._internal.client.retry import checked_deadline, raise_if_late
 from sparseagg._internal.client.round_calls import RoundCalls, naming_round
 from sparseagg._internal.results.info import Certificate, Leaves, RoundInfo, SubmissionReceipt
@@ -144,8 +150,7 @@ class SealedRound(RoundCalls):
         spec = self.spec.tensors[0] if tensor is None else self.spec.tensor(tensor)
         with raise_if_late(deadline, f"the export of {self.name} has not ended"):
             (page,) = await self._connection.export(request, deadline)
-        updates = await self._connection.transport.convert(exported_updates, spec, [page], request.range.begin)
-        return ExportedPage(updates, page.next_page_token)
+        return await self._connection.transport.convert(exported_page, spec, page, request.range.begin)
 
     async def put_result_range(
         self,

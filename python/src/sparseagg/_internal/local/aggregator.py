@@ -34,6 +34,7 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, Reso
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
+    from sparseagg._internal.client.result_reader import ExportedPage
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -210,6 +211,19 @@ class Aggregator:
                 self._given += len(batch)
             with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_pair)
+
+    def _add_pages(self, pages: Sequence[ExportedPage], only: frozenset[str] | None, is_weighted: bool) -> None:
+        """Adds the whole submissions of one tensor that pages of an export have; ``only``: of these clients."""
+        names = [client_id for page in pages for client_id in page.ids]
+        updates: list[Any] = [rows for page in pages for rows in page.rows()]
+        if is_weighted:
+            updates = list(zip(updates, [weight for page in pages for weight in page.weights.tolist()]))
+        if only is not None or (self._is_limited and len(pages) > 1):
+            places = [place for place, client_id in enumerate(names) if only is None or client_id in only]
+            places.sort(key=names.__getitem__)  # by code points, which is bytewise in UTF-8
+            names, updates = [names[place] for place in places], [updates[place] for place in places]
+        with extension.errors():
+            self._engine.add_all(names, 0, updates, self._convert_pair)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
