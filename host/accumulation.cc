@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "host/base/binned.h"
 #include "host/spec/spec.h"
 #include "host/unfinished_rows.h"
 
@@ -20,11 +21,18 @@ double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, con
     if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
     return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
   }
+  if (a.numerics == Numerics::kBinned) return SumOfWeights(weights);
   auto total = static_cast<double>(partials.weight_sum);
   for (const uint32_t index : order) {
     if (weights[index] != kPartialWeight) total += weights[index];
   }
   return total;
+}
+
+double SumOfWeights(absl::Span<const double> weights) {
+  WideBinnedSum sum;
+  for (const double weight : weights) sum.Add(weight);
+  return sum.Value();
 }
 
 PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials) {

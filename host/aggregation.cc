@@ -196,6 +196,12 @@ uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) co
 
 absl::Status Aggregation::CheckMaxSubmissions(uint64_t num_more) const {
   for (const TensorSpec& spec : tensors_) {
+    if (const uint64_t most = MaxBinnedSubmissions(spec);
+        spec.aggregation.numerics == Numerics::kBinned && num_counted_ + num_more > most) {
+      return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": binned sums of ", Name(spec.dtype),
+                                                       " take up to ", most,
+                                                       " submissions; canonical ones have no such limit"));
+    }
     const uint64_t limit = spec.aggregation.max_submissions;
     // More terms than the scale was chosen for could overflow.
     if (spec.aggregation.numerics == Numerics::kFixedPoint && limit != 0 && num_counted_ + num_more > limit) {
@@ -347,7 +353,8 @@ absl::Status Aggregation::CheckTakesFactors() const {
     return absl::InvalidArgumentError(absl::StrCat(
         Quoted(spec), ": weights can be multiplied by 0 and 1 only, since ",
         ignores               ? absl::StrCat("the op ", Name(op), " ignores weights")
-        : IsFloat(spec.dtype) ? std::string("fixed_point terms are made on arrival")
+        : IsFloat(spec.dtype) ? std::string(UsesFixedPoint(spec) ? "fixed_point terms are made on arrival"
+                                                                 : "binned sums are merged on arrival")
                               : std::string("sums of integers are exact and take integer weights, on arrival")));
   }
   return absl::OkStatus();

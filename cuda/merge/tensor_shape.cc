@@ -51,6 +51,7 @@ std::optional<OrderRule> OrderOf(const TensorSpec& spec) {
 
 bool IsForDevice(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
+  if (a.numerics == Numerics::kBinned) return false;
   return !IsOrderStatistic(a.op) || (IsFloat(spec.dtype) && a.weighting == Weighting::kUniform);
 }
 

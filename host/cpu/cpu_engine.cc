@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "host/cpu/dense/binned_accumulator.h"
 #include "host/cpu/order/order_accumulator.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/simd/kernels.h"
@@ -42,6 +43,7 @@ std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::tas
     case Op::kCoordinateMean:
       break;
   }
+  if (spec.aggregation.numerics == Numerics::kBinned) return MakeBinnedAccumulator(spec, arena);
   if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena);
   if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena);
   return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena)

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "host/base/binned.h"
 #include "host/spec/clip.h"
 #include "host/spec/dtype.h"
 #include "host/spec/privacy.h"
@@ -61,6 +62,7 @@ enum class ResultLayout : uint8_t { kSparse, kDense, kAuto };
 enum class Numerics : uint8_t {
   kCanonical,   // float64 left fold in order of client id
   kFixedPoint,  // exact sums of int64 multiples of 2^-s
+  kBinned,      // BinnedSum, in any order; for sums and means of dense floats
 };
 
 // What happens to NaN and ±Inf in an update.
@@ -154,13 +156,18 @@ inline bool UsesFixedPoint(const TensorSpec& spec) {
          (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
 }
 
+// Returns: the most submissions of a binned sum.
+inline uint64_t MaxBinnedSubmissions(const TensorSpec& spec) {
+  return spec.dtype == DType::kFloat64 ? WideBinnedSum::kMaxTerms : NarrowBinnedSum::kMaxTerms;
+}
+
 // Whether the result depends on the order of submissions: canonical float sums, of values, of their squares or of the
 // weights at a key; and order statistics, which break ties by it.
 // Where it does not, submissions may be merged as they arrive.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (IsOrderStatistic(a.op) || a.return_moments) return true;
-  if (a.numerics == Numerics::kFixedPoint) return false;
+  if (a.numerics != Numerics::kCanonical) return false;
   const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
   const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
   return (sums && IsFloat(spec.dtype)) || sums_weights;
@@ -184,7 +191,7 @@ inline bool HasCut(const TensorSpec& spec) {
 }
 
 // Whether the weights of its submissions may be multiplied (Accumulator::MultiplyWeights): the op uses weights, and the
-// terms are made of them at the merge. Terms of integers and of fixed point are checked with the weight on arrival.
+// submissions are kept until the close. Terms of integers and of fixed point are checked with the weight on arrival.
 inline bool TakesFactors(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   const bool uses_weights = a.op != Op::kUnion && a.op != Op::kMin && a.op != Op::kMax;

@@ -111,6 +111,27 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
+bool TakesBinned(const TensorSpec& spec) {
+  const Op op = spec.aggregation.op;
+  return (op == Op::kSum || IsMean(op)) && IsFloat(spec.dtype) && spec.layout == Layout::kDense;
+}
+
+absl::Status ValidateBinned(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  if (a.numerics != Numerics::kBinned) return absl::OkStatus();
+  if (!TakesBinned(spec)) {
+    return Invalid(
+        spec,
+        absl::StrCat("binned numerics are for sums and means of floats in layout dense, not for the op ", Name(a.op),
+                     " of ", Name(spec.dtype), " in layout ", spec.layout == Layout::kDense ? "dense" : "sparse"));
+  }
+  if (a.max_submissions > MaxBinnedSubmissions(spec)) {
+    return Invalid(spec, absl::StrCat("binned sums of ", Name(spec.dtype), " take max_submissions up to ",
+                                      MaxBinnedSubmissions(spec), ", not ", a.max_submissions));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateDivisor(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (a.mean_divisor != MeanDivisor::kFixed) return absl::OkStatus();
@@ -126,7 +147,7 @@ absl::Status ValidateMoments(const TensorSpec& spec) {
     return Invalid(spec, absl::StrCat("return_moments is for the ops sum, mean and coordinate_mean, not ", Name(a.op)));
   }
   if (spec.modular) return Invalid(spec, "return_moments is for values with squares, and modular sums wrap");
-  if (a.numerics == Numerics::kFixedPoint) {
+  if (a.numerics != Numerics::kCanonical) {
     return Invalid(spec, "return_moments needs canonical numerics: the squares are float64 sums in order of client id");
   }
   return absl::OkStatus();
@@ -251,6 +272,9 @@ constexpr UnusedOption kUnused[] = {
     Unused(Has<&Options::trim_fraction>, HasOp<Op::kTrimmedMean>, "trim_fraction is for the op trimmed_mean"),
     Unused(Has<&Options::quantile>, HasOp<Op::kQuantile>, "quantile is for the op quantile"),
     Unused(Has<&Options::absent>, HasOrder, "absent is for the ops median, trimmed_mean and quantile"),
+    Unused(Is<&Options::numerics, Numerics::kBinned>, TakesBinned,
+           "binned numerics have no effect: no tensor has a sum or mean of floats in layout dense",
+           /*of_tensors=*/false),
     Unused(IsNotZero<&Options::result_top_k>, HasNorms,
            "result_top_k has no effect: no tensor has the result_layout sparse and values that are not modular",
            /*of_tensors=*/false),
@@ -298,7 +322,8 @@ void Combine(const Options& own, const Options& round, TensorSpec& spec) {
   Choose(own.op, round.op, a.op);
   Choose(own.weighting, round.weighting, a.weighting);
   Choose(own.result_layout, round.result_layout, a.result_layout);
-  Choose(own.numerics, round.numerics, a.numerics);
+  const bool is_left_out = round.numerics == Numerics::kBinned && !TakesBinned(spec);
+  Choose(own.numerics, is_left_out ? std::nullopt : round.numerics, a.numerics);
   Choose(own.return_counts, round.return_counts, a.return_counts);
   Choose(own.return_weights, round.return_weights, a.return_weights);
   Choose(own.return_moments, round.return_moments, a.return_moments);
@@ -336,6 +361,11 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
     return absl::InvalidArgumentError(
         "privacy and cluster exclude each other: servers export no submissions of rounds with privacy");
   }
+  for (const TensorSpec& spec : specs) {
+    if (!draft.has_cluster || spec.aggregation.numerics != Numerics::kBinned) continue;
+    return Invalid(spec,
+                   "binned sums have no partials, so that a cluster has no way to add them; use canonical numerics");
+  }
   if (!draft.accepts_partials) return absl::OkStatus();
   const auto refuse = [](absl::string_view other, absl::string_view reason) {
     return absl::InvalidArgumentError(absl::StrCat("accept_partials and ", other, " exclude each other: ", reason));
@@ -358,6 +388,10 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
 }  // namespace
 
 absl::Status CheckHasPartials(const TensorSpec& spec) {
+  if (spec.aggregation.numerics == Numerics::kBinned) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Quoted(spec), " has binned sums, which have no partials: export its submissions"));
+  }
   if (!OrderMatters(spec)) return absl::OkStatus();
   const absl::string_view reason = IsOrderStatistic(spec.aggregation.op) ? "needs all values of a key at once"
                                                                          : "sums floats in the order of the clients";
@@ -375,6 +409,7 @@ absl::Status Validate(const TensorSpec& spec) {
   RETURN_IF_ERROR(ValidateDivisor(spec));
   RETURN_IF_ERROR(ValidateCut(spec));
   RETURN_IF_ERROR(ValidateMoments(spec));
+  RETURN_IF_ERROR(ValidateBinned(spec));
   if (IsOrderStatistic(spec.aggregation.op)) return ValidateOrder(spec);
   return ValidateNumerics(spec);
 }

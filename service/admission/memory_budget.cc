@@ -58,7 +58,9 @@ uint64_t MemoryBudget::limit() const {
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
   return Grow(bytes, purpose,
-              keeps_submissions_ ? "FIXED_POINT numerics merge on arrival and keep only distinct keys" : "");
+              keeps_submissions_
+                  ? "BINNED numerics of dense tensors, and FIXED_POINT, merge on arrival and keep only sums"
+                  : "");
 }
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose, absl::string_view advice) {

@@ -52,8 +52,8 @@ class MemoryBudget {
 // all of them. Not thread-safe.
 class Reservation {
  public:
-  // `keeps_submissions`: the round keeps every submission until it closes. Errors then advise FIXED_POINT numerics,
-  // which merge submissions on arrival.
+  // `keeps_submissions`: the round keeps every submission until it closes. Errors then advise BINNED and FIXED_POINT
+  // numerics, which merge submissions on arrival.
   explicit Reservation(MemoryBudget* budget, bool keeps_submissions = true)
       : budget_(budget), keeps_submissions_(keeps_submissions) {}
   ~Reservation() { budget_->Release(bytes_); }
@@ -63,7 +63,7 @@ class Reservation {
   // Reserves `bytes` more. `purpose` is the subject of the error message: "an upload".
   // Errors: RESOURCE_EXHAUSTED, and nothing changes, if the budget has no room.
   absl::Status Grow(uint64_t bytes, absl::string_view purpose);
-  // The same with `advice` in the error message in place of FIXED_POINT. "": no advice.
+  // The same with `advice` in the error message in place of these. "": no advice.
   absl::Status Grow(uint64_t bytes, absl::string_view purpose, absl::string_view advice);
   // Sets the reservation to `bytes` of memory that is already allocated or released, even beyond the limit.
   void SetTo(uint64_t bytes);

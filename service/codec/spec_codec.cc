@@ -79,7 +79,8 @@ static_assert(static_cast<int>(AbsentPolicy::kZero) == v1::ABSENT_POLICY_ZERO - 
 static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT - 1);
 static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
               static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
-static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1);
+static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1 &&
+              static_cast<int>(Numerics::kBinned) == v1::NUMERICS_BINNED - 1);
 static_assert(static_cast<int>(NonfinitePolicy::kPropagate) == v1::NONFINITE_POLICY_PROPAGATE - 1);
 static_assert(static_cast<int>(BoundPolicy::kClip) == v1::BOUND_POLICY_CLIP - 1);
 static_assert(static_cast<int>(EmptyPolicy::kKeep) == v1::EMPTY_POLICY_KEEP - 1);

@@ -36,6 +36,8 @@ def random_tensor(rng: np.random.Generator, name: str, ops: Sequence[str] = OPS)
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
         options["fill"] = float(rng.integers(0, 3)) if options["result_layout"] != "sparse" else 0.0
         options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
+    if options.get("layout") == "dense" and options["op"] in SUMS and dtype in FLOATS and rng.random() < 0.5:
+        options["numerics"] = "binned"
     if options["result_layout"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
     return sa.TensorSpec(name, dtype, num_rows=num_rows, row_width=int(rng.choice([1, 1, 2, 5])), **options)
@@ -58,8 +60,8 @@ def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS) -> sa.RoundS
     tensors = [random_tensor(rng, f"tensor-{i}", ops) for i in range(rng.integers(1, 4))]
     options: dict[str, Any] = {"weighting": str(rng.choice(["uniform", "by_weight"]))}
     if rng.random() < 0.4:
-        # Order statistics are canonical.
-        is_fixed = [tensor.op not in ORDER_OPS and rng.random() < 0.8 for tensor in tensors]
+        # Order statistics are canonical, and some sums are binned.
+        is_fixed = [tensor.op not in ORDER_OPS and not tensor.numerics and rng.random() < 0.8 for tensor in tensors]
         if any(is_fixed):
             options["numerics"] = "fixed_point"
         fixed = [tensor for tensor, is_one in zip(tensors, is_fixed) if is_one]
@@ -69,7 +71,7 @@ def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS) -> sa.RoundS
             options["weight_bound"] = 8.0
         if fixed:
             tensors = [
-                tensor if is_one else dataclasses.replace(tensor, numerics="canonical")
+                tensor if is_one or tensor.numerics else dataclasses.replace(tensor, numerics="canonical")
                 for tensor, is_one in zip(tensors, is_fixed)
             ]
     elif rng.random() < 0.3:

@@ -111,7 +111,7 @@ bool HavePartials(const std::vector<TensorSpec>& specs, const std::vector<RawSub
     weights += submission.weight > 0 ? submission.weight : 0;  // NaN: 0
   return std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
     const bool is_exact = !NeedsWeightSum(spec) || spec.aggregation.numerics == Numerics::kFixedPoint;
-    return OrderMatters(spec) || (!is_exact && weights > 0x1p53);
+    return OrderMatters(spec) || spec.aggregation.numerics == Numerics::kBinned || (!is_exact && weights > 0x1p53);
   });
 }
 

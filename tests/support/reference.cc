@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/exact_bins.h"
 #include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
 #include "tests/support/rules.h"
@@ -123,6 +124,7 @@ class TensorReference {
     if (a_.op == Op::kMin || a_.op == Op::kMax) return Extreme(begin, end, column);
     double sum = +0.0;
     Int128 fixed_sum = 0;
+    ExactBins bins = spec_.dtype == DType::kFloat64 ? ExactBins(3, 40) : ExactBins(2, 44);
     for (size_t i = begin; i < end; ++i) {
       double term = contributions_[i].weight * contributions_[i].row.floats[column];
       if (value_scale_.has_value()) {
@@ -130,8 +132,10 @@ class TensorReference {
         fixed_sum += value_scale_->FromDouble(term);
       } else {
         sum += term;
+        bins.Add(term);
       }
     }
+    if (a_.numerics == Numerics::kBinned) sum = bins.Value();
     if (value_scale_.has_value()) sum = value_scale_->ToDouble(fixed_sum);
     return IsMean() ? sum / denominator : sum;
   }
@@ -208,13 +212,16 @@ class TensorReference {
     if (a_.weighting == Weighting::kUniform) return static_cast<double>(weights.size());
     double sum = +0.0;
     Int128 fixed_sum = 0;
+    ExactBins bins(3, 40);
     for (const double weight : weights) {
+      bins.Add(weight);
       if (weight_scale_.has_value()) {
         fixed_sum += weight_scale_->FromDouble(weight);
       } else {
         sum += weight;
       }
     }
+    if (a_.numerics == Numerics::kBinned) return bins.Value();
     return weight_scale_.has_value() ? weight_scale_->ToDouble(fixed_sum) : sum;
   }
 

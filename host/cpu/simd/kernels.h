@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "host/base/binned.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/spec/dtype.h"
 
@@ -65,6 +66,40 @@ void RoundToFloat32(const double* values, size_t count, float* out);
 void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out);
 // values[i] /= divisor.
 void Divide(double* values, size_t count, double divisor);
+
+// Columns of binned sums (host/base/binned.h): WideBinnedSum of float64 values, NarrowBinnedSum of others. The kernels
+// read and write whole vectors: the columns have kVectorSlack sums more, which hold sums of any kind.
+struct BinnedColumns {
+  int64_t* digits[WideBinnedSum::kBins] = {};  // of each bin from the top down
+  uint8_t* tops = nullptr;
+};
+
+// Returns: one of the sums.
+template <class Sum>
+Sum BinnedAt(const BinnedColumns& sums, size_t at) {
+  Sum sum;
+  for (int k = 0; k < Sum::kBins; ++k) sum.digits[k] = sums.digits[k][at];
+  sum.top = sums.tops[at];
+  return sum;
+}
+
+template <class Sum>
+void SetBinned(const Sum& sum, const BinnedColumns& sums, size_t at) {
+  for (int k = 0; k < Sum::kBins; ++k) sums.digits[k][at] = sum.digits[k];
+  sums.tops[at] = sum.top;
+}
+
+// Values for binned sums; may be unaligned.
+struct BinnedSource {
+  const std::byte* values = nullptr;
+  ValueScale scale;
+};
+
+// Adds the first `count` values of each source, as floats of `dtype` and as ValueScale says, to as many sums.
+// Deterministic: the sums are those of BinnedSum::Add. Fastest with a few sources at a time.
+void AddBinned(const BinnedColumns& sums, DType dtype, const BinnedSource* sources, size_t num_sources, size_t count);
+// out[i] = BinnedSum::Value of sum i.
+void BinnedValues(const BinnedColumns& sums, DType dtype, size_t count, double* out);
 
 // Kernel of the bucket sort (merge/bucket_sort.h): sorting networks over interleaved buckets.
 

@@ -29,7 +29,47 @@ BAD_SPECS = {
         lambda: one(op="median", return_moments=True),
         "tensor 'v': return_moments is for the ops sum, mean and coordinate_mean, not median",
     ),
+    "binned without effect": (
+        lambda: one(numerics="binned"),
+        "binned numerics have no effect: no tensor has a sum or mean of floats in layout dense",
+    ),
+    "binned sparse": (
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, numerics="binned")]),
+        "tensor 'v': binned numerics are for sums and means of floats in layout dense, "
+        "not for the op sum of float32 in layout sparse",
+    ),
+    "binned integers": (
+        lambda: sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=9, layout="dense", numerics="binned")]),
+        "tensor 'v': binned numerics are for sums and means of floats in layout dense, "
+        "not for the op sum of int32 in layout dense",
+    ),
+    "binned median": (
+        lambda: sa.RoundSpec(
+            [sa.TensorSpec("v", "float32", num_rows=9, layout="dense", op="median", numerics="binned")]
+        ),
+        "tensor 'v': binned numerics are for sums and means of floats in layout dense, "
+        "not for the op median of float32 in layout dense",
+    ),
+    "binned moments": (
+        lambda: one(numerics="binned", layout="dense", return_moments=True),
+        "tensor 'v': return_moments needs canonical numerics: the squares are float64 sums in order of client id",
+    ),
+    "too many for binned": (
+        lambda: one(numerics="binned", layout="dense", max_submissions=2**20),
+        "tensor 'v': binned sums of float32 take max_submissions up to 1048575, not 1048576",
+    ),
+    "too many for binned float64": (
+        lambda: one("float64", numerics="binned", layout="dense", max_submissions=2**24),
+        "tensor 'v': binned sums of float64 take max_submissions up to 16777215, not 16777216",
+    ),
     "minimum": (lambda: one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
+}
+# Rounds of ":memory:" take no partials at all.
+BAD_PARTIALS = {
+    "partials of binned sums": (
+        lambda: one(numerics="binned", layout="dense", accept_partials=True),
+        "accept_partials: tensor 'v' has binned sums, which have no partials: export its submissions",
+    ),
 }
 BAD_TIMES = {
     "deadline": (lambda: one(deadline=0), "deadline is not positive"),
@@ -45,9 +85,9 @@ def test_bad_spec_is_refused_in_the_same_words(any_client, name):
     assert refusal(lambda: any_client.aggregate([], spec)) == (INVALID, text)
 
 
-@pytest.mark.parametrize("name", BAD_SPECS)
+@pytest.mark.parametrize("name", [*BAD_SPECS, *BAD_PARTIALS])
 def test_bad_spec_is_refused_by_its_constructor_and_by_the_engine(name):
-    make, text = BAD_SPECS[name]
+    make, text = {**BAD_SPECS, **BAD_PARTIALS}[name]
     assert refusal(make) == (INVALID, text)
     assert refusal(lambda: sa.aggregate([], unchecked(make))) == (INVALID, text)
 

@@ -101,14 +101,16 @@ def test_weights_that_cannot_be_change_nothing(any_client):
 
 def test_ops_without_weights_are_refused_by_name(any_client):
     fixed = {"numerics": "fixed_point", "value_bound": 4.0, "max_submissions": 9}
+    binned = {"numerics": "binned", "layout": "dense", "num_rows": 1}
     for spec, why in (
+        (one(**binned), "binned sums are merged on arrival"),
         (one(op="max"), "the op max ignores weights"),
         (one("int32"), "sums of integers are exact and take integer weights, on arrival"),
         (one(**fixed), "fixed_point terms are made on arrival"),
     ):
         opened = any_client.create_round(spec)
         for client_id in "ab":
-            opened.submit(client_id, ([1], [1]))
+            opened.submit(client_id, [1.0] if spec.tensors[0].layout == "dense" else ([1], [1]))
         opened.seal()
         text = f"tensor 'v': weights can be multiplied by 0 and 1 only, since {why}"
         assert refusal(lambda opened=opened: opened.finish(client_weights={"a": 1, "b": 2})) == (

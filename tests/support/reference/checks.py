@@ -52,8 +52,12 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
         yield from order_problems(how)
     yield from cut_problems(tensor, how)
     is_sum = how.op in ("sum", "mean", "coordinate_mean") and not tensor.modular
-    if how.return_moments and (not is_sum or how.numerics == "fixed_point"):
+    if how.return_moments and (not is_sum or how.numerics != "canonical"):
         yield "return_moments"
+    if how.numerics == "binned":
+        most = 2**24 - 1 if tensor.dtype == "float64" else 2**20 - 1
+        if not is_sum or not is_float(tensor) or tensor.layout != "dense" or (spec.max_submissions or 0) > most:
+            yield "binned"
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"
     if tensor.num_rows == 0 and "dense" in (tensor.layout, how.result_layout):

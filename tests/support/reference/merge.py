@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 from sparseagg._internal.spec.options import DTYPES, Aggregation
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.errors import FailedPreconditionError, OutOfRangeError
 
+from reference.binned import BinnedSum
 from reference.checks import check_spec, check_update
 from reference.clip import clip
 from reference.cut import cut_keys
@@ -102,6 +104,8 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
             if fixed:
                 row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
+            if how.numerics == "binned":
+                row = [BinnedSum(value, tensor.dtype) for value in row]
             at = merged.get(key)
             if at is None:
                 at = merged[key] = _Key(None, 0, no_weight)
@@ -167,13 +171,13 @@ def _weight_shift(spec: RoundSpec, how: Aggregation) -> int:
     return 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.weight_bound or 1.0)
 
 
-def _weight_term(spec: RoundSpec, tensor: TensorSpec, how: Aggregation, update: Update) -> Number:
+def _weight_term(spec: RoundSpec, tensor: TensorSpec, how: Aggregation, update: Update) -> Any:
     if how.weighting == "uniform":
         return 1.0
     weight = update.weight_in(tensor) or 0.0
     if sums_weights_fixed(how):
         return round(Fraction(weight) * Fraction(2) ** _weight_shift(spec, how))
-    return weight
+    return BinnedSum(weight) if how.numerics == "binned" else weight
 
 
 def _weight_value(spec: RoundSpec, how: Aggregation, total: Number) -> float:
@@ -201,6 +205,8 @@ def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: flo
             value %= 2 ** (8 * DTYPES[tensor.dtype])
         if sums_fixed(tensor, how):
             value = math.ldexp(float(value), -shift)
+        if how.numerics == "binned":
+            value = float(value)
         if divisor is not None:
             value = float(value) / divisor
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
@@ -191,8 +192,10 @@ class RoundSpec(Described):
             without, a submission with another weight than 1 is refused.
         result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
         numerics: by default "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples
-            of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. With either one, the same
-            submissions give the same bits in any order of arrival.
+            of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. "binned": integers in bins
+            by magnitude, added on arrival without bounds; for sums and means of floats in layout "dense"; other tensors
+            of the round stay canonical. With each of them, the same submissions give the same bits in any order of
+            arrival.
         return_counts: adds |C(i)|, uint32; False by default; always with "union".
         return_weights: adds Σ_{C(i)} w_k, float64; False by default.
         min_contributors: leaves out keys that fewer submissions list; 1 by default.
@@ -440,7 +443,9 @@ class RoundSpec(Described):
         """Returns how ``tensor`` is aggregated: the tensor's options, then the round's options, then the defaults."""
         own = tensor.given_options
         return (
-            self._combined(tensor.layout, tensor.modular, own) if own else self._by_kind[tensor.layout, tensor.modular]
+            self._combined(tensor.layout, tensor.modular, "float" in tensor.dtype, own)
+            if own
+            else self._by_kind[tensor.layout, tensor.modular, "float" in tensor.dtype]
         )
 
     @functools.cached_property
@@ -452,16 +457,19 @@ class RoundSpec(Described):
         return {}
 
     @functools.cached_property
-    def _by_kind(self) -> dict[tuple[str, bool], Aggregation]:
+    def _by_kind(self) -> dict[tuple[str, bool, bool], Aggregation]:
         """How tensors without options are aggregated: one object for all, since there may be thousands of them."""
-        kinds = [(layout, modular) for layout in ("sparse", "dense") for modular in (False, True)]
+        kinds = itertools.product(("sparse", "dense"), (False, True), (False, True))
         return {kind: self._combined(*kind, {}) for kind in kinds}
 
-    def _combined(self, layout: str, modular: bool, own: dict[str, Any]) -> Aggregation:
+    def _combined(self, layout: str, modular: bool, is_float: bool, own: dict[str, Any]) -> Aggregation:
         how = {"result_layout": layout, **self.given_options, **own}
         unused = [] if how.get("mean_divisor") == "fixed" else ["fixed_divisor"]
         if modular or how["result_layout"] != "sparse" or how.get("op") == "union":  # without norms of rows
             unused += ["result_top_k", "result_min_norm"]
+        is_sum = how.get("op", "sum") in ("sum", "mean", "coordinate_mean")
+        if how.get("numerics") == "binned" and not (is_sum and is_float and layout == "dense"):
+            unused.append("numerics")
         return Aggregation(**{name: value for name, value in how.items() if name in own or name not in unused})
 
     def clips(self, tensor: TensorSpec) -> bool:

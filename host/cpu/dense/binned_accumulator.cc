@@ -1,0 +1,289 @@
+#include "host/cpu/dense/binned_accumulator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/accumulation.h"
+#include "host/base/binned.h"
+#include "host/base/column.h"
+#include "host/base/saturating.h"
+#include "host/base/status_macros.h"
+#include "host/cpu/finish/assemble.h"
+#include "host/cpu/merge/parallel_merge.h"
+#include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/simd/kernels.h"
+#include "host/cpu/tuning.h"
+#include "host/cpu/update_list.h"
+#include "host/result.h"
+#include "host/spec/validate.h"
+#include "host/unfinished_rows.h"
+
+namespace sparseagg::cpu {
+namespace {
+
+// Values of a block, whose sums and values fit the second cache; a multiple of every vector.
+constexpr uint64_t kBlockValues = kTiny ? 32 : 4096;
+// Updates that are folded side by side. The hardware follows so many streams.
+constexpr size_t kUpdatesAtOnce = 8;
+// Pending updates of a part of the base's size are merged: each merge reads and writes the base once.
+constexpr uint64_t kBasePart = 5;
+
+// Binned sums of many values.
+template <class Sum>
+class BinnedBase {
+ public:
+  static uint64_t BytesFor(uint64_t values) {
+    return SaturatingMultiply(SaturatingAdd(values, kVectorSlack), Sum::kBins * sizeof(int64_t) + sizeof(uint8_t));
+  }
+
+  // Makes `values` sums without terms. Throws std::bad_alloc.
+  void Reset(uint64_t values) {
+    for (Column<int64_t>& digits : digits_) digits.resize(values + kVectorSlack);
+    tops_.resize(values + kVectorSlack);
+    for (Column<int64_t>& digits : digits_) std::fill(digits.begin(), digits.end(), 0);
+    std::fill(tops_.begin(), tops_.end(), Sum().top);
+  }
+
+  bool empty() const { return tops_.empty(); }
+  size_t memory_bytes() const { return tops_.size() * (Sum::kBins * sizeof(int64_t) + sizeof(uint8_t)); }
+  // Returns: the sums from `first` on.
+  BinnedColumns At(uint64_t first) {
+    BinnedColumns columns;
+    for (int k = 0; k < Sum::kBins; ++k) columns.digits[k] = digits_[k].data() + first;
+    columns.tops = tops_.data() + first;
+    return columns;
+  }
+
+ private:
+  Column<int64_t> digits_[Sum::kBins];
+  Column<uint8_t> tops_;
+};
+
+// The state of one tensor: pending updates, and the base, the sums of those merged earlier. The base is changed in
+// place. Without one, Finish folds the updates block by block, and no sums are kept.
+template <class Sum>
+class BinnedAccumulator : public Accumulator {
+ public:
+  BinnedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) : spec_(spec), arena_(arena) {}
+
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
+    return PrepareUpdate(spec_, update);
+  }
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
+
+  absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
+    if (update->is_partial()) return CheckHasPartials(spec_);
+    list_.Add(std::move(update));
+    return MergeIfDue();
+  }
+
+  void DeferMerges() override { defers_merges_ = true; }
+
+  absl::Status MergeFrom(Accumulator&& other) override {
+    auto& from = static_cast<BinnedAccumulator&>(other);
+    list_.MoveFrom(from.list_);
+    if (base_.empty()) {
+      base_ = std::move(from.base_);
+    } else if (!from.base_.empty()) {
+      ForBlocks([&](uint64_t first, uint64_t count) {
+        const BinnedColumns into = base_.At(first);
+        const BinnedColumns sums = from.base_.At(first);
+        for (uint64_t i = 0; i < count; ++i) {
+          Sum sum = BinnedAt<Sum>(into, i);
+          sum.Merge(BinnedAt<Sum>(sums, i));
+          SetBinned(sum, into, i);
+        }
+      });
+    }
+    from.base_ = {};
+    return MergeIfDue();
+  }
+
+  bool KeepsAll() const override { return base_.empty(); }
+  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
+  void MultiplyWeights(absl::Span<const double> factors) override {
+    spec_.aggregation.weighting = Weighting::kByWeight;
+    list_.MultiplyWeights(factors);
+  }
+
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
+
+  absl::Status FoldPending(SubmissionOrder) override {
+    if (list_.updates().empty()) return absl::OkStatus();
+    const std::vector<BinnedSource> sources = Sources();
+    BinnedBase<Sum> made;
+    if (base_.empty()) {
+      made.Reset(num_values_);
+      base_ = std::move(made);
+    }
+    ForBlocks([&](uint64_t first, uint64_t count) { FoldBlock(sources, first, count, base_.At(first)); });
+    list_.ClearUpdates();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override {
+    RETURN_IF_ERROR(CheckHasPartials(spec_));
+    return absl::InternalError(absl::StrCat(Quoted(spec_), " has no partials"));
+  }
+  PartialTotals Totals() const override {
+    PartialTotals totals;
+    totals.num_submissions = list_.weights().size();
+    return totals;
+  }
+
+  absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
+    RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
+    const AggregationSpec& a = spec_.aggregation;
+    const double weight = KeyWeight();
+    const double divisor = a.op == Op::kMean ? TotalWeight(spec_, list_.weights(), {}, order) : weight;
+    if (HasOneDivisor(spec_) && divisor == 0.0) return ZeroWeightError(spec_);
+    const bool may_drop = a.prune_zeros || list_.weights().size() < a.min_contributors;
+    const bool is_dense = IsDenseResult(spec_, may_drop ? 0 : spec_.num_rows);
+    Result result = is_dense ? MakeDense(spec_) : MakeSparse(spec_, spec_.num_rows);
+    WriteValues(HasOneDivisor(spec_) ? divisor : 1.0, result);
+    std::fill(result.counts.begin(), result.counts.end(), static_cast<uint32_t>(list_.weights().size()));
+    std::fill(result.weights.begin(), result.weights.end(), weight);
+    std::visit([](auto& keys) { std::iota(keys.begin(), keys.end(), 0); }, result.keys);
+    const uint64_t num_updates = list_.updates().size();
+    result.plan = absl::StrCat("binned sums, ", num_updates, " of ", list_.weights().size(), " updates at the end");
+    list_.ClearUpdates();
+    base_ = {};
+    return may_drop ? DropRows(std::move(result)) : std::move(result);
+  }
+
+  uint64_t num_submissions() const override { return list_.weights().size(); }
+  size_t memory_bytes() const override { return list_.memory_bytes() + base_.memory_bytes(); }
+  uint64_t FoldBytes(const PreparedUpdate*) const override {
+    return base_.empty() ? BinnedBase<Sum>::BytesFor(num_values_) : 0;
+  }
+  uint64_t FinishBytes(const PreparedUpdate*) const override {
+    const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
+    return is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, spec_.num_rows);
+  }
+
+ private:
+  absl::Status MergeIfDue() {
+    if (defers_merges_) return absl::OkStatus();
+    return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes() / kBasePart,
+                                 CurrentTuning().min_pending_bytes, [this] { return FoldPending({}); });
+  }
+
+  // Returns: the sum of the weights of all submissions, which all contribute to each key.
+  double KeyWeight() const {
+    if (spec_.aggregation.weighting == Weighting::kUniform) return static_cast<double>(list_.weights().size());
+    return SumOfWeights(list_.weights());
+  }
+
+  // Calls work(first, count) for all blocks, on the threads of the arena. `work` does not throw.
+  template <typename Work>
+  void ForBlocks(Work work) {
+    OrderedBlockQueue queue((num_values_ + kBlockValues - 1) / kBlockValues);
+    const auto run = [&] {
+      for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
+        const uint64_t first = block * kBlockValues;
+        work(first, std::min(kBlockValues, num_values_ - first));
+      }
+    };
+    try {
+      FoldInParallel(queue, arena_, run);
+    } catch (const std::bad_alloc&) {
+      run();  // there is no memory for tasks; each block is still done once
+    }
+  }
+
+  std::vector<BinnedSource> Sources() const {
+    std::vector<BinnedSource> sources;
+    sources.reserve(list_.updates().size());
+    for (const auto& update : list_.updates()) {
+      if (update != nullptr) sources.push_back({update->values, {update->factor, update->weight}});
+    }
+    return sources;
+  }
+
+  // Adds values [first, first + count) of the sources to `sums`.
+  void FoldBlock(const std::vector<BinnedSource>& sources, uint64_t first, uint64_t count, const BinnedColumns& sums) {
+    for (size_t done = 0; done < sources.size(); done += kUpdatesAtOnce) {
+      BinnedSource some[kUpdatesAtOnce];
+      const size_t num = std::min(kUpdatesAtOnce, sources.size() - done);
+      for (size_t i = 0; i < num; ++i) {
+        some[i] = sources[done + i];
+        some[i].values += first * SizeOf(spec_.dtype);
+      }
+      AddBinned(sums, spec_.dtype, some, num, count);
+    }
+  }
+
+  // Writes the values of all rows.
+  void WriteValues(double divisor, Result& result) {
+    const std::vector<BinnedSource> sources = Sources();
+    ForBlocks([&](uint64_t first, uint64_t count) {
+      // Sums and values of this block. Not on the heap: this must not throw.
+      alignas(64) int64_t digits[Sum::kBins][kBlockValues + kVectorSlack];
+      uint8_t tops[kBlockValues + kVectorSlack];
+      double values[kBlockValues + kVectorSlack];
+      BinnedColumns sums;
+      if (base_.empty()) {
+        std::memset(digits, 0, sizeof(digits));
+        std::memset(tops, Sum().top, sizeof(tops));
+        for (int k = 0; k < Sum::kBins; ++k) sums.digits[k] = digits[k];
+        sums.tops = tops;
+      } else {
+        sums = base_.At(first);
+      }
+      FoldBlock(sources, first, count, sums);
+      BinnedValues(sums, spec_.dtype, count, values);
+      if (divisor != 1.0) Divide(values, count, divisor);
+      RoundTo(result.dtype, values, count, result.values.data() + first * SizeOf(result.dtype));
+    });
+  }
+
+  // Drops the rows that min_contributors and prune_zeros remove: all have the same contributors.
+  Result DropRows(Result result) {
+    const bool drops_all = list_.weights().size() < spec_.aggregation.min_contributors;
+    const size_t row_bytes = result.row_bytes();
+    const auto is_dropped = [&](uint64_t row) {
+      const std::byte* const values = result.values.data() + row * row_bytes;
+      return drops_all || std::all_of(values, values + row_bytes, [](std::byte b) { return b == std::byte{0}; });
+    };
+    if (result.layout == Layout::kDense) {
+      const DenseFill fill(spec_);
+      for (uint64_t row = 0; row < spec_.num_rows; ++row) {
+        if (is_dropped(row)) fill.Rows(row, row + 1, result);
+      }
+      return result;
+    }
+    uint64_t kept = 0;
+    for (uint64_t row = 0; row < spec_.num_rows; ++row) {
+      if (is_dropped(row)) continue;
+      std::visit([&](auto& keys) { keys[kept] = keys[row]; }, result.keys);
+      std::memmove(result.values.data() + kept * row_bytes, result.values.data() + row * row_bytes, row_bytes);
+      ++kept;  // counts and weights are the same of all rows
+    }
+    return CutAndLayOut(spec_, kept, std::move(result));
+  }
+
+  TensorSpec spec_;  // only MultiplyWeights changes it
+  tbb::task_arena& arena_;
+  const uint64_t num_values_ = SaturatingMultiply(spec_.num_rows, spec_.row_width);
+  bool defers_merges_ = false;
+  UpdateList list_{spec_};
+  BinnedBase<Sum> base_;
+};
+
+}  // namespace
+
+std::unique_ptr<Accumulator> MakeBinnedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
+  if (spec.dtype == DType::kFloat64) return std::make_unique<BinnedAccumulator<WideBinnedSum>>(spec, arena);
+  return std::make_unique<BinnedAccumulator<NarrowBinnedSum>>(spec, arena);
+}
+
+}  // namespace sparseagg::cpu

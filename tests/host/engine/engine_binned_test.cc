@@ -1,0 +1,133 @@
+// Binned sums: merged at any time and in any tree, within their limit of submissions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "host/aggregation.h"
+#include "tests/host/engine/contract.h"
+#include "tests/support/random.h"
+
+namespace sparseagg::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TensorSpec BinnedSpec(DType dtype, Op op, uint64_t num_rows, uint32_t row_width = 1) {
+  TensorSpec spec = MakeSpec(dtype, op, num_rows, row_width);
+  spec.layout = Layout::kDense;
+  spec.aggregation.result_layout = ResultLayout::kDense;
+  spec.aggregation.numerics = Numerics::kBinned;
+  return spec;
+}
+
+RawSubmission Whole(const TensorSpec& spec, std::string id, const std::vector<double>& values, double weight) {
+  std::vector<uint64_t> keys(spec.num_rows);
+  for (uint64_t key = 0; key < spec.num_rows; ++key) keys[key] = key;
+  return Client(spec, std::move(id), std::move(keys), values, weight);
+}
+
+// A round whose submissions are merged, or not, at random moments, and are spread over aggregations.
+void CheckRound(Engine& engine, uint64_t seed) {
+  Rng rng(seed);
+  const DType dtype = rng.Pick({DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64});
+  const auto width = static_cast<uint32_t>(1 + rng.Below(5));
+  TensorSpec spec = BinnedSpec(dtype, rng.Pick({Op::kSum, Op::kMean, Op::kCoordinateMean}), 1 + rng.Below(70), width);
+  AggregationSpec& a = spec.aggregation;
+  a.weighting = rng.Pick({Weighting::kUniform, Weighting::kByWeight});
+  a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
+  a.return_counts = rng.Coin();
+  a.return_weights = rng.Coin();
+  a.prune_zeros = rng.OneIn(3);
+  a.min_contributors = rng.Pick({1u, 1u, 4u});
+  a.on_nonfinite = NonfinitePolicy::kPropagate;
+  if (rng.Coin()) a.result_dtype = DType::kFloat64;
+  const bool is_zero = rng.OneIn(4);
+  std::vector<RawSubmission> submissions;
+  const uint64_t num_submissions = 1 + rng.Below(12);
+  for (uint64_t i = 0; i < num_submissions; ++i) {
+    std::vector<double> values(spec.num_rows * width);
+    for (double& value : values) {
+      value = is_zero && rng.Coin() ? 0.0 : std::ldexp(2 * rng.Unit() - 1, static_cast<int>(rng.Between(-60, 60)));
+      if (rng.OneIn(500)) value = rng.Pick({HUGE_VAL, -HUGE_VAL, std::nan("")});
+    }
+    const double weight = a.weighting == Weighting::kUniform ? 1.0 : 0.5 + static_cast<double>(rng.Below(400));
+    submissions.push_back(Whole(spec, absl::StrCat("client ", i), values, weight));
+  }
+  rng.Shuffle(submissions);
+  std::vector<std::unique_ptr<Aggregation>> aggregations;
+  for (int i = 0; i < 3; ++i) aggregations.push_back(*Aggregation::Create(engine, {spec}));
+  for (const RawSubmission& submission : submissions) {
+    Aggregation& aggregation = *aggregations[rng.Below(3)];
+    ASSERT_TRUE(Submit(aggregation, submission).ok());
+    if (rng.OneIn(3)) {
+      ASSERT_TRUE(aggregation.MergePending().ok());
+    }
+  }
+  while (aggregations.size() > 1) {
+    const std::unique_ptr<Aggregation> last = std::move(aggregations.back());
+    aggregations.pop_back();
+    ASSERT_TRUE(aggregations[rng.Below(aggregations.size())]->MergeFrom(std::move(*last)).ok());
+  }
+  const auto results = std::move(*aggregations[0]).Finish();
+  const auto expected = Reference({spec}, submissions);
+  ASSERT_EQ(expected.ok(), results.ok()) << results.status();
+  if (!expected.ok()) return;
+  EXPECT_EQ(Diff(*results, *expected), "");
+}
+
+TEST(EngineBinned, MergedAtRandomMoments_EqualsTheReference) {
+  for (const EngineCase& engine_case : AvailableEngines()) {
+    const std::unique_ptr<Engine> engine = engine_case.create();
+    for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) {
+      SCOPED_TRACE(::testing::Message() << engine_case.name << ", seed " << seed);
+      CheckRound(*engine, seed);
+    }
+  }
+}
+
+TEST(EngineBinned, MoreThanTheLimit_IsRefusedAndTheSumStays) {
+  const TensorSpec spec = BinnedSpec(DType::kFloat32, Op::kSum, 1);
+  const std::unique_ptr<Engine> engine = AvailableEngines().front().create();
+  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {spec});
+  RawSubmission submission = Whole(spec, "", {1.0}, 1.0);
+  const uint64_t most = (uint64_t{1} << 20) - 1;
+  for (uint64_t i = 0; i < most; ++i) {
+    submission.client_id = std::to_string(i);
+    ASSERT_TRUE(Submit(*aggregation, submission).ok());
+  }
+  submission.client_id = "one more";
+  const absl::Status status = Submit(*aggregation, submission);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("binned sums of float32 take up to 1048575 submissions"));
+  const auto results = std::move(*aggregation).Finish();
+  ASSERT_TRUE(results.ok());
+  EXPECT_EQ(FloatsOf(results->front()), std::vector<double>{1048575.0});
+}
+
+TEST(EngineBinned, ManyUpdates_MemoryIsThatOfTheSums) {
+  const TensorSpec spec = BinnedSpec(DType::kFloat32, Op::kMean, 10'000'000);
+  const std::unique_ptr<Engine> engine = AvailableEngines().front().create();
+  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {spec});
+  size_t most_bytes = 0;
+  const auto values = std::make_shared<std::vector<float>>(spec.num_rows, 1.5f);
+  for (int i = 0; i < 12; ++i) {
+    UpdateColumns columns{KeyRun{0, spec.num_rows}, reinterpret_cast<const std::byte*>(values->data()), values};
+    auto prepared = aggregation->Prepare({*ValidatedUpdate::Create(spec, columns, 1.0)});
+    ASSERT_TRUE(prepared.ok());
+    ASSERT_TRUE(aggregation->Add(std::to_string(i), *std::move(prepared)).ok());
+    most_bytes = std::max(most_bytes, aggregation->memory_bytes());
+  }
+  EXPECT_FALSE(aggregation->CheckKeepsAll().ok());
+  EXPECT_LT(most_bytes, size_t{220'000'000}) << "17 bytes a value, and one pending update";
+}
+
+}  // namespace
+}  // namespace sparseagg::testing

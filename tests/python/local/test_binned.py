@@ -1,0 +1,98 @@
+"""Binned sums of dense tensors: the same bits in any order, and the definition in integers (docs/numerics.md)."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import sparseagg as sa
+from reference.binned import BinnedSum
+from reference.numbers import round_to_dtype
+
+SEEDS = range(7)  # each is a family of multisets
+COLUMNS, CLIENTS = 1500, 9
+
+
+def binned(dtype: str = "float32", columns: int = COLUMNS, **options) -> sa.RoundSpec:
+    return sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=columns, layout="dense", numerics="binned")], **options)
+
+
+def multisets(rng: np.random.Generator, family: int, dtype: str) -> np.ndarray:
+    """Values of shape (CLIENTS, COLUMNS), one multiset a column."""
+    shape = CLIENTS, COLUMNS
+    signs = rng.choice([-1.0, 1.0], shape)
+    limit = 37 if dtype == "float32" else 300
+    values = signs * [
+        lambda: rng.random(shape) + 1,
+        lambda: rng.standard_normal(shape) * 0.02,
+        lambda: 2.0 ** rng.integers(-limit, limit, shape) * (1 + rng.random(shape)),
+        lambda: 2.0 ** (rng.integers(-3, 4, shape) + 40 * rng.integers(-1, 2, shape)),
+        lambda: rng.integers(0, 9, shape) * 2.0 ** rng.integers(-100, 100, COLUMNS),
+        lambda: rng.integers(0, 1 << 20, shape) * (2.0**-149 if dtype == "float32" else 2.0**-1074),
+        lambda: rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape),
+    ][family]()  # fmt: skip
+    values[1] = np.where(rng.random(COLUMNS) < 0.5, -values[0], values[1])
+    return values.astype(dtype)
+
+
+@pytest.mark.parametrize("family", SEEDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_are_those_of_the_definition_in_any_order(dtype, family):
+    rng = np.random.default_rng(family)
+    values, weights = multisets(rng, family, dtype), rng.integers(1, 500, CLIENTS) / 4
+    spec = binned(dtype, result_dtype="float64", weighting="by_weight")
+    expected = [
+        float(sum((BinnedSum(float(v) * float(w), dtype) for v, w in zip(column, weights)), BinnedSum(0.0, dtype)))
+        for column in values.T
+    ]
+    bits = np.array(expected).tobytes()
+    for _ in range(5):
+        order = rng.permutation(CLIENTS)
+        parts = np.split(order, np.sort(rng.integers(0, CLIENTS, 2)))
+        whole = sa.Aggregator(spec)
+        for part in parts:
+            other = sa.Aggregator(spec, threads=int(rng.integers(1, 4)))
+            for client in part:
+                other.add(f"client {client}", values[client], weight=float(weights[client]))
+            whole.merge(other)
+        assert whole.finish()["v"].values.tobytes() == bits
+
+
+def test_mean_divides_by_a_sum_of_weights_without_order():
+    weights = [2.0**53, 1.0, 1.0, 1.0]
+    updates = {f"{i}": ([1.0], weight) for i, weight in enumerate(weights)}
+    spec = binned(columns=1, op="mean", weighting="by_weight", return_weights=True, result_dtype="float64")
+    for order in itertools.permutations(updates):
+        result = sa.aggregate({name: updates[name] for name in order}, spec)["v"]
+        assert result.weights.tolist() == [2.0**53 + 4]
+        assert result.values.tolist() == [1.0]
+
+
+def test_cancellation_of_terms_far_apart_loses_the_small_ones_in_every_order():
+    updates = [[1e30], [1.0], [-1e30]]
+    for order in itertools.permutations(updates):
+        assert sa.aggregate(list(order), binned(columns=1))["v"].values.tolist() == [0.0]
+        # 80 bits below the largest term are kept of float64.
+        assert sa.aggregate([[2.0**80], [1.0], [-(2.0**80)]], binned("float64", 1))["v"].values.tolist() == [1.0]
+
+
+def test_special_values_propagate():
+    inf, nan = np.inf, np.nan
+    updates = [
+        [inf, nan, inf, -0.0, 1e-45, 3e38],
+        [1.0, 1.0, -inf, -0.0, -3e-45, 3e38],
+        [-3e38, inf, 1.0, 0.0, 0.0, 0.0],
+    ]
+    for order in itertools.permutations(updates):
+        got = sa.aggregate(list(order), binned(columns=6, on_nonfinite="propagate"))["v"].values
+        expected = [round_to_dtype(value, "float32") for value in (inf, nan, nan, 0.0, -1.401298464324817e-45, 6e38)]
+        assert got.tobytes() == np.array(expected, np.float32).tobytes()
+
+
+def test_partials_are_refused_by_name():
+    aggregator = sa.Aggregator(binned(columns=1))
+    aggregator.add("a", [1.0])
+    with pytest.raises(sa.errors.FailedPreconditionError, match="tensor 'v' has binned sums, which have no partials"):
+        list(aggregator.export_partial())
+    assert aggregator.finish()["v"].values.tolist() == [1.0]
