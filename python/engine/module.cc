@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "host/base/column.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/cpu/prepare/coarse_order.h"
 #include "host/cpu/simd/kernels.h"
 #include "python/engine/device_arrays.h"
 #include "python/engine/device_outputs.h"
@@ -266,6 +267,7 @@ void Define(py::module_& module) {
         const Times times = WithoutGil([&] { return a.round().times(); });
         return std::make_tuple(times.prepare, times.add, times.finish);
       });
+  module.def("coarse_bits", &cpu::CoarseBits, py::arg("num_rows"));
   DefineMemoryRounds(module);
   DefineWireKeys(module);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
@@ -19,6 +20,7 @@
 #include "service/handlers/caller.h"
 #include "service/handlers/page_stream.h"
 #include "service/rounds/result_pages.h"
+#include "service/rounds/row_export.h"
 #include "service/rounds/sealed_reader.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -135,27 +137,43 @@ namespace {
 // The largest page of an export where the server has no --max-page-bytes.
 constexpr uint64_t kUnlimitedPageBytes = uint64_t{16} << 20;
 
+// Of an export, which may have a list of buckets of keys.
+constexpr uint64_t kMaxRequestBytes = uint64_t{128} << 10;
+
 // What ExportSubmissions sends.
 struct Submissions {
   using Request = v1::ExportSubmissionsRequest;
   static constexpr absl::string_view kMethod = "ExportSubmissions";
 
   void Open(const Request& request) {
-    query.sample_every = request.sample_every();
-    query.any_order = request.any_order() || request.sample_every() != 0;
+    query.any_order = request.any_order() || request.has_buckets();
+    if (request.has_buckets()) {
+      const auto& within = request.buckets().within();
+      buckets = {request.buckets().bits(), request.buckets().within_bits(), {within.begin(), within.end()}};
+    }
     const auto& taken = request.key_encodings();
     query.takes_runs = std::find(taken.begin(), taken.end(), v1::KEY_ENCODING_IMPLICIT) != taken.end();
   }
   bool IsShort(const Round& round) const { return query.any_order && !round.config().MergesOnArrival(); }
-  uint64_t PageBytes(const Round& round) const { return SealedReader::ExportPageBytes(round.config(), query); }
+  uint64_t PageBytes(const Round& round) const {
+    return buckets.has_value() ? 2 * KeyCounter::kMaxBuckets * sizeof(uint64_t)
+                               : SealedReader::ExportPageBytes(round.config(), query);
+  }
   absl::Status MakePage(Round& round, std::string& page_token, grpc::ByteBuffer* page) const {
-    ASSIGN_OR_RETURN(ExportPage exported, SealedReader(round).Export(query, page_token));
+    ExportPage exported;
+    if (buckets.has_value()) {
+      ASSIGN_OR_RETURN(const std::vector<uint64_t> counts, SealedReader(round).CountKeys(query, *buckets));
+      exported.num_keys.assign(reinterpret_cast<const char*>(counts.data()), counts.size() * sizeof(uint64_t));
+    } else {
+      ASSIGN_OR_RETURN(exported, SealedReader(round).Export(query, page_token));
+    }
     page_token = exported.next_page_token;
     EncodeExport(round.config().tensors[query.tensor], std::move(exported), page);
     return absl::OkStatus();
   }
 
   ExportQuery query;
+  std::optional<KeyBuckets> buckets;
 };
 
 // What ExportPartial sends.
@@ -201,7 +219,7 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
 
   absl::Status Open(const absl::Cord& message) {
     typename Export::Request request;
-    RETURN_IF_ERROR(ParseNames(message, &request));
+    RETURN_IF_ERROR(ParseUpTo(message, kMaxRequestBytes, &request));
     LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());
     ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
     ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));

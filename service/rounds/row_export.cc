@@ -1,6 +1,7 @@
 #include "service/rounds/row_export.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -198,6 +199,50 @@ absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows
 
 }  // namespace
 
+absl::StatusOr<KeyCounter> KeyCounter::Create(const TensorSpec& spec, const KeyBuckets& buckets) {
+  const bool is_whole = buckets.within.empty();
+  const uint32_t bits = buckets.bits;
+  const uint32_t within = is_whole ? static_cast<uint32_t>(std::bit_width(spec.num_rows - 1)) : buckets.within_bits;
+  const uint32_t split = within - std::min(within, bits);
+  if (bits > 63 || (!is_whole && (within > 63 || within <= bits)) || split > kMaxSplit ||
+      buckets.within.size() > kMaxBuckets >> split) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": buckets: parts of ", bits, " bits of ",
+                                                   is_whole ? 1 : buckets.within.size(), " buckets of ", within,
+                                                   " bits; at most ", kMaxBuckets, " parts are counted"));
+  }
+  KeyCounter counter;
+  counter.bits_ = bits;
+  counter.within_bits_ = within;
+  counter.mask_ = (uint64_t{1} << split) - 1;
+  for (const uint64_t bucket : buckets.within) counter.begins_.try_emplace(bucket, counter.begins_.size() << split);
+  counter.counts_.resize(std::max<size_t>(1, buckets.within.size()) << split);
+  return counter;
+}
+
+void KeyCounter::Add(const KeyColumn& keys, RowInterval rows) {
+  const auto count = [&](uint64_t key) {
+    uint64_t begin = 0;
+    if (!begins_.empty()) {
+      if (const uint64_t bucket = key >> within_bits_; bucket != last_) {
+        const auto found = begins_.find(bucket);
+        begin_ = found == begins_.end() ? kMaxBuckets : found->second;
+        last_ = bucket;
+      }
+      if (begin_ == kMaxBuckets) return;
+      begin = begin_;
+    }
+    ++counts_[begin + ((key >> bits_) & mask_)];
+  };
+  const auto count_all = [&](const auto& column) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
+      for (uint64_t row = rows.begin; row < rows.end; ++row) count(column.first + row);
+    } else {
+      for (const uint64_t key : column.subspan(rows.begin, rows.end - rows.begin)) count(key);
+    }
+  };
+  std::visit(count_all, keys);
+}
+
 uint64_t ExportedRowBytes(const TensorSpec& spec) {
   return KeyBytes(spec) + (spec.aggregation.op == Op::kUnion ? 0 : uint64_t{spec.row_width} * SizeOf(spec.dtype));
 }
@@ -269,21 +314,8 @@ uint64_t ExportedRows::Key(uint64_t index) const {
   return KeyAt(piece->update->keys, piece->rows.begin + index);
 }
 
-void ExportedRows::AppendSample(const TensorSpec& spec, RowInterval rows, uint64_t every, uint64_t offset,
-                                ExportPage& page) const {
-  if (offset >= rows.end - rows.begin) return;
-  uint64_t next = rows.begin + offset;
-  uint64_t first = 0;  // of the piece
-  for (const RowPiece& piece : pieces_) {
-    const uint64_t stop = std::min(rows.end, first + (piece.rows.end - piece.rows.begin));
-    while (next < stop) {
-      AppendKey(spec, KeyAt(piece.update->keys, piece.rows.begin + (next - first)), page.keys);
-      ++page.num_rows;
-      if (rows.end - next <= every) return;
-      next += every;
-    }
-    first += piece.rows.end - piece.rows.begin;
-  }
+void ExportedRows::Count(KeyCounter& counter) const {
+  for (const RowPiece& piece : pieces_) counter.Add(piece.update->keys, piece.rows);
 }
 
 absl::StatusOr<uint64_t> ExportedRows::Append(const TensorSpec& spec, RowInterval rows, uint64_t max_rows,

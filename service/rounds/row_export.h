@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "host/spec/spec.h"
@@ -19,7 +20,7 @@ namespace sparseagg::service {
 struct ExportPage {
   std::string client_ids;  // each but the last followed by a line feed
   std::string weights;     // float64 of each submission
-  std::string num_keys;    // uint32 of each submission
+  std::string num_keys;    // uint32 of each submission; or uint64 of each bucket
   std::string keys;        // of KeyBytes(spec) bytes
   std::string values;      // in the dtype of the tensor
   uint64_t num_rows = 0;
@@ -33,8 +34,40 @@ struct ExportPage {
 // The most rows that one row of folded repeated keys is exported as.
 inline constexpr uint64_t kMaxTerms = 64;
 
-// Unfinished rows that are read at a time to sample their keys.
-inline constexpr uint64_t kSampledRows = uint64_t{1} << 16;
+// Unfinished rows that are read at a time to count their keys.
+inline constexpr uint64_t kCountedRows = uint64_t{1} << 16;
+
+// As v1.KeyBuckets.
+struct KeyBuckets {
+  uint32_t bits = 0;
+  uint32_t within_bits = 0;
+  std::vector<uint64_t> within;
+};
+
+// Counts keys by buckets.
+class KeyCounter {
+ public:
+  static constexpr uint64_t kMaxBuckets = uint64_t{1} << 17;
+
+  // Errors: INVALID_ARGUMENT: there are more of them, or bits that keys do not have.
+  static absl::StatusOr<KeyCounter> Create(const TensorSpec& spec, const KeyBuckets& buckets);
+  // Counts the keys of some rows.
+  void Add(const KeyColumn& keys, RowInterval rows);
+  const std::vector<uint64_t>& counts() const { return counts_; }
+
+ private:
+  static constexpr uint32_t kMaxSplit = 17;
+
+  KeyCounter() = default;
+
+  uint32_t bits_ = 0;
+  uint32_t within_bits_ = 0;
+  uint64_t mask_ = 0;
+  absl::flat_hash_map<uint64_t, uint64_t> begins_;  // of the counts of each bucket of within_bits_; empty: of all keys
+  uint64_t last_ = ~uint64_t{0};                    // the latest such bucket; none has so large a number
+  uint64_t begin_ = kMaxBuckets;                    // where its counts begin; kMaxBuckets: it has none
+  std::vector<uint64_t> counts_;
+};
 
 // Returns: bytes of one exported row.
 uint64_t ExportedRowBytes(const TensorSpec& spec);
@@ -58,8 +91,7 @@ class ExportedRows {
   uint64_t size() const { return size_; }
   // Returns: the key of row `index` of them.
   uint64_t Key(uint64_t index) const;
-  // Appends the keys of every n-th of `rows`. `offset`: in [0, every), of the first one.
-  void AppendSample(const TensorSpec& spec, RowInterval rows, uint64_t every, uint64_t offset, ExportPage& page) const;
+  void Count(KeyCounter& counter) const;
   // Appends those of `rows`, by their numbers here, as AppendRows does.
   absl::StatusOr<uint64_t> Append(const TensorSpec& spec, RowInterval rows, uint64_t max_rows, ExportPage& page) const;
 

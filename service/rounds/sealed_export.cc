@@ -23,10 +23,6 @@ constexpr uint64_t kHeadBytes = 1 + sizeof(double) + sizeof(uint32_t);
 
 constexpr uint64_t kMaxIdBytes = 256;
 
-// Returns: where the first of every `every` keys of a submission is. Different for neighbours, so that submissions with
-// fewer keys than `every` are sampled, too.
-uint64_t SampleOffset(uint64_t submission, uint64_t every) { return ((submission * 0x9E3779B97F4A7C15) >> 32) % every; }
-
 bool IsAscending(const UpdateRows& update) { return update.coarse_bits == 0 && update.repeats == nullptr; }
 
 // Returns: whether submissions of a tensor are merged as they arrive, and so exported as a partial.
@@ -111,14 +107,12 @@ absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t firs
 
 absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::string_view page_token) {
   RETURN_IF_ERROR(CheckExported(query));
-  if (query.sample_every != 0 && IsMergedOnArrival(config_, query.tensor)) return SampleMerged(query, page_token);
   ASSIGN_OR_RETURN(ExportPosition at, ResumeExport(page_token));
   const TensorSpec& spec = config_.tensors[query.tensor];
-  const uint64_t max_clients = query.sample_every == 0 ? query.max_bytes / kHeadBytes + 1 : 0;
   Reservation working(&round_.budget());
   std::vector<UpdateRows> rows;
   std::vector<ExportedClient> clients;  // from at.submission on
-  RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
+  RETURN_IF_ERROR(ReadForExport(query, at.submission, query.max_bytes / kHeadBytes + 1, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
     const bool is_ascending = submission < rows.size() && IsAscending(rows[submission]);
     return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row, ".", rows.size(), ".", is_ascending));
@@ -133,15 +127,13 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   }
   ExportPage page;
   const auto is_run = [&](const UpdateRows& update) { return IsRunFrom(spec, update, query.keys.begin); };
-  page.has_runs = query.takes_runs && query.sample_every == 0 && std::all_of(rows.begin(), rows.end(), is_run);
+  page.has_runs = query.takes_runs && std::all_of(rows.begin(), rows.end(), is_run);
   const uint64_t key_bytes = page.has_runs ? 0 : KeyBytes(spec);
-  const uint64_t value_bytes = query.sample_every == 0 ? ExportedRowBytes(spec) - KeyBytes(spec) : 0;
+  const uint64_t value_bytes = ExportedRowBytes(spec) - KeyBytes(spec);
   const uint64_t row_bytes = std::max<uint64_t>(1, key_bytes + value_bytes);
-  if (query.sample_every == 0) {
-    // So that the columns of a full page are not copied as they grow. What is not used takes no memory.
-    page.keys.reserve(query.max_bytes / row_bytes * key_bytes);
-    page.values.reserve(query.max_bytes / row_bytes * value_bytes);
-  }
+  // So that the columns of a full page are not copied as they grow. What is not used takes no memory.
+  page.keys.reserve(query.max_bytes / row_bytes * key_bytes);
+  page.values.reserve(query.max_bytes / row_bytes * value_bytes);
   const uint64_t first = at.submission;
   uint64_t head_bytes = 0;
   std::vector<RowPiece> pieces;
@@ -152,16 +144,6 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
     piece_bytes = pieces.capacity() * sizeof(pieces[0]);
     RowInterval left = {0, exported.size()};
     if (s == first) left.begin = std::min(at.row, left.end);
-    if (query.sample_every != 0) {
-      // At least one key; a submission that does not fit goes on in the next page, which keeps the distance.
-      const uint64_t room = (query.max_bytes - std::min<uint64_t>(query.max_bytes, page.keys.size())) / KeyBytes(spec);
-      const uint64_t most = SaturatingMultiply(std::max<uint64_t>(room, page.num_rows == 0), query.sample_every);
-      const uint64_t end = left.begin + std::min(left.end - left.begin, most);
-      exported.AppendSample(spec, {left.begin, end}, query.sample_every, SampleOffset(s, query.sample_every), page);
-      if (end == left.end) continue;
-      page.next_page_token = token(s, end);
-      break;
-    }
     page.next_page_token = token(s, left.begin);
     if (s - first == clients.size()) break;
     const ExportedClient& client = clients[s - first];
@@ -190,8 +172,7 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
 
 uint64_t SealedReader::ExportPageBytes(const RoundConfig& config, const ExportQuery& query) {
   const uint64_t row_bytes = SaturatingMultiply(ExportedRowBytes(config.tensors[query.tensor]), kMaxTerms);
-  const uint64_t bytes = SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
-  return IsMergedOnArrival(config, query.tensor) ? SaturatingAdd(bytes, kSampledRows * sizeof(uint64_t)) : bytes;
+  return SaturatingAdd(std::max(query.max_bytes, row_bytes), kHeadBytes + kMaxIdBytes);
 }
 
 absl::StatusOr<uint64_t> SealedReader::ResumeAtKey(KeyInterval keys, absl::string_view page_token) const {
@@ -233,33 +214,37 @@ absl::StatusOr<PartialPage> SealedReader::ExportPartial(const PartialQuery& quer
   return page;
 }
 
-absl::StatusOr<ExportPage> SealedReader::SampleMerged(const ExportQuery& query, absl::string_view page_token) {
+absl::StatusOr<std::vector<uint64_t>> SealedReader::CountKeys(const ExportQuery& query, const KeyBuckets& buckets) {
   const TensorSpec& spec = config_.tensors[query.tensor];
-  ASSIGN_OR_RETURN(uint64_t first, ResumeAtKey(query.keys, page_token));
-  const uint64_t last = query.keys.end - 1;
-  ExportPage page;
+  RETURN_IF_ERROR(CheckExported(query));
+  ASSIGN_OR_RETURN(KeyCounter counter, KeyCounter::Create(spec, buckets));
+  const uint64_t last = query.keys.end - 1;  // an end of 0 is behind the last key
+  if (!IsMergedOnArrival(config_, query.tensor)) {
+    Reservation working(&round_.budget());
+    std::vector<UpdateRows> rows;
+    std::vector<ExportedClient> clients;
+    RETURN_IF_ERROR(ReadForExport(query, 0, 0, rows, clients, working));
+    std::vector<RowPiece> pieces;
+    for (const UpdateRows& update : rows) ExportedRows(update, query.keys, pieces).Count(counter);
+    return counter.counts();
+  }
   const absl::Status read = round_.ReadSum([&](RoundSum& sum) -> absl::Status {
     RETURN_IF_ERROR(CheckSealed("exported"));
     RETURN_IF_ERROR(sum.MergeHeld());
-    if (first > last) return absl::OkStatus();
-    uint64_t offset = query.sample_every / 2;
-    while (true) {
-      ASSIGN_OR_RETURN(const PartialBlock block, sum.ExportPartial(query.tensor, first, last, kSampledRows));
-      for (; offset < block.rows.num_rows; offset += query.sample_every) {
-        page.keys.append(reinterpret_cast<const char*>(block.rows.keys.data()) + offset * KeyBytes(spec),
-                         KeyBytes(spec));
-        ++page.num_rows;
-      }
-      offset -= block.rows.num_rows;
-      if (block.last == last) return absl::OkStatus();
+    for (uint64_t first = query.keys.begin; first <= last;) {
+      ASSIGN_OR_RETURN(const PartialBlock block, sum.ExportPartial(query.tensor, first, last, kCountedRows));
+      const auto* const keys = block.rows.keys.data();
+      const auto add = [&](const auto* column) {
+        counter.Add(absl::MakeConstSpan(column, block.rows.num_rows), {0, block.rows.num_rows});
+      };
+      HasNarrowKeys(spec) ? add(reinterpret_cast<const uint32_t*>(keys)) : add(reinterpret_cast<const uint64_t*>(keys));
+      if (block.last == last) break;
       first = block.last + 1;
-      if (page.keys.size() < query.max_bytes) continue;
-      page.next_page_token = MakePageToken(round_.create_time(), absl::StrCat(first));
-      return absl::OkStatus();
     }
+    return absl::OkStatus();
   });
   RETURN_IF_ERROR(read);
-  return page;
+  return counter.counts();
 }
 
 uint64_t SealedReader::PartialPageBytes(const RoundConfig& config, const PartialQuery& query) {

@@ -43,10 +43,9 @@ struct InspectionPage {
 struct ExportQuery {
   size_t tensor = 0;
   KeyInterval keys;
-  uint64_t max_bytes = 0;     // of ids, keys and values in a page
-  uint64_t sample_every = 0;  // 0: whole submissions. n: only every n-th key, without ids and values
-  bool takes_runs = false;    // the reader understands pages without keys (ExportPage::has_runs)
-  bool any_order = false;     // the rows of a submission ascend by the leading bits of their keys only
+  uint64_t max_bytes = 0;   // of ids, keys and values in a page
+  bool takes_runs = false;  // the reader understands pages without keys (ExportPage::has_runs)
+  bool any_order = false;   // the rows of a submission ascend by the leading bits of their keys only
 };
 
 // Which rows to export of a partial.
@@ -90,6 +89,9 @@ class SealedReader {
   // merged already; clip.l2 or privacy applies; or as of AppendRows.
   // Cost: besides the page, O(n log n) in the number n of submissions.
   absl::StatusOr<ExportPage> Export(const ExportQuery& query, absl::string_view page_token);
+  // Returns: how many keys the submissions have in each bucket; of a tensor that is merged on arrival, the merged rows.
+  // Errors: as of Export, and of KeyCounter.
+  absl::StatusOr<std::vector<uint64_t>> CountKeys(const ExportQuery& query, const KeyBuckets& buckets);
   // Returns: an upper bound of the bytes of a page.
   static uint64_t ExportPageBytes(const RoundConfig& config, const ExportQuery& query);
 
@@ -137,9 +139,6 @@ class SealedReader {
 
   // Errors: INVALID_ARGUMENT: not a token of this round. Returns: the first key of a page over merged rows.
   absl::StatusOr<uint64_t> ResumeAtKey(KeyInterval keys, absl::string_view page_token) const;
-  // Returns: a page of every n-th key of the unfinished rows of a tensor.
-  absl::StatusOr<ExportPage> SampleMerged(const ExportQuery& query, absl::string_view page_token);
-
   Round& round_;
   const RoundConfig& config_;
 };

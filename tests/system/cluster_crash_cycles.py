@@ -7,7 +7,7 @@
 In each cycle, clients submit to a round on all servers, and some submit again or withdraw, while servers are killed.
 Then the round is closed, while servers are killed, one of them by itself after it has written a range and before it
 answers. It is closed by processes of which each but the last one kills itself before a random one of its calls (seal,
-sample, export and merge of a range, write of a range and of the list). With Ray, the actors of servers and of reducers
+count, export and merge of a range, write of a range and of the list). With Ray, the actors of servers and of reducers
 are killed, too, and with --nodes the raylets that they run on; every second round is closed by this process. The result
 is read, and read again after one more kill. The cycle checks that
 

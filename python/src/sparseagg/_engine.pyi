@@ -71,6 +71,7 @@ def load_cuda(path: str) -> str:
     """Loads the CUDA engine from its plug-in, once per process. Returns its name and description."""
 
 def release_memory() -> None: ...
+def coarse_bits(num_rows: int) -> int: ...
 
 class Aggregator:
     def __init__(

@@ -70,13 +70,16 @@ def test_weights_and_keys_of_a_union(client):
         "b": ([1, 2**60], None, 2.5),
     }
     assert [u.values.tolist() for u in opened.export_submissions("v").values()] == [[1.0], []]
-    assert sorted(opened.sample_keys("u").tolist()) == [1, 2**60]
+    assert opened.count_keys("u", bits=59).tolist() == [1, 0, 1, *[0] * 29]
+    assert opened.count_keys("u", bits=0, within=(1, [2**59, 7, 0])).tolist() == [1, 0, 0, 0, 0, 1]
     with pytest.raises(sa.errors.InvalidArgumentError, match="'w'"):
         opened.export_submissions("w")
     with pytest.raises(sa.errors.InvalidArgumentError, match="the request must name one"):
         opened.export_submissions()
-    with pytest.raises(sa.errors.InvalidArgumentError, match="every"):
-        opened.sample_keys("u", every=0)
+    with pytest.raises(sa.errors.InvalidArgumentError, match="bits"):
+        opened.count_keys("u", bits=-1)
+    with pytest.raises(sa.errors.InvalidArgumentError, match=r"'u': buckets: parts of 9 bits .* at most 131072 parts"):
+        opened.count_keys("u", bits=9)
 
 
 def test_export_goes_on_after_a_broken_connection(flaky):

@@ -16,8 +16,7 @@ from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
-from sparseagg.cluster.plan import Plan, cuts_of_rows, cuts_of_sample, is_crowded
-from sparseagg.cluster.range_merge import RangeMerge
+from sparseagg.cluster.plan import cuts_of_counts, cuts_of_rows, is_crowded, ranges_of_counts
 from sparseagg.cluster.ray_servers import ray_session
 
 CLIENTS = [f"client-{i}" for i in range(20)]
@@ -53,54 +52,76 @@ def test_homes_are_those_of_other_languages():
     assert [home_of(each, 4) for each in ("", "a", "client-7", "ü")] == [1, 3, 0, 1]
 
 
+def counts_of(keys):
+    """Buckets of one key each."""
+    return np.unique(keys, return_counts=True)
+
+
 def test_cuts_are_balanced_and_in_order():
     rng = np.random.default_rng(3)
     keys = (rng.zipf(1.2, 100_000) % 5000).astype(np.uint64)
     for number in (1, 2, 8, 50):
-        ranges = cuts_of_sample(keys, number)
+        ranges = cuts_of_counts(*counts_of(keys), number)
         assert (ranges[0][0], ranges[-1][1]) == (0, None)
         assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:]))
         shares = [np.count_nonzero((keys >= b) & (keys < (2**64 - 1 if e is None else e))) for b, e in ranges]
         heaviest = np.unique(keys, return_counts=True)[1].max()
         assert max(shares) <= max(1.1 * len(keys) / number, heaviest)  # which has nothing beside it
-    assert cuts_of_sample(np.empty(0, np.uint64), 4) == [(0, None)]
+    assert cuts_of_counts(*counts_of(np.empty(0, np.uint64)), 4) == [(0, None)]
     assert cuts_of_rows(3, 8) == [(0, 1), (1, 2), (2, None)]
     assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]
 
 
 def test_servers_sort_only_keys_that_crowd_in_few_buckets():
+    def crowds(keys, number, bits):
+        return is_crowded(*counts_of(keys), cuts_of_counts(*counts_of(keys), number), bits)
+
     rng = np.random.default_rng(4)
-    for num_rows in (1 << 24, 0, 1000):
+    for num_rows, bits in ((1 << 24, 14), (0, 54), (1000, 0)):
         keys = rng.integers(0, (num_rows or 1 << 64) - 1, 100_000, np.uint64, endpoint=True)
         for number in (1, 8, 700, 5000):
-            assert not is_crowded(keys, cuts_of_sample(keys, number), num_rows)
+            assert not crowds(keys, number, bits)
     crowded = rng.integers(0, 9000, 100_000).astype(np.uint64)  # in one bucket
-    assert not is_crowded(crowded, cuts_of_sample(crowded, 8), 1 << 24)
-    assert is_crowded(crowded, cuts_of_sample(crowded, 9), 1 << 24)
-    assert is_crowded(crowded, cuts_of_sample(crowded, 9), 0)
-    assert not is_crowded(crowded, cuts_of_sample(crowded, 9), 9000)
+    assert not crowds(crowded, 8, 14)
+    assert crowds(crowded, 9, 14)
+    assert crowds(crowded, 9, 54)
+    assert not crowds(crowded, 9, 4)
     last = np.full(9, (1 << 64) - 1, np.uint64)
-    assert not is_crowded(last, cuts_of_sample(last, 4), 0)
-    assert not is_crowded(last[:0], [(0, None)], 0)
+    assert not crowds(last, 4, 54)
+    assert not crowds(last[:0], 4, 54)
 
 
-def test_the_fullest_of_many_ranges_has_little_more_than_the_mean():
-    """The keys that are asked for grow with the number of ranges."""
-    rng = np.random.default_rng(5)
+KEYS = {
+    "even": (lambda rng: rng.integers(0, 1 << 24, 10**6), 1 << 24),
+    "even, of any number": (lambda rng: rng.integers(0, 1 << 64, 10**6, np.uint64), 0),
+    "crowded": (lambda rng: np.exp(rng.uniform(0, np.log(2**40), 10**6)), 1 << 40),
+    "in 3000 places": (lambda rng: rng.integers(0, 3000, 10**6) * 330_000_017 + rng.integers(0, 900, 10**6), 10**12),
+}
+
+
+@pytest.mark.parametrize("number", [2, 400])
+@pytest.mark.parametrize("case", KEYS)
+def test_no_range_has_a_tenth_more_than_the_mean(case, number):
+    draw, num_rows = KEYS[case]
+    keys = np.sort(draw(np.random.default_rng(5)).astype(np.uint64))
     asked = []
 
-    class Sampled:
-        def sample_keys(self, tensor, *, every, timeout):
-            asked.append(every)
-            return rng.integers(0, 1 << 40, 10**9 // every, np.uint64)
+    def count(bits, within):
+        within_bits, numbers = within or (((num_rows - 1) % (1 << 64)).bit_length(), [0])
+        asked.append(len(numbers) << (within_bits - bits))
+        firsts = (np.array(numbers, np.uint64) << np.uint64(within_bits % 64))[:, None]
+        begins = firsts + (np.arange(1 << (within_bits - bits), dtype=np.uint64) << np.uint64(bits))
+        lasts = begins + np.uint64((1 << bits) - 1)
+        return (np.searchsorted(keys, lasts, "right") - np.searchsorted(keys, begins)).reshape(-1)
 
-    plan = Plan(500, 1, 1, 1)
-    merge = RangeMerge("r", one(), [Sampled()], plan, None)
-    infos = [types.SimpleNamespace(num_tuples=10**9, num_submissions=9)]
-    begins = np.array([begin for begin, _ in merge._ranges(one().tensors[0], infos, None, None)[0]], np.float64)
-    sizes = np.diff(np.append(begins, 2.0**40))
-    assert (asked, len(sizes)) == ([1000], 500)
-    assert sizes.max() <= 1.1 * sizes.mean()
+    ranges, any_order = ranges_of_counts(count, num_rows, number, lambda num_keys: number if num_keys == 10**6 else 0)
+    places = np.append(np.searchsorted(keys, np.array([begin for begin, _ in ranges], np.uint64)), len(keys))
+    assert len(ranges) <= number
+    for first, end in zip(places, places[1:]):
+        assert end - first <= 1.1 * len(keys) / number or keys[first] == keys[end - 1]
+    assert max(asked) <= 1 << 17
+    assert any_order or case == "crowded"
+    assert ranges_of_counts(None, num_rows, 1, None) == ([(0, None)], True)
 
 
 def test_submissions_are_on_their_home_servers(cluster, addresses):

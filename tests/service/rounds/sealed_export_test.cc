@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -41,11 +42,10 @@ bool operator==(const Exported& a, const Exported& b) {
 
 class SealedExportTest : public SubmissionsFixture {
  protected:
-  static ExportQuery Query(KeyInterval keys = {}, uint64_t max_bytes = kWholePage, uint64_t sample_every = 0) {
+  static ExportQuery Query(KeyInterval keys = {}, uint64_t max_bytes = kWholePage) {
     ExportQuery query;
     query.keys = keys;
     query.max_bytes = max_bytes;
-    query.sample_every = sample_every;
     return query;
   }
 
@@ -238,30 +238,32 @@ TEST_F(CoarseExportTest, AnyOrder_SortedBetweenTwoPages_IsAborted) {
               Fails(Code::kAborted, HasSubstr("sorted since the page before")));
 }
 
-TEST_F(CoarseExportTest, AnyOrder_Sample_HasEveryNthKey) {
+TEST_F(CoarseExportTest, CountKeys_CountsEachBucket) {
   for (const int num_repeats : {0, 60}) {
     const auto round = OpenLarge(uint64_t{1} << 24, uint32_t{1} << 24, num_repeats);
-    for (const uint64_t every : {uint64_t{1}, uint64_t{7}, uint64_t{5000}, ~uint64_t{0}}) {
-      std::vector<uint32_t> all;
-      std::string token;
-      do {
-        ExportQuery query = InAnyOrder({}, 1000);
-        query.sample_every = every;
-        const auto page = SealedReader(*round).Export(query, token);
-        ASSERT_THAT(page, IsOk());
-        for (const uint32_t key : Unpacked<uint32_t>(page->keys)) all.push_back(key);
-        token = page->next_page_token;
-      } while (!token.empty());
-      const double wanted = every == ~uint64_t{0} ? 0 : (2.0 * (kKeys - num_repeats) + 2) / static_cast<double>(every);
-      EXPECT_NEAR(static_cast<double>(all.size()), wanted, 3);
-      if (every > 1) continue;
-      std::sort(all.begin(), all.end());
-      std::vector<uint32_t> keys;
-      for (const Exported& each : AllPages(*round, InAnyOrder({}))) {
-        for (size_t i = 0; i < each.keys.size(); ++i) keys.push_back(each.keys[i]);
+    const KeyInterval range{1'000'000, 16'000'000};
+    const std::vector<Exported> all = AllPages(*round, InAnyOrder(range));
+    for (const KeyBuckets& buckets :
+         {KeyBuckets{10, 0, {}}, KeyBuckets{23, 0, {}}, KeyBuckets{30, 0, {}}, KeyBuckets{7, 0, {}},
+          KeyBuckets{0, 14, {900, 70, 1023}}, KeyBuckets{3, 20, {15}}, KeyBuckets{5, 63, {0}}}) {
+      const auto counted = SealedReader(*round).CountKeys(InAnyOrder(range), buckets);
+      if (buckets.within_bits == 63) {
+        EXPECT_THAT(counted, Fails(Code::kInvalidArgument, HasSubstr("at most 131072 parts")));
+        continue;
       }
-      std::sort(keys.begin(), keys.end());
-      EXPECT_EQ(all, keys);
+      ASSERT_THAT(counted, IsOk());
+      const uint32_t within_bits = buckets.within.empty() ? 24 : buckets.within_bits;
+      const std::vector<uint64_t> within = buckets.within.empty() ? std::vector<uint64_t>{0} : buckets.within;
+      const uint64_t parts = uint64_t{1} << (within_bits - std::min(within_bits, buckets.bits));
+      std::vector<uint64_t> expected(within.size() * parts);
+      for (const Exported& each : all) {
+        for (const uint32_t key : std::set<uint32_t>(each.keys.begin(), each.keys.end())) {
+          const auto at = std::find(within.begin(), within.end(), key >> within_bits);
+          if (at == within.end()) continue;
+          ++expected[static_cast<size_t>(at - within.begin()) * parts + ((key >> buckets.bits) & (parts - 1))];
+        }
+      }
+      EXPECT_EQ(*counted, expected) << buckets.bits << " of " << within_bits;
     }
   }
 }
@@ -281,29 +283,13 @@ TEST_F(SealedExportTest, Export_SumOfTooManyTerms_IsRefused) {
   EXPECT_THAT(SealedReader(*round).Export(Query({5, 0}), ""), IsOk());
 }
 
-TEST_F(SealedExportTest, Export_Sample_HasEveryNthKey) {
-  const auto round = Open(SumSpec(1'000'000));
-  std::vector<uint32_t> keys(1000);
-  for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = 17 * i;
-  for (int client = 0; client < 20; ++client) {
-    ASSERT_THAT(Submit(*round, absl::StrCat(client), keys, std::vector<float>(keys.size(), 1)), IsOk());
-  }
-  ASSERT_THAT(round->Seal(), IsOk());
-  for (const uint64_t every : {1, 7, 999, 1000, 5000}) {
-    std::vector<uint32_t> sample;
-    std::string token;
-    do {
-      const auto page = SealedReader(*round).Export(Query({}, 1000, every), token);
-      ASSERT_THAT(page, IsOk());
-      EXPECT_THAT(page->client_ids + page->weights + page->values, IsEmpty());
-      EXPECT_LE(page->keys.size(), 1000u);
-      for (const uint32_t key : Unpacked<uint32_t>(page->keys)) sample.push_back(key);
-      token = page->next_page_token;
-    } while (!token.empty());
-    EXPECT_EQ(sample, Unpacked<uint32_t>(SealedReader(*round).Export(Query({}, kWholePage, every), "")->keys));
-    const double expected = 20'000.0 / static_cast<double>(every);
-    EXPECT_NEAR(static_cast<double>(sample.size()), expected, every < 5000 ? 20 : 3) << every;
-    for (const uint32_t key : sample) EXPECT_EQ(key % 17, 0);
+TEST_F(SealedExportTest, CountKeys_BadBuckets_AreRefused) {
+  const auto round = Sealed(SumSpec(1'000'000));
+  EXPECT_THAT(SealedReader(*round).CountKeys(Query(), {3, 0, {}}), IsOk());  // 131072 of 8 keys
+  for (const KeyBuckets& bad : {KeyBuckets{2, 0, {}}, KeyBuckets{64, 0, {}}, KeyBuckets{9, 9, {1}},
+                                KeyBuckets{3, 2, {1}}, KeyBuckets{0, 64, {1}}, KeyBuckets{0, 16, {1, 2, 3}}}) {
+    EXPECT_THAT(SealedReader(*round).CountKeys(Query(), bad),
+                Fails(Code::kInvalidArgument, HasSubstr("at most 131072 parts")));
   }
 }
 

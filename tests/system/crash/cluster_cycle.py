@@ -47,7 +47,7 @@ def deadly(call):
     return counted
 
 Round.seal = deadly(Round.seal)
-Round.sample_keys = deadly(Round.sample_keys)
+Round.count_keys = deadly(Round.count_keys)
 Round.put_result_range = deadly(Round.put_result_range)
 executor.run_task = deadly(executor.run_task)
 cluster_round.end_round = deadly(cluster_round.end_round)

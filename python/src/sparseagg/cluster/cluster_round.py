@@ -26,7 +26,7 @@ from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
-from sparseagg.cluster.plan import Plan, cuts_of_sample, on_all, seconds_left
+from sparseagg.cluster.plan import Plan, cuts_of_counts, on_all, seconds_left
 from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
 from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
 from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
@@ -328,7 +328,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
                 rows = [each for each in parts[tensor.name] if isinstance(each, TensorResult)]
                 if rows:  # a result that is cut: written by as many ranges as it was merged in
                     whole, cut[tensor.name] = join_ranges(self.spec, tensor, rows)
-                    for number, keys in enumerate(cuts_of_sample(np.asarray(whole.keys), len(rows))):
+                    for number, keys in enumerate(cuts_of_counts(whole.keys, np.ones_like(whole.keys), len(rows))):
                         listed.append(store.write(rows_between(whole, keys), keys, number, self._rounds))
             about = {
                 "only": store.only,

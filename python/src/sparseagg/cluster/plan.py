@@ -11,12 +11,14 @@ from typing import Optional, TypeVar
 
 import numpy as np
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.foreign import Array
 
 _SEARCHES = 8  # of each key, at a nanosecond, where a sort takes 30
 _LEAST_BYTES = 1 << 20  # of a range, unless the caller wants smaller ones: below, a range costs more than it saves
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key
+Count = Callable[[int, Optional[tuple[int, list[int]]]], Array]  # as Round.count_keys of bits and within
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -59,37 +61,69 @@ class Plan:
         return max(1, -(-num_bytes // largest), min(self.reducers, num_bytes // _LEAST_BYTES))
 
 
-def cuts_of_sample(sample: Array, num_ranges: int) -> list[KeyRange]:
-    """Returns up to ``num_ranges`` ranges of all keys, in order, the fullest with as little of the sample as can be.
+def ranges_of_counts(
+    count: Count, num_rows: int, most: int, number_for: Callable[[int], int]
+) -> tuple[list[KeyRange], bool]:
+    """Returns ranges of all keys, as ``cuts_of_counts``, and whether servers may send them in any order.
 
-    A key with more than its share has a range of its own: the rows of one key are merged in one place.
+    Buckets have no more than a sixteenth of a range, but for single keys: the fullest are counted in parts.
+
+    Args:
+        count: of all servers.
+        num_rows: of the tensor.
+        most: ranges at most; nothing is counted for one.
+        number_for: how many ranges so many keys have.
     """
-    keys, counts = np.unique(sample, return_counts=True)
-    before = np.append(0, np.cumsum(counts))
+    if most == 1:
+        return [(0, None)], True
+    bits = max(0, (num_rows - 1 if num_rows else (1 << 64) - 1).bit_length() - min(17, (64 * most).bit_length()))
+    counts = count(bits, None)
+    begins = np.arange(len(counts), dtype=np.uint64) << np.uint64(bits)
+    share = counts.sum() // (16 * most)
+    found = []
+    while bits > 0 and len(full := np.flatnonzero(counts > share)) > 0:
+        full = full[np.argsort(counts[full])[-4096:]]
+        found.append((np.delete(begins, full), np.delete(counts, full)))
+        split = min(bits, 17 - (len(full) - 1).bit_length())
+        counts = count(bits - split, (bits, (begins[full] >> np.uint64(bits)).tolist()))
+        bits -= split
+        begins = np.add.outer(begins[full], np.arange(1 << split, dtype=np.uint64) << np.uint64(bits)).reshape(-1)
+    begins, counts = (np.concatenate(parts) for parts in zip(*found, (begins, counts)))
+    order = np.argsort(begins)
+    begins, counts = begins[order], counts[order]
+    ranges = cuts_of_counts(begins, counts, number_for(int(counts.sum())))
+    return ranges, not is_crowded(begins, counts, ranges, extension.load().coarse_bits(num_rows))
+
+
+def cuts_of_counts(begins: Array, counts: Array, num_ranges: int) -> list[KeyRange]:
+    """Returns up to ``num_ranges`` ranges of all keys, in order, of whole buckets, the fullest as small as can be.
+
+    A bucket with more than its share has a range of its own, such as a single key: its rows are merged in one place.
+    """
+    before = np.append(0, np.cumsum(counts, dtype=np.float64))
     firsts: list[int] = []
-    for most in len(sample) / num_ranges * (1 + np.arange(65) / 64):  # two shares are enough
+    for most in before[-1] / num_ranges * (1 + np.arange(65) / 64):  # two shares are enough
         firsts = [0]
-        while len(firsts) <= num_ranges and firsts[-1] < len(keys):
+        while len(firsts) <= num_ranges and firsts[-1] < len(counts):
             last = firsts[-1]
             firsts.append(max(last + 1, int(np.searchsorted(before, before[last] + most, "right")) - 1))
-        if firsts[-1] >= len(keys):
+        if firsts[-1] >= len(counts):
             break
-    return _ranges({int(keys[first]) for first in firsts[1:-1]})
+    return _ranges({int(begins[first]) for first in firsts[1:-1]})
 
 
-def is_crowded(sample: Array, ranges: Sequence[KeyRange], num_rows: int) -> bool:
+def is_crowded(begins: Array, counts: Array, ranges: Sequence[KeyRange], bits: int) -> bool:
     """Returns whether servers should sort large updates for the export of these ranges.
 
-    They keep them in 1024 buckets of equally many keys (``CoarseBits`` of the engine) in no order within, and search
-    the buckets that a range cuts. That takes less than a sort, unless keys crowd in buckets that many ranges cut.
+    They keep them in buckets of ``bits`` bits in no order within, and search the buckets that a range cuts. That takes
+    less than a sort, unless keys crowd in buckets that many ranges cut.
     """
-    width = 1 << max(0, (num_rows - 1 if num_rows else (1 << 64) - 1).bit_length() - 10)
-    ordered = np.sort(sample)
-    begins = np.array([begin for begin, _ in ranges], np.uint64)
-    whole = np.uint64(width - 1)
-    firsts = np.searchsorted(ordered, begins & ~whole)
-    ends = np.append(np.searchsorted(ordered, (begins[1:] - np.uint64(1)) | whole, "right"), len(ordered))
-    return bool((ends - firsts).sum() > _SEARCHES * len(ordered))
+    whole = np.uint64((1 << bits) - 1)
+    before = np.append(np.uint64(0), np.cumsum(counts))
+    cuts = np.array([begin for begin, _ in ranges], np.uint64)
+    firsts = before[np.searchsorted(begins, cuts & ~whole)]
+    ends = before[np.append(np.searchsorted(begins, (cuts[1:] - np.uint64(1)) | whole, "right"), len(counts))]
+    return bool((ends - firsts).sum() > _SEARCHES * before[-1])
 
 
 def cuts_of_rows(num_rows: int, num_ranges: int) -> list[KeyRange]:

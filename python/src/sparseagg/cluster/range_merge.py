@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,10 @@ from sparseagg._internal.spec.options import DTYPES, ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, cuts_of_sample, is_crowded, on_all, seconds_left
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, on_all, ranges_of_counts, seconds_left
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, check_homes, merges_on_arrival, range_spec
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
-
-_SAMPLE = 100_000  # keys of all tensors and servers, at least
-_OF_RANGE = 2_000  # keys of each range: the fullest of 5,000 then has a tenth more than the mean, at most
 
 
 class RangeMerge:
@@ -149,30 +147,24 @@ class RangeMerge:
     def _ranges(
         self, tensor: TensorSpec, infos: Sequence[RoundInfo], only: frozenset[str] | None, deadline: float | None
     ) -> tuple[list[KeyRange], bool]:
-        """Returns the ranges of a tensor's keys, about equally large, from a sample of the keys that were submitted.
+        """Returns the ranges of a tensor's keys, about equally large, from counts of the keys that were submitted.
 
         And whether servers may send the keys of a submission in any order.
         """
         if tensor.layout == "dense":
             num_keys = tensor.num_rows * sum(info.num_submissions for info in infos)
             return cuts_of_rows(tensor.num_rows, self._number_of_ranges(tensor, num_keys)), True
-        # A sample of what is merged on arrival merges it, and then nobody can be left out.
+        # A count of what is merged on arrival merges it, and then nobody can be left out.
         if self._plan.ranges == 1 or (only is not None and merges_on_arrival(self._spec, tensor)):
             return [(0, None)], True
 
-        def sampled(every: int) -> Array:
-            left = seconds_left(deadline)
-            return np.concatenate(
-                on_all(self._rounds, lambda opened: opened.sample_keys(tensor.name, every=every, timeout=left))
-            )
+        def counted(bits: int, within: tuple[int, list[int]] | None) -> Array:
+            how: dict[str, Any] = {"bits": bits, "within": within, "timeout": seconds_left(deadline)}
+            found: Array = np.sum(on_all(self._rounds, lambda opened: opened.count_keys(tensor.name, **how)), axis=0)
+            return found
 
-        total = sum(info.num_tuples for info in infos)
-        wanted = max(_SAMPLE, _OF_RANGE * self._number_of_ranges(tensor, total))
-        sample = sampled(every := max(1, total // wanted))
-        if every > 1 and len(sample) < wanted // 4:  # other tensors have most of the tuples
-            sample = sampled(every := max(1, every * max(1, len(sample)) // wanted))
-        ranges = cuts_of_sample(sample, self._number_of_ranges(tensor, len(sample) * every))
-        return ranges, not is_crowded(sample, ranges, tensor.num_rows)
+        most = self._number_of_ranges(tensor, sum(info.num_tuples for info in infos))
+        return ranges_of_counts(counted, tensor.num_rows, most, lambda keys: self._number_of_ranges(tensor, keys))
 
     def _number_of_ranges(self, tensor: TensorSpec, num_keys: int) -> int:
         """Returns how many ranges a tensor has, whose submissions have so many keys."""

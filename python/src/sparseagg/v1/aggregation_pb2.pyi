@@ -247,15 +247,15 @@ class ExportRoundResponse(_message.Message):
 
 class ExportSubmissionsRequest(_message.Message):
     any_order: bool
+    buckets: KeyBuckets
     key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
     max_page_bytes: int
     max_pages: int
     name: str
     page_token: str
     range: KeyRange
-    sample_every: int
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., sample_every: _Optional[int] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., any_order: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., buckets: _Optional[_Union[KeyBuckets, _Mapping]] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., any_order: bool = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     chunk: bytes
@@ -345,6 +345,12 @@ class InspectRoundResponse(_message.Message):
     overlap: bytes
     squared_distances: bytes
     def __init__(self, num_clients: _Optional[int] = ..., first_row: _Optional[int] = ..., client_ids: _Optional[_Iterable[str]] = ..., gram: _Optional[bytes] = ..., overlap: _Optional[bytes] = ..., next_page_token: _Optional[str] = ..., squared_distances: _Optional[bytes] = ...) -> None: ...
+
+class KeyBuckets(_message.Message):
+    bits: int
+    within: _containers.RepeatedScalarFieldContainer[int]
+    within_bits: int
+    def __init__(self, bits: _Optional[int] = ..., within_bits: _Optional[int] = ..., within: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     begin: int

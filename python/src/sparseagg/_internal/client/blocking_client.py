@@ -114,7 +114,7 @@ class Round(RoundAttributes):
     export_partial = blocking(async_round.Round.export_partial)
     export_page = blocking(async_round.Round.export_page)
     export_submissions = blocking(async_round.Round.export_submissions)
-    sample_keys = blocking(async_round.Round.sample_keys)
+    count_keys = blocking(async_round.Round.count_keys)
     close = blocking(async_round.Round.close)
     wait = blocking(async_round.Round.wait)
     result = blocking(async_round.Round.result)

@@ -103,16 +103,13 @@ def inspect_request(name: str, tensors: Sequence[str] | None) -> pb.InspectRound
     return pb.InspectRoundRequest(name=name, tensors=_checked_names(tensors))
 
 
-def export_request(
-    name: str, tensor: str | None, keys: tuple[int, int | None] | None, sample_every: int = 0
-) -> pb.ExportSubmissionsRequest:
+def export_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportSubmissionsRequest:
     """Returns the request of an export of submissions.
 
     Args:
         name: of the round.
         tensor: name of a tensor; None: the only one.
         keys: as in ``result_request``.
-        sample_every: n: only every n-th key; 0: the submissions.
 
     Raises:
         InvalidArgumentError: ``tensor`` is no text, or ``keys`` is no range.
@@ -121,7 +118,6 @@ def export_request(
     request = pb.ExportSubmissionsRequest(
         name=name,
         tensor=tensor,
-        sample_every=sample_every,
         max_page_bytes=_SERVER_BOUNDS,
         key_encodings=["KEY_ENCODING_IMPLICIT"],
     )

@@ -312,12 +312,6 @@ def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: 
     return {client_id: joined(updates) for client_id, updates in parts.items()}
 
 
-def exported_keys(pages: Sequence[ExportedColumns]) -> Array:
-    """Returns the keys of the pages of a sample, as uint64."""
-    keys = [decode_keys(page.head.slice, page.keys, np.dtype(np.uint64)) for page in pages if page.keys]
-    return np.concatenate(keys) if keys else np.empty(0, np.uint64)
-
-
 def _runs(piece: pb.TensorSlice, counts: Array, begin: int, dtype: np.dtype[Any]) -> Array:
     """Returns the keys of a page without keys: of its first submission from first_key on, of others from ``begin``."""
     firsts = np.full(len(counts), begin, np.uint64)

@@ -7,18 +7,14 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
+import numpy as np
+
 from sparseagg._internal.base.arguments import Timeout, checked_integer
 from sparseagg._internal.base.fields import read
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.requests import export_request, inspect_request, partial_request
-from sparseagg._internal.client.result_reader import (
-    ExportedPage,
-    ExportedUpdate,
-    exported_keys,
-    exported_page,
-    exported_updates,
-)
+from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, exported_page, exported_updates
 from sparseagg._internal.client.retry import checked_deadline, raise_if_late
 from sparseagg._internal.client.round_calls import RoundCalls, naming_round
 from sparseagg._internal.results.info import Certificate, Leaves, RoundInfo, SubmissionReceipt
@@ -229,28 +225,37 @@ class SealedRound(RoundCalls):
                 blocks += [page.blocks for page in await self._connection.export_partial(request, deadline)]
         return [block for block in blocks if block]
 
-    async def sample_keys(
-        self, tensor: str | None = None, *, every: SupportsIndex = 1, timeout: Timeout = None
+    async def count_keys(
+        self,
+        tensor: str | None = None,
+        *,
+        bits: SupportsIndex,
+        within: tuple[int, Sequence[int]] | None = None,
+        timeout: Timeout = None,
     ) -> Array:
-        """Returns every n-th key of the submissions of the sealed round, for example to plan ranges of keys.
+        """Returns how many keys the submissions of the sealed round have in each bucket, to plan ranges of keys.
 
         Args:
             tensor: name of a tensor; None for the only one.
-            every: n, 1 or more.
+            bits: the last ones of a key, in which the keys of a bucket differ.
+            within: bits and numbers of larger buckets, whose parts alone are counted, one after the other; None: all.
             timeout: as in ``export_submissions``.
 
         Returns:
-            Keys in no particular order, uint64, shape (m,); a key of several submissions may come several times.
+            Of each bucket, uint64. A key of several submissions counts several times, unless they are merged.
 
         Raises:
             InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
-                of ``export_submissions``.
+                of ``export_submissions``. InvalidArgumentError: also for more than 131072 buckets.
         """
-        every = checked_integer("every must be a number of keys, 1 or more", every, 1, (1 << 63) - 1)
-        request, deadline = export_request(self.name, tensor, None, every), checked_deadline(timeout)
-        with raise_if_late(deadline, f"the sampling of {self.name} has not ended"):
-            pages = await self._connection.export(request, deadline)
-        return await self._connection.transport.convert(exported_keys, pages)
+        request, deadline = export_request(self.name, tensor, None), checked_deadline(timeout)
+        request.buckets.bits = checked_integer("bits must be a number of bits, 0 to 63", bits, 0, 63)
+        if within is not None:
+            request.buckets.within_bits = within[0]
+            request.buckets.within.extend(within[1])
+        with raise_if_late(deadline, f"the counts of {self.name} have not come"):
+            (page,) = await self._connection.export(request, deadline)
+        return np.frombuffer(page.head.num_keys, "<u8")
 
 
 class CertifiedRound(RoundCalls):
