@@ -18,8 +18,10 @@ ORDER_OPS = ["median", "trimmed_mean", "quantile"]
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 
 
-def random_tensor(rng: np.random.Generator, name: str, ops: Sequence[str] = OPS) -> sa.TensorSpec:
-    """``ops``: to choose from."""
+def random_tensor(
+    rng: np.random.Generator, name: str, ops: Sequence[str] = OPS, takes_binned: bool = True
+) -> sa.TensorSpec:
+    """``ops``: to choose from. ``takes_binned``: whether sums may be binned."""
     dtype = str(rng.choice([*FLOATS, "int32", "int64", "uint32", "uint64"]))
     num_rows = int(rng.choice([1, 7, 50, 2**32, 2**40, 0]))
     options: dict[str, Any] = {"op": str(rng.choice(ops)), "result_layout": "sparse"}
@@ -37,7 +39,7 @@ def random_tensor(rng: np.random.Generator, name: str, ops: Sequence[str] = OPS)
         options["fill"] = float(rng.integers(0, 3)) if options["result_layout"] != "sparse" else 0.0
         options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
     if options.get("layout") == "dense" and options["op"] in SUMS and dtype in FLOATS and rng.random() < 0.5:
-        options["numerics"] = "binned"
+        options["numerics"] = "binned" if takes_binned else "canonical"
     if options["result_layout"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))
     return sa.TensorSpec(name, dtype, num_rows=num_rows, row_width=int(rng.choice([1, 1, 2, 5])), **options)
@@ -55,9 +57,9 @@ def order_options(rng: np.random.Generator, op: str) -> dict[str, Any]:
     return options
 
 
-def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS) -> sa.RoundSpec:
-    """Returns a spec without an option that nothing uses, which would be refused. ``ops``: to choose from."""
-    tensors = [random_tensor(rng, f"tensor-{i}", ops) for i in range(rng.integers(1, 4))]
+def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS, takes_binned: bool = True) -> sa.RoundSpec:
+    """Returns a spec without an option that nothing uses, which would be refused. Arguments as of random_tensor."""
+    tensors = [random_tensor(rng, f"tensor-{i}", ops, takes_binned) for i in range(rng.integers(1, 4))]
     options: dict[str, Any] = {"weighting": str(rng.choice(["uniform", "by_weight"]))}
     if rng.random() < 0.4:
         # Order statistics are canonical, and some sums are binned.
