@@ -34,7 +34,6 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, Reso
 
 if TYPE_CHECKING:
     from sparseagg._engine import Piece
-    from sparseagg._internal.client.result_reader import ExportedPage
 
 # Updates of an iterator that are asked for at a time.
 _BATCH = 256
@@ -212,8 +211,11 @@ class Aggregator:
             with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_pair)
 
-    def _add_pages(self, pages: Sequence[ExportedPage], only: frozenset[str] | None, is_weighted: bool) -> None:
-        """Adds the whole submissions of one tensor that pages of an export have; ``only``: of these clients."""
+    def _add_pages(self, pages: Sequence[Any], only: frozenset[str] | None, is_weighted: bool) -> None:
+        """Adds the whole submissions of one tensor that pages of an export have; ``only``: of these clients.
+
+        ``pages``: each an ``ExportedPage`` of the client, which is above this folder.
+        """
         names = [client_id for page in pages for client_id in page.ids]
         updates: list[Any] = [rows for page in pages for rows in page.rows()]
         if is_weighted:
