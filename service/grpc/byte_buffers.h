@@ -22,12 +22,10 @@ namespace sparseagg::service {
 // Shorter pieces are copied, which costs less than to share them.
 inline constexpr size_t kSharedBytes = 2048;
 
-inline void AppendTo(absl::Cord& cord, grpc::Slice slice) {
-  const auto view = [](const grpc::Slice& of) {
-    return absl::string_view(reinterpret_cast<const char*>(of.begin()), of.size());
-  };
-  if (slice.size() < kSharedBytes) return cord.Append(view(slice));
-  cord.Append(absl::MakeCordFromExternal(view(slice), [slice] {}));
+inline void AppendTo(absl::Cord& cord, const grpc::Slice& slice) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  if (bytes.size() < kSharedBytes) return cord.Append(bytes);
+  cord.Append(absl::MakeCordFromExternal(bytes, [slice] {}));
 }
 
 // Returns: the bytes of a received message, which share gRPC's memory.
@@ -37,9 +35,9 @@ inline absl::Cord ToCord(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
   if (!bytes.Valid()) return cord;
   if (bytes.TrySingleSlice(&slice).ok()) {
-    AppendTo(cord, std::move(slice));
+    AppendTo(cord, slice);
   } else if (bytes.Dump(&slices).ok()) {  // as all that are not compressed
-    for (grpc::Slice& each : slices) AppendTo(cord, std::move(each));
+    for (const grpc::Slice& each : slices) AppendTo(cord, each);
   }
   return cord;
 }

@@ -26,7 +26,7 @@ absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Create(StreamConfig conf
   RETURN_IF_ERROR(config.Check());
   Name name(config.round.tenant, config.round.id);
   MutexLock create(&create_mu_);
-  if (const auto found = Find(name.first, name.second); found.ok()) {
+  if (auto found = Find(name.first, name.second); found.ok()) {
     if ((*found)->config().wire_spec == config.wire_spec) return found;
     return absl::AlreadyExistsError(absl::StrCat("stream '", name.second, "' exists already, with another spec"));
   }
