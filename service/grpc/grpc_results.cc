@@ -137,13 +137,11 @@ namespace {
 // The largest page of an export where the server has no --max-page-bytes.
 constexpr uint64_t kUnlimitedPageBytes = uint64_t{16} << 20;
 
-// Of an export, which may have a list of buckets of keys.
-constexpr uint64_t kMaxRequestBytes = uint64_t{128} << 10;
-
 // What ExportSubmissions sends.
 struct Submissions {
   using Request = v1::ExportSubmissionsRequest;
   static constexpr absl::string_view kMethod = "ExportSubmissions";
+  static constexpr uint64_t kMaxRequestBytes = kMaxNamesBytes + 10 * 4096;  // numbers of 4096 buckets of keys
 
   void Open(const Request& request) {
     query.any_order = request.any_order() || request.has_buckets();
@@ -180,6 +178,7 @@ struct Submissions {
 struct Partial {
   using Request = v1::ExportPartialRequest;
   static constexpr absl::string_view kMethod = "ExportPartial";
+  static constexpr uint64_t kMaxRequestBytes = kMaxNamesBytes;
 
   void Open(const Request&) {}
   bool IsShort(const Round&) const { return false; }
@@ -219,7 +218,7 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
 
   absl::Status Open(const absl::Cord& message) {
     typename Export::Request request;
-    RETURN_IF_ERROR(ParseUpTo(message, kMaxRequestBytes, &request));
+    RETURN_IF_ERROR(ParseUpTo(message, Export::kMaxRequestBytes, &request));
     LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());
     ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
     ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));
