@@ -17,11 +17,12 @@ constexpr int kCallThreads = 2;
 // A call by this process, which may do all that an admin of the default tenant may.
 class ProcessCall final : public service::UnaryCall, public service::Caller {
  public:
-  ProcessCall(service::ApiContext* context, std::string request, RoundHost::Done done)
-      : UnaryCall(context), request_(std::move(request)), done_(std::move(done)) {}
+  ProcessCall(service::ApiContext* context, std::string request, bool may_block, RoundHost::Done done)
+      : UnaryCall(context), request_(std::move(request)), may_block_(may_block), done_(std::move(done)) {}
 
   const Caller& caller() const override { return *this; }
   const absl::Cord& request() const override { return request_; }
+  bool MayBlock() const override { return may_block_; }
   std::string* response() override { return &response_; }
   std::string PeerName() const override { return ""; }
   absl::string_view Traceparent() const override { return ""; }
@@ -32,6 +33,7 @@ class ProcessCall final : public service::UnaryCall, public service::Caller {
 
   const absl::Cord request_;
   std::string response_;
+  const bool may_block_;
   const RoundHost::Done done_;
 };
 
@@ -59,19 +61,19 @@ service::RoundServices RoundHost::Services() {
           merges_,         context_.metrics, /*store=*/nullptr, &context_.noise_key};
 }
 
-void RoundHost::Begin(absl::string_view method, std::string request, Done done) {
+void RoundHost::Begin(absl::string_view method, std::string request, bool may_block, Done done) {
   const auto handler = handlers_.find(method);
   if (handler == handlers_.end()) {
     return done(absl::UnimplementedError(absl::StrCat("rounds of this process have no method ", method)), "");
   }
-  handler->second(std::make_shared<ProcessCall>(&context_, std::move(request), std::move(done)));
+  handler->second(std::make_shared<ProcessCall>(&context_, std::move(request), may_block, std::move(done)));
 }
 
 absl::StatusOr<std::string> RoundHost::Call(absl::string_view method, std::string request) {
   Mutex mu;
   CondVar ended;
   std::optional<absl::StatusOr<std::string>> answer;
-  Begin(method, std::move(request), [&](const absl::Status& status, std::string response) {
+  Begin(method, std::move(request), /*may_block=*/true, [&](const absl::Status& status, std::string response) {
     MutexLock lock(&mu);
     status.ok() ? answer.emplace(std::move(response)) : answer.emplace(status);
     ended.Signal();
@@ -82,9 +84,10 @@ absl::StatusOr<std::string> RoundHost::Call(absl::string_view method, std::strin
 }
 
 void RoundHost::Start(absl::string_view method, std::string request, uint64_t number) {
-  Begin(method, std::move(request), [this, number](const absl::Status& status, std::string response) {
-    Push({number, status, std::move(response)});
-  });
+  Begin(method, std::move(request), /*may_block=*/false,
+        [this, number](const absl::Status& status, std::string response) {
+          Push({number, status, std::move(response)});
+        });
 }
 
 std::vector<RoundHost::Ended> RoundHost::NextEnded() {

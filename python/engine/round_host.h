@@ -72,8 +72,8 @@ class RoundHost {
 
  private:
   service::RoundServices Services();
-  // Calls a method, which calls `done` once, on any thread.
-  void Begin(absl::string_view method, std::string request, Done done);
+  // Calls a method, which calls `done` once, on any thread. `may_block`: UnaryCall::MayBlock.
+  void Begin(absl::string_view method, std::string request, bool may_block, Done done);
   void Push(Ended ended);
 
   const pid_t pid_ = getpid();

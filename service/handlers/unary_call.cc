@@ -71,6 +71,7 @@ uint64_t Methods::PageBytes(uint64_t asked) const {
 }
 
 void Methods::OnPool(const Call& call, Work work) {
+  if (call->MayBlock()) return AtOnce(*call, work);
   context_.pool.Post([call, work = std::move(work)] {
     if (call->is_cancelled()) return call->Finish(absl::CancelledError());
     AtOnce(*call, work);
@@ -84,6 +85,7 @@ void Methods::AtOnce(UnaryCall& call, const Work& work) {
 void Methods::AnswerOnPool(const Call& call, Plan plan) { AnswerOn(context_.pool, call, std::move(plan)); }
 
 void Methods::AnswerOn(WorkerPool& pool, const Call& call, Plan plan) {
+  if (call->MayBlock()) return AnswerAtOnce(*call, plan);
   pool.Post([call, plan = std::move(plan)] {
     if (call->is_cancelled()) return call->Finish(absl::CancelledError());
     RunPlanned(*call, call->request().size(), ToStatus([&] { return plan(*call); }));

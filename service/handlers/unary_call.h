@@ -42,6 +42,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall> {
   virtual const Caller& caller() const = 0;
   // The serialized request.
   virtual const absl::Cord& request() const = 0;
+  // Whether the thread that calls the method may block, and so does the work itself.
+  virtual bool MayBlock() const { return false; }
   // Where the method puts the serialized response.
   virtual std::string* response() = 0;
 
