@@ -5,15 +5,10 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "host/base/status_macros.h"
-#include "host/spec/spec.h"
 #include "python/engine/device_arrays.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
@@ -22,7 +17,6 @@
 #include "python/engine/memory_round.h"
 #include "python/engine/messages.h"
 #include "python/engine/round_host.h"
-#include "service/codec/round_codec.h"
 #include "service/rounds/round_config.h"
 
 namespace sparseagg::python {
@@ -70,6 +64,7 @@ class MemoryRounds {
   // Cancels and forgets all rounds, takes no more, and ends all waits.
   void Close() {
     CallWithoutGil([&]() -> absl::Status {
+      host_->EndWaits();  // first: the errors of a drain are nobody's answers
       host_->registry().Drain();
       for (const auto& stream : host_->streams().All()) {
         host_->streams().Delete(kDefaultTenant, stream->config().round.id).IgnoreError();
@@ -79,7 +74,6 @@ class MemoryRounds {
         entry.round->Cancel("the client was closed").IgnoreError();  // of one that has ended
         host_->registry().Delete(kDefaultTenant, entry.round->config().id).IgnoreError();
       }
-      host_->EndWaits();
       return absl::OkStatus();
     });
     Released::OfProcess().Drop();

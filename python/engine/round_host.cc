@@ -12,7 +12,7 @@
 namespace sparseagg::python {
 namespace {
 
-constexpr int kCallThreads = 2;
+constexpr int kCallThreads = 1;  // ends waits; all else runs on the callers' threads
 
 // A call by this process, which may do all that an admin of the default tenant may.
 class ProcessCall final : public service::UnaryCall, public service::Caller {

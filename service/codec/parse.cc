@@ -26,7 +26,7 @@ using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Reads a cord, which must outlive it, as Protocol Buffers reads.
+// Reads a cord, which must outlive it. Remove with: protobuf 22, whose io::CordInputStream does this.
 class CordReader final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   explicit CordReader(const absl::Cord& cord) : chunks_(cord.Chunks()), next_(chunks_.begin()) {}

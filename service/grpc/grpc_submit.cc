@@ -271,10 +271,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     ASSIGN_OR_RETURN(const Receipt receipt, intake_->Commit(*upload_));
     v1::CommitSubmissionResponse submission;
     EncodeCommit(round_name_, receipt, &submission);
-    std::string bytes;
-    RETURN_IF_ERROR(Serialize(submission, &bytes));
-    *response_ = ToByteBuffer(std::move(bytes));
-    return absl::OkStatus();
+    return SerializeTo(submission, response_);
   }
 
   // Ends the call of a committed submission as soon as the submission survives what it is to survive.

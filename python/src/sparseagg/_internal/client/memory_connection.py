@@ -171,14 +171,11 @@ class MemoryConnection:
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        with self._open():
-            answer = self._rounds.call("GetRound", pb.GetRoundRequest(name=name).SerializeToString())
-            return RoundInfo.from_proto(pb.Round.FromString(answer))
+        return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
 
     async def delete_round(self, name: str) -> None:
         """Deletes a round."""
-        with self._open():
-            self._rounds.call("DeleteRound", pb.DeleteRoundRequest(name=name).SerializeToString())
+        await self.call("DeleteRound", pb.DeleteRoundRequest(name=name))
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the value encodings to which updates may be rounded."""
