@@ -25,13 +25,15 @@ Array = npt.NDArray[Any]
 # Keys (None: all of a dense tensor) and sums.
 Sums = tuple["Array | None", Array]
 # Clients, tuples of each, rows of the tensor. A dense update has all rows. Keys are sorted, and some repeated; in no
-# order they come once in an update.
+# order they come once in an update, but for the case with repeats, where seven in a thousand come twice.
 CASES = {
     "10 clients": (10, 100_000, 10_000_000),
     "1000 clients": (1000, 10_000, 10_000_000),
     "100,000 clients": (100_000, 100, 10_000_000),
     "dense 1 GB": (2, 0, 250_000_000),
     "no order": (64, 250_000, 1 << 24),
+    "no order, repeats": (64, 250_000, 1 << 24),
+    "no order, rows of 16": (64, 62_500, 1 << 24),
     "quick": (20, 1000, 100_000),
 }
 
@@ -42,6 +44,7 @@ class Updates:
     def __init__(self, case: str) -> None:
         self.num_clients, tuples, self.num_rows = CASES[case]
         self.is_dense = tuples == 0
+        self.row_width = 16 if case.endswith("rows of 16") else 1
         rng = np.random.default_rng(SEED)
         self.ids = [f"client-{number:06}" for number in range(self.num_clients)]
         if self.is_dense:
@@ -49,12 +52,17 @@ class Updates:
             self.num_bytes = sum(array.nbytes for array in self.arrays)
             return
         self.offsets = np.arange(self.num_clients + 1) * tuples
-        if case == "no order":
+        if case.startswith("no order"):
             drawn = np.stack([rng.choice(self.num_rows, tuples, replace=False) for _ in self.ids])
+            if case.endswith("repeats"):
+                repeats = tuples * 7 // 1000
+                drawn[:, :repeats] = drawn[:, -repeats:]
         else:
             drawn = np.sort(rng.zipf(1.3, (self.num_clients, tuples)) * np.int64(2_654_435_761) % self.num_rows, axis=1)
         self.keys = drawn.astype(np.uint32).reshape(-1)
-        self.rows = rng.standard_normal(self.num_clients * tuples, np.float32)
+        self.rows = rng.standard_normal(self.num_clients * tuples * self.row_width, np.float32)
+        if self.row_width > 1:
+            self.rows = self.rows.reshape(-1, self.row_width)
         self.num_bytes = self.keys.nbytes + self.rows.nbytes
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
@@ -68,16 +76,15 @@ class Updates:
 
     def expected(self) -> Sums:
         """The sums in float64, in the order of the clients, rounded once."""
-        sums = np.zeros(self.num_rows)
         if self.is_dense:
+            sums = np.zeros(self.num_rows)
             for array in self.arrays:
                 sums += array
             return None, sums.astype(np.float32)
-        for part in range(0, len(self.keys), 1 << 20):
-            # In the order of the tuples, which is that of the clients.
-            np.add.at(sums, self.keys[part : part + (1 << 20)], self.rows[part : part + (1 << 20)])
-        keys = np.unique(self.keys)
-        return keys, sums[keys].astype(np.float32)
+        keys, places = np.unique(self.keys, return_inverse=True)
+        sums = np.zeros((len(keys), *self.rows.shape[1:]))
+        np.add.at(sums, places, self.rows)  # in the order of the tuples, which is that of the clients
+        return keys, sums.astype(np.float32)
 
 
 class Stages:

@@ -391,6 +391,7 @@ std::vector<std::string> Aggregation::SortedClientIds() const {
 }
 
 void Aggregation::Remove(absl::Span<const uint32_t> indices) {
+  order_.clear();
   for (const uint32_t index : indices) known_clients_.erase(client_ids_[index]);
   EraseAt(indices, client_ids_);
   num_counted_ -= indices.size();  // partials are merged, and never taken out
@@ -398,14 +399,15 @@ void Aggregation::Remove(absl::Span<const uint32_t> indices) {
   for (const auto& accumulator : accumulators_) accumulator->Remove(indices);
 }
 
-std::vector<uint32_t> Aggregation::CanonicalOrder() const {
+const std::vector<uint32_t>& Aggregation::CanonicalOrder() const {
+  if (order_.size() == client_ids_.size()) return order_;
   std::vector<uint32_t> order = folded_;
   order.resize(client_ids_.size());
   const auto others = order.begin() + static_cast<std::ptrdiff_t>(folded_.size());
   std::iota(others, order.end(), static_cast<uint32_t>(folded_.size()));
   // std::string compares bytes as unsigned char: the canonical order.
   std::sort(others, order.end(), [this](uint32_t a, uint32_t b) { return client_ids_[a] < client_ids_[b]; });
-  return order;
+  return order_ = std::move(order);
 }
 
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(specs_.begin(), specs_.end(), OrderMatters); }

@@ -190,7 +190,8 @@ class Aggregation {
   absl::Status CheckFollows(absl::string_view client_id, absl::string_view last_folded) const;
   // Folds if the submission needs that to stay within the memory limit. RESOURCE_EXHAUSTED: it does not fit at all.
   absl::Status FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission);
-  std::vector<uint32_t> CanonicalOrder() const;
+  // Returns: the indices of client_ids_ in canonical order. Cost: a sort after clients have come or gone, else a copy.
+  const std::vector<uint32_t>& CanonicalOrder() const;
   bool OrderMattersSomewhere() const;
   // Checks what privacy needs, and sets is_private_, lattice_ and noise_.
   absl::Status SetPrivacy(privacy::NoiseSource noise);
@@ -221,6 +222,7 @@ class Aggregation {
   std::vector<privacy::Bytes32> digests_;  // of a private aggregation: of the submissions, in order of Add
   // Indices of the clients that are folded where the order matters, in canonical order. They were added first.
   std::vector<uint32_t> folded_;
+  mutable std::vector<uint32_t> order_;  // of the latest CanonicalOrder; another size than client_ids_: out of date
 };
 
 }  // namespace sparseagg

@@ -39,7 +39,8 @@ class Rounds:
         self._updates, self._servers = updates, servers
         self.server_pids = [server.pid for server in servers]
         layout = "dense" if updates.is_dense else "sparse"
-        self._spec = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=updates.num_rows, layout=layout)])
+        shape = {"num_rows": updates.num_rows, "row_width": updates.row_width}
+        self._spec = sa.RoundSpec([sa.TensorSpec("t", "float32", layout=layout, **shape)])
         self._client = self._connect([server.address for server in servers])
 
     def _connect(self, addresses: list[str]) -> Any:

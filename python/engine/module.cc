@@ -11,7 +11,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +39,18 @@ namespace sparseagg::python {
 namespace {
 
 namespace py = pybind11;
+
+// Returns: `count` of the keys, from `begin` on.
+InputKeys Slice(const InputKeys& keys, size_t begin, size_t count) {
+  const auto slice = [&](const auto& column) -> InputKeys {
+    if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
+      return KeyRun{column.first + begin, count};
+    } else {
+      return column.subspan(begin, count);
+    }
+  };
+  return std::visit(slice, keys);
+}
 
 // The Python class _engine.Aggregator: a LocalRound with a reader of its submissions. Thread-safe, by the
 // GIL and by LocalRound. All members, the destructor too, are called with the GIL held.
@@ -87,6 +101,19 @@ class Aggregator {
       batch_bytes = 0;
     }
     Add(std::move(batch));
+  }
+
+  // Adds whole submissions of the only tensor, of which pages have those with rows. `pages`: tuples of the client ids
+  // of a server, their float64 weights or None, whether each counts (bool, or None: all do), the first place in these
+  // lists and the one behind the last, the places of those with rows, which ascend, int64 ends of their rows, keys and
+  // values. `sorts`: several pages have ids that are not in order. GIL: held while pages are read, released while they
+  // are added.
+  void AddPages(const py::list& pages, bool sorts, const py::object& convert) {
+    std::vector<Submission> all;
+    for (const py::handle page : pages) ReadPage(page.cast<py::tuple>(), convert, all);
+    const auto by_id = [](const Submission& a, const Submission& b) { return a.client_id < b.client_id; };
+    if (sorts) std::sort(all.begin(), all.end(), by_id);
+    Add(std::move(all));
   }
 
   // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
@@ -175,6 +202,49 @@ class Aggregator {
     return ValueOrThrow(LocalRound::Create(std::move(config.tensors), limits, options));
   }
 
+  void ReadPage(const py::tuple& page, const py::object& convert, std::vector<Submission>& all) const {
+    constexpr int kPlain = py::array::c_style | py::array::forcecast;
+    using Numbers = py::array_t<int64_t, kPlain>;
+    const auto ids = page[0].cast<py::list>();
+    const auto weights = page[1].cast<std::optional<py::array_t<double, kPlain>>>();
+    const auto counts = page[2].cast<std::optional<py::array_t<bool, kPlain>>>();
+    const auto first = page[3].cast<size_t>();
+    const auto end = page[4].cast<size_t>();
+    const auto places = page[5].cast<Numbers>();
+    const auto ends = page[6].cast<Numbers>();
+    const auto num_listed = static_cast<py::ssize_t>(ids.size());
+    Submission whole;
+    if (ends.size() > 0) whole = reader_.Read("", py::make_tuple(page[7], page[8]), /*pairs=*/false, convert);
+    const InputTensor columns = whole.tensors.empty() ? InputTensor{} : whole.tensors[0];
+    const auto num_rows = static_cast<int64_t>(NumKeys(columns.keys));
+    if (first > end || end > ids.size() || places.size() != ends.size() || whole.tensors.size() > 1 ||
+        (weights.has_value() && weights->size() != num_listed) ||
+        (counts.has_value() && counts->size() != num_listed)) {
+      throw py::value_error("not the columns of a page");
+    }
+    const size_t row_bytes = size_t{SizeOf(round_->tensors()[0].dtype)} * round_->tensors()[0].row_width;
+    all.reserve(all.size() + (end - first));
+    int64_t begin = 0;          // of the rows of the next submission that has some
+    py::ssize_t with_rows = 0;  // submissions before it
+    for (size_t place = first; place < end; ++place) {
+      const bool has_rows = with_rows < places.size() && places.data()[with_rows] == static_cast<int64_t>(place);
+      const int64_t row = begin;
+      if (has_rows) begin = ends.data()[with_rows++];
+      if (begin < row || begin > num_rows) throw py::value_error("not the ends of a page's rows");
+      if (counts.has_value() && !counts->data()[place]) continue;
+      Submission& one = all.emplace_back();
+      one.client_id = ids[place].cast<std::string>();
+      if (weights.has_value()) one.weight = weights->data()[place];
+      if (!has_rows) continue;
+      one.owner = whole.owner;
+      one.key_owner = whole.key_owner;
+      InputTensor& part = one.tensors.emplace_back(columns);
+      part.keys = Slice(columns.keys, static_cast<size_t>(row), static_cast<size_t>(begin - row));
+      if (part.values != nullptr) part.values += static_cast<size_t>(row) * row_bytes;
+    }
+    if (with_rows != places.size() || begin != num_rows) throw py::value_error("rows of no submission of the page");
+  }
+
   void Add(std::vector<Submission> submissions) {
     const absl::Status status = WithoutGil([&] { return round_->Add(std::move(submissions)); });
     Released::OfProcess().Drop();
@@ -244,6 +314,7 @@ void Define(py::module_& module) {
       .def("add_one", &Aggregator::AddOne, py::arg("client_id"), py::arg("update"), py::arg("weight"),
            py::arg("convert"))
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
+      .def("add_pages", &Aggregator::AddPages, py::arg("pages"), py::arg("sorts"), py::arg("convert"))
       .def("borrow", &Aggregator::Borrow, py::arg("array"))
       .def("defer_merges", &Aggregator::DeferMerges)
       .def("merge", &Aggregator::Merge, py::arg("other"))

@@ -46,11 +46,18 @@ void AppendHead(int field, uint64_t size, std::optional<size_t> position, std::s
 
 // Replaces `bytes` by a serialised v1::ExportedSubmissions, which takes over the columns of the page. Its keys and
 // values begin at multiples of 8 bytes, so that a reader need not copy them.
-void EncodeExport(const TensorSpec& spec, ExportPage page, grpc::ByteBuffer* bytes) {
+void EncodeExport(const TensorSpec& spec, ExportPage page, bool by_place, grpc::ByteBuffer* bytes) {
   v1::ExportedSubmissions wire;
   wire.set_client_ids(std::move(page.client_ids));
   wire.set_weights(std::move(page.weights));
   wire.set_num_keys(std::move(page.num_keys));
+  if (by_place) {
+    wire.set_first_place(page.first_place);
+    wire.set_end_place(page.end_place);
+    wire.set_has_rows(std::move(page.has_rows));
+    wire.set_is_continued(page.is_continued);
+    wire.set_num_submissions(page.num_submissions);
+  }
   wire.set_next_page_token(std::move(page.next_page_token));
   v1::TensorSlice slice;
   slice.set_tensor(spec.name);
@@ -145,6 +152,7 @@ struct Submissions {
 
   void Open(const Request& request) {
     query.any_order = request.any_order() || request.has_buckets();
+    query.by_place = request.by_place();
     if (request.has_buckets()) {
       const auto& within = request.buckets().within();
       buckets = {request.buckets().bits(), request.buckets().within_bits(), {within.begin(), within.end()}};
@@ -166,7 +174,7 @@ struct Submissions {
       ASSIGN_OR_RETURN(exported, SealedReader(round).Export(query, page_token));
     }
     page_token = exported.next_page_token;
-    EncodeExport(round.config().tensors[query.tensor], std::move(exported), page);
+    EncodeExport(round.config().tensors[query.tensor], std::move(exported), query.by_place, page);
     return absl::OkStatus();
   }
 

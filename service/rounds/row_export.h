@@ -29,6 +29,12 @@ struct ExportPage {
   bool has_runs = false;
   uint64_t first_key = 0;
   std::string next_page_token;  // empty on the last page
+  // Of a page by place, which has neither client_ids nor weights, and num_keys of submissions with rows alone.
+  uint64_t first_place = 0;
+  uint64_t end_place = 0;
+  std::string has_rows;  // a bit of each submission, from the lowest one of the first byte on
+  bool is_continued = false;
+  uint64_t num_submissions = 0;  // of the round
 };
 
 // The most rows that one row of folded repeated keys is exported as.

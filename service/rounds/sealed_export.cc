@@ -23,6 +23,28 @@ constexpr uint64_t kHeadBytes = 1 + sizeof(double) + sizeof(uint32_t);
 
 constexpr uint64_t kMaxIdBytes = 256;
 
+// Returns: bytes of the page's ids, weights and numbers of keys, with those of one more client.
+uint64_t HeadBytes(const ExportPage& page, absl::string_view client_id) {
+  return page.client_ids.size() + page.weights.size() + page.num_keys.size() + client_id.size() + kHeadBytes;
+}
+
+// Returns: bytes of a page by place, but for its rows, with one more submission.
+uint64_t PlaceBytes(const ExportPage& page, bool has_rows) {
+  return page.num_keys.size() + (has_rows ? sizeof(uint32_t) : 0) + (page.end_place - page.first_place) / 8 + 1;
+}
+
+template <typename T>
+void AppendBytes(T value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// Appends the bit of the submission at end_place.
+void AppendPlace(bool has_rows, ExportPage& page) {
+  const uint64_t bit = (page.end_place - page.first_place) % 8;
+  if (bit == 0) page.has_rows += '\0';
+  if (has_rows) page.has_rows.back() = static_cast<char>(page.has_rows.back() | 1 << bit);
+}
+
 bool IsAscending(const UpdateRows& update) { return update.coarse_bits == 0 && update.repeats == nullptr; }
 
 // Returns: whether submissions of a tensor are merged as they arrive, and so exported as a partial.
@@ -92,8 +114,9 @@ absl::Status SealedReader::ReadForExport(const ExportQuery& query, uint64_t firs
     const uint64_t num_submissions = aggregation.num_submissions();
     // Twice the rows: as ReadPending returns them, and in canonical order.
     RETURN_IF_ERROR(working.Grow(2 * num_submissions * sizeof(UpdateRows), "the export of a round", ""));
-    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read,
-                     sum.ReadPending({query.tensor}, query.any_order ? RowOrder::kCoarse : RowOrder::kAscending));
+    const bool is_empty = query.keys.end != 0 && query.keys.begin == query.keys.end;  // for the clients alone
+    const RowOrder order = query.any_order || is_empty ? RowOrder::kCoarse : RowOrder::kAscending;
+    ASSIGN_OR_RETURN(std::vector<std::vector<UpdateRows>> read, sum.ReadPending({query.tensor}, order));
     rows = std::move(read.front());
     absl::Status clients_read;
     round_.ReadCommitted([&](const SubmissionTable::Map& all) {
@@ -112,7 +135,8 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   Reservation working(&round_.budget());
   std::vector<UpdateRows> rows;
   std::vector<ExportedClient> clients;  // from at.submission on
-  RETURN_IF_ERROR(ReadForExport(query, at.submission, query.max_bytes / kHeadBytes + 1, rows, clients, working));
+  const uint64_t max_clients = query.by_place ? 0 : query.max_bytes / kHeadBytes + 1;
+  RETURN_IF_ERROR(ReadForExport(query, at.submission, max_clients, rows, clients, working));
   const auto token = [&](uint64_t submission, uint64_t row) {
     const bool is_ascending = submission < rows.size() && IsAscending(rows[submission]);
     return MakePageToken(round_.create_time(), absl::StrCat(submission, ".", row, ".", rows.size(), ".", is_ascending));
@@ -135,7 +159,8 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
   page.keys.reserve(query.max_bytes / row_bytes * key_bytes);
   page.values.reserve(query.max_bytes / row_bytes * value_bytes);
   const uint64_t first = at.submission;
-  uint64_t head_bytes = 0;
+  page.first_place = page.end_place = first;
+  page.num_submissions = rows.size();
   std::vector<RowPiece> pieces;
   uint64_t piece_bytes = 0;
   for (uint64_t s = first; s < rows.size(); ++s) {
@@ -144,25 +169,29 @@ absl::StatusOr<ExportPage> SealedReader::Export(const ExportQuery& query, absl::
     piece_bytes = pieces.capacity() * sizeof(pieces[0]);
     RowInterval left = {0, exported.size()};
     if (s == first) left.begin = std::min(at.row, left.end);
+    const bool has_rows = left.begin < left.end;
     page.next_page_token = token(s, left.begin);
-    if (s - first == clients.size()) break;
-    const ExportedClient& client = clients[s - first];
-    const uint64_t with_head = head_bytes + kHeadBytes + client.id.size();
-    const uint64_t room = query.max_bytes - std::min(query.max_bytes, with_head + page.num_rows * row_bytes);
+    if (!query.by_place && s - first == clients.size()) break;
+    const uint64_t head_bytes = query.by_place ? PlaceBytes(page, has_rows) : HeadBytes(page, clients[s - first].id);
+    const uint64_t room = query.max_bytes - std::min(query.max_bytes, head_bytes + page.num_rows * row_bytes);
     // The first submission of a page makes progress in any case.
-    if (s > first && room < (left.begin < left.end ? row_bytes : 1)) break;
+    if (s > first && room < (has_rows ? row_bytes : 1)) break;
     const uint64_t rows_before = page.num_rows;
-    if (s == first) page.first_key = left.begin < left.end ? exported.Key(left.begin) : query.keys.begin;
+    if (s == first) page.first_key = has_rows ? exported.Key(left.begin) : query.keys.begin;
     ASSIGN_OR_RETURN(const uint64_t next, exported.Append(spec, left, rows_before + room / row_bytes, page));
-    if (next == left.begin && left.begin < left.end) break;  // a row of several terms does not fit
-    if (s > first) page.client_ids += '\n';
-    page.client_ids += client.id;
-    page.weights.append(reinterpret_cast<const char*>(&client.weight), sizeof(client.weight));
-    const auto num_keys = static_cast<uint32_t>(page.num_rows - rows_before);
-    page.num_keys.append(reinterpret_cast<const char*>(&num_keys), sizeof(num_keys));
-    head_bytes = with_head;
+    if (next == left.begin && has_rows) break;  // a row of several terms does not fit
+    if (query.by_place) {
+      AppendPlace(has_rows, page);
+    } else {
+      if (s > first) page.client_ids += '\n';
+      page.client_ids += clients[s - first].id;
+      AppendBytes(clients[s - first].weight, page.weights);
+    }
+    if (has_rows || !query.by_place) AppendBytes(static_cast<uint32_t>(page.num_rows - rows_before), page.num_keys);
+    page.end_place = s + 1;
     if (next < left.end) {
       page.next_page_token = token(s, next);
+      page.is_continued = true;
       break;
     }
     if (s + 1 == rows.size()) page.next_page_token.clear();

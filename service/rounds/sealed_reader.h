@@ -46,6 +46,7 @@ struct ExportQuery {
   uint64_t max_bytes = 0;   // of ids, keys and values in a page
   bool takes_runs = false;  // the reader understands pages without keys (ExportPage::has_runs)
   bool any_order = false;   // the rows of a submission ascend by the leading bits of their keys only
+  bool by_place = false;    // pages name submissions by their places in order of client ids
 };
 
 // Which rows to export of a partial.

@@ -9,7 +9,9 @@ import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.client.channels import make_stub
 from sparseagg._internal.client.requests import export_request
+from sparseagg._internal.client.result_reader import exported_page
 from sparseagg._internal.client.transport import run
+from sparseagg._internal.wire.message import ExportedColumns
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -164,14 +166,13 @@ def test_dense_submissions_are_exported_without_keys(client):
     for keys in ((0, None), (13, 40), (49, None), (20, 20)):
         end = 50 if keys[1] is None else keys[1]
         for max_bytes in (1, 60, 500, 1 << 20):
-            token, found = None, {}
+            token, found = None, [[] for _ in sent]
             while token != "":
                 page = opened.export_page("d", keys=keys, page_token=token or "", max_bytes=max_bytes)
-                for client_id, update in page.updates.items():
-                    found.setdefault(client_id, []).append(update)
+                for place in range(page.first, page.end):
+                    found[place].append(page.part(place, place + 1))
                 token = page.next_page_token
-            assert list(found) == list(sent)
-            for client_id, parts in found.items():
+            for client_id, parts in zip(sent, found):
                 assert np.concatenate([each.keys for each in parts]).tolist() == list(range(keys[0], end))
                 rows = np.concatenate([each.values for each in parts])
                 assert rows.tobytes() == sent[client_id][keys[0] : end].tobytes()
@@ -181,3 +182,24 @@ def test_dense_submissions_are_exported_without_keys(client):
     request.ClearField("key_encodings")  # of an older reader
     (page,) = run(opened._inner._connection.export(request))
     assert len(page.keys) == 7 * 200
+
+
+def test_wrong_pages_by_place_are_refused():
+    spec = sa.TensorSpec("v", "float32", num_rows=9)
+    piece = pb.TensorSlice(key_encoding="KEY_ENCODING_U32", value_encoding="VALUE_ENCODING_FLOAT32", num_keys=2)
+    right = pb.ExportedSubmissions(
+        first_place=5, end_place=8, has_rows=b"\5", num_keys=np.ones(2, "<u4").tobytes(), num_submissions=9, slice=piece
+    )
+
+    def page_of(**fields):
+        head = pb.ExportedSubmissions(**fields)
+        return exported_page(spec, ExportedColumns(head, np.arange(2, dtype="<u4").tobytes(), bytes(8)))
+
+    fields = {field.name: value for field, value in right.ListFields()}
+    assert page_of(**fields).places.tolist() == [5, 7]
+    wrong = [{"has_rows": bits} for bits in (b"\11", b"\5\0", b"", b"\7")]
+    for change in (*wrong, {"end_place": 7}):
+        with pytest.raises(sa.errors.InternalError, match="tensor 'v' that is wrong"):
+            page_of(**{**fields, **change})
+    with pytest.raises(sa.errors.UnimplementedError, match="by place"):
+        page_of(client_ids="a", weights=bytes(8))

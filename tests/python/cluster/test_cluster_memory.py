@@ -7,7 +7,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.reduce import ServerPages, batches
+from sparseagg.cluster.reduce import Roster, ServerPages, batches
 
 
 def updates_of(clients: int, tuples: int, num_rows: int) -> dict[str, tuple]:
@@ -80,13 +80,21 @@ def test_submissions_come_in_order_whatever_the_pages(addresses, page_bytes):
     with Cluster(addresses) as cluster, submitted(cluster, spec, updates) as opened:
         opened.seal()
         rounds = [sa.Client(address).get_round(opened.name) for address in addresses]
-        servers = [ServerPages(each, "v", (0, None), page_bytes) for each in rounds]
-        found = list(batches(servers))
-        ids = [sorted(each for page in batch for each in page.ids) for batch in found]
-        assert [each for part in ids for each in part] == sorted(updates)
-        assert sum(server.count for server in servers) == len(updates)
-        each_page = [page for batch in found for page in batch]
-        again = {each: (u.keys, u.values) for page in each_page for each, u in page.updates.items()}
+        rosters = [Roster(list(each.export_submissions(keys=(0, 0))), np.ones(0), None) for each in rounds]
+        servers = [ServerPages(each, "v", roster, (0, None), page_bytes) for each, roster in zip(rounds, rosters)]
+        again = {}
+        for batch in batches(servers):
+            parts = {
+                roster.ids[place]: page.part(place, place + 1)
+                for roster, page in batch
+                for place in range(page.first, page.end)
+            }
+            again.update({each: (parts[each].keys, parts[each].values) for each in sorted(parts)})
+        assert list(again) == sorted(updates)
+        if page_bytes > 1:
+            short = rosters[0]._replace(ids=rosters[0].ids[1:])  # as if one had been withdrawn
+            with pytest.raises(sa.errors.InternalError, match=rf"of {len(rosters[0].ids)} came, after 0 of "):
+                list(batches([ServerPages(rounds[0], "v", short, (0, None), page_bytes)]))
         assert digest(sa.aggregate(again, spec)) == digest(sa.aggregate(updates, spec))
 
 

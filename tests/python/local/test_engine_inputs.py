@@ -13,6 +13,7 @@ import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.base import extension
 from sparseagg._internal.client.result_reader import ExportedPage
+from sparseagg.cluster.reduce import Roster
 from test_engine import floats
 
 KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
@@ -308,14 +309,42 @@ def test_pages_are_merged_as_the_submissions_in_them(width, only, is_limited):
     spec = one("float32", 1000, width, op="mean", weighting="by_weight")
     pages, expected = [], {}
     for ids in (["b", "d", "e"], ["a", "c", "f"]):
-        counts = rng.integers(0, 50, len(ids))
-        counts[1] = 0  # a client without rows counts, too
+        counts = rng.integers(1, 50, 2)
         keys = np.concatenate([np.sort(rng.choice(1000, n, replace=False)) for n in counts]).astype(np.uint32)
         rows = floats(*rng.random(len(keys) * width)).reshape((-1, width) if width > 1 else -1)
-        page = ExportedPage(ids, rng.random(3), np.cumsum(counts), of_bytes(keys), of_bytes(rows))
-        pages.append(page)
-        named = {each: ((update.keys, update.values), update.weight) for each, update in page.updates.items()}
-        expected.update({each: update for each, update in named.items() if only is None or each in only})
+        page = ExportedPage(0, 3, np.array([0, 2]), np.cumsum(counts), of_bytes(keys), of_bytes(rows))
+        roster = Roster(ids, rng.random(3), None if only is None else np.array([each in only for each in ids]))
+        pages.append((roster, page))
+        for place, each in enumerate(ids):  # a client without rows counts, too
+            part = page.part(place, place + 1)
+            expected[each] = ((part.keys, part.values), float(roster.weights[place]))
+    expected = {each: update for each, update in expected.items() if only is None or each in only}
     merged = sa.Aggregator(spec, memory_limit=(4000 if width == 1 else 6200) if is_limited else None)  # folds, if all
-    merged._add_pages(pages, only, True)
+    merged._add_pages(pages, True)
     assert digest(merged.finish()) == digest(sa.aggregate(expected, spec))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"end": 4},
+        {"places": np.array([0, 3])},
+        {"places": np.array([2, 0])},
+        {"places": np.array([0])},
+        {"ends": np.array([2, 1])},
+        {"ends": np.array([1, 3])},
+        {"ends": np.array([1, 1])},
+    ],
+    ids=str,
+)
+def test_pages_of_other_rows_than_theirs_are_refused(change):
+    merged = sa.Aggregator(one("float32", 9))
+    roster = Roster(["a", "b", "c"], np.ones(3), None)
+    page = ExportedPage(0, 3, np.array([0, 2]), np.array([1, 2]), np.array([1, 2], np.uint32), floats(1, 2))
+    with pytest.raises(ValueError, match="page"):
+        merged._add_pages([(roster, page._replace(**change))], False)
+    assert merged.num_submissions == 0
+    with pytest.raises(ValueError, match="page"):
+        merged._add_pages([(roster._replace(counts=np.ones(2, bool)), page)], False)
+    merged._add_pages([(roster, page)], False)
+    assert merged.finish()["v"].keys.tolist() == [1, 2]

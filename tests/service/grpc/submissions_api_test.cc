@@ -168,6 +168,18 @@ TEST_F(SubmissionsApiTest, ExportSubmissions_StreamsPages) {
   ASSERT_THAT(stream(&rest), IsOk());
   ASSERT_EQ(rest.size(), 2);
   EXPECT_EQ(rest[0].SerializeAsString(), pages[1].SerializeAsString());
+  request.set_by_place(true);
+  request.set_max_page_bytes(26);  // two submissions by place: a byte of bits, and 12 of each
+  request.clear_page_token();
+  std::vector<v1::ExportedSubmissions> by_place;
+  ASSERT_THAT(stream(&by_place), IsOk());
+  ASSERT_EQ(by_place.size(), 2);
+  EXPECT_EQ(by_place[0].client_ids() + by_place[0].weights(), "");
+  EXPECT_EQ(by_place[0].has_rows(), "\x03");
+  EXPECT_EQ(by_place[1].first_place(), 2);
+  EXPECT_EQ(by_place[1].end_place(), 3);
+  EXPECT_EQ(by_place[1].num_submissions(), 3);
+  EXPECT_THAT(Unpacked<uint32_t>(by_place[1].num_keys()), ElementsAre(1));
   request.set_tensor("x");
   EXPECT_THAT(stream(&rest), Fails(Code::kInvalidArgument, HasSubstr("'x'")));
   request.set_name("rounds/none");

@@ -98,6 +98,45 @@ class SealedExportTest : public SubmissionsFixture {
     if (num_pages != nullptr) *num_pages = pages;
     return all;
   }
+
+  // The same from pages by place. `all`: the clients, and their weights.
+  static std::vector<Exported> AllByPlace(Round& round, ExportQuery query, std::vector<Exported> all) {
+    for (Exported& each : all) each.keys = {}, each.values = {};
+    query.by_place = true;
+    std::string token;
+    uint64_t next = 0;
+    do {
+      const auto page = SealedReader(round).Export(query, token);
+      EXPECT_THAT(page, IsOk());
+      if (!page.ok()) break;
+      EXPECT_EQ(page->client_ids + page->weights, "");
+      EXPECT_EQ(page->num_submissions, all.size());
+      EXPECT_EQ(page->first_place, next);
+      EXPECT_EQ(page->has_rows.size(), (page->end_place - page->first_place + 7) / 8);
+      EXPECT_LE(page->has_rows.size() + page->num_keys.size() + page->keys.size() + page->values.size(),
+                SealedReader::ExportPageBytes(round.config(), query));
+      const std::vector<uint32_t> num_keys = Unpacked<uint32_t>(page->num_keys);
+      const std::vector<uint32_t> keys = Unpacked<uint32_t>(page->keys);
+      const std::vector<float> values = Unpacked<float>(page->values);
+      size_t with_rows = 0;
+      size_t at = 0;
+      for (uint64_t i = 0; i < page->end_place - page->first_place; ++i) {
+        if ((page->has_rows[i / 8] >> i % 8 & 1) == 0) continue;
+        Exported& one = all[page->first_place + i];
+        for (uint32_t k = 0; k < num_keys.at(with_rows); ++k, ++at) {
+          one.keys.push_back(keys[at]);
+          one.values.push_back(values[at]);
+        }
+        ++with_rows;
+      }
+      EXPECT_EQ(with_rows, num_keys.size());
+      EXPECT_EQ(at, keys.size());
+      next = page->end_place - (page->is_continued ? 1 : 0);
+      token = page->next_page_token;
+    } while (!token.empty());
+    EXPECT_EQ(next, all.size());
+    return all;
+  }
 };
 
 TEST_F(SealedExportTest, Export_RoundIsCancelledMeanwhile_SaysSo) {
@@ -130,6 +169,21 @@ TEST_F(SealedExportTest, Export_AnyPageSize_GivesTheSame) {
       EXPECT_EQ(pages, 6) << "one row each";
     }
     EXPECT_EQ(AllPages(*round, Query({8, 10}, max_bytes)), AllPages(*round, Query({8, 10}))) << max_bytes;
+  }
+}
+
+TEST_F(SealedExportTest, ExportByPlace_AnyPageSize_HasTheSameSubmissions) {
+  const auto round = Open(SumSpec());
+  for (uint32_t i = 0; i < 30; ++i) {
+    const uint32_t key = i % 7;
+    ASSERT_THAT(Submit(*round, absl::StrCat("c", i), {key, key + 20, key + 1}, {1, 2, static_cast<float>(i)}), IsOk());
+  }
+  ASSERT_THAT(round->Seal(), IsOk());
+  for (const KeyInterval keys : {KeyInterval{0, 0}, KeyInterval{3, 6}, KeyInterval{0, 1}, KeyInterval{15, 20}}) {
+    const std::vector<Exported> all = AllPages(*round, Query(keys));
+    for (const uint64_t max_bytes : {1, 7, 12, 13, 24, 25, 60, 100, 500, 100'000}) {
+      EXPECT_EQ(AllByPlace(*round, Query(keys, max_bytes), all), all) << keys.begin << " " << max_bytes;
+    }
   }
 }
 
@@ -233,6 +287,8 @@ TEST_F(CoarseExportTest, AnyOrder_SortedBetweenTwoPages_IsAborted) {
   const auto round = OpenLarge(uint64_t{1} << 24, uint32_t{1} << 24, 0);
   const auto page = SealedReader(*round).Export(InAnyOrder({}, 9000), "");
   ASSERT_THAT(page, IsOk());
+  ASSERT_THAT(SealedReader(*round).Export(Query({5, 5}), ""), IsOk());
+  EXPECT_THAT(SealedReader(*round).Export(InAnyOrder({}, 9000), page->next_page_token), IsOk()) << "no rows, no sort";
   ASSERT_THAT(SealedReader(*round).Export(Query(), ""), IsOk());
   EXPECT_THAT(SealedReader(*round).Export(InAnyOrder({}, 9000), page->next_page_token),
               Fails(Code::kAborted, HasSubstr("sorted since the page before")));
@@ -320,6 +376,7 @@ TEST_F(SealedExportTest, Export_NoSubmissions_IsOneEmptyPage) {
   int pages = 0;
   EXPECT_THAT(AllPages(*round, Query(), &pages), IsEmpty());
   EXPECT_EQ(pages, 1);
+  EXPECT_THAT(AllByPlace(*round, Query(), {}), IsEmpty());
 }
 
 TEST_F(SealedExportTest, Export_MergedOnArrival_IsRefusedUnlessKept) {

@@ -35,7 +35,8 @@ class Plan:
         range_bytes: the most bytes of submissions that a range should have.
         threads: of the engine, for each range.
         device: of the engine; None: as ``sparseagg.aggregate`` chooses.
-        memory_limit: of each reducer, as of ``RangeTask``.
+        memory_limit: bytes that the submissions of a range may take, with their sums. Beyond, they are folded before
+            others are read. None: no limit.
         servers: indices of the cluster's servers that have the round.
     """
 

@@ -73,26 +73,23 @@ class RangeMerge:
         else:
             self._check_weights(only)
         if only is None and all(merges_on_arrival(self._spec, tensor) for tensor in self._spec.tensors):
-            check_homes(self._name, self._rounds)  # partials do not tell whose submissions they have
+            listed = on_all(self._rounds, lambda opened: [each.client_id for each in opened.submissions()])
+            check_homes(self._name, listed)  # partials do not tell whose submissions they have
         counts, created = zip(*((info.num_submissions, info.create_time) for info in infos))
         planned_ranges = {
             tensor.name: self._ranges(tensor, infos, only, deadline) if total else ([], True)
             for tensor in self._spec.tensors
         }
         plans = {name: ranges for name, (ranges, _) in planned_ranges.items()}
-        store = None
-        if message_bytes is not None:
-            store = RangeStore.of(name_of_clients(only), plans, message_bytes)
+        store = None if message_bytes is None else RangeStore.of(name_of_clients(only), plans, message_bytes)
         planned = time.monotonic()
         tasks = []
         for tensor in self._spec.tensors:
             # Which rows are cut is known when all ranges are there: such a result is written afterwards.
             own = None if is_cut(self._spec, tensor) else store
-            of_one, plan = range_spec(self._spec, tensor), self._plan
-            how = plan.servers, plan.threads, only, plan.device, own, plan.memory_limit
-            ranges, any_order = planned_ranges[tensor.name]
+            of_one, (ranges, any_order) = range_spec(self._spec, tensor), planned_ranges[tensor.name]
             tasks += [
-                RangeTask(self._name, created, of_one, keys, counts, *how, number, any_order)
+                RangeTask(self._name, created, of_one, keys, counts, self._plan, only, own, number, any_order)
                 for number, keys in enumerate(ranges)
             ]
         done = iter(self._executor.run(tasks, deadline))

@@ -7,11 +7,14 @@ import concurrent.futures
 import dataclasses
 import datetime
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparseagg import errors
 from sparseagg._internal.base.extension import release_memory
+from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.result_reader import ExportedPage, joined_parts
 from sparseagg._internal.local.aggregator import Aggregator
@@ -19,7 +22,7 @@ from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.wire.message import num_submissions
-from sparseagg.cluster.plan import KeyRange, on_all
+from sparseagg.cluster.plan import KeyRange, Plan, on_all
 from sparseagg.cluster.published import Part, RangeStore
 
 _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
@@ -37,13 +40,9 @@ class RangeTask:
         spec: of the one tensor, from ``range_spec``.
         keys: the range.
         num_submissions: of each server's round.
-        servers: their indices among those of the executor.
-        threads: of the engine.
+        plan: which servers there are, and how they are merged.
         only: the clients that count; None: all.
-        device: of the engine, "cpu" or "cuda"; None: as ``sparseagg.aggregate`` chooses.
         store: where the result goes; None: to the caller.
-        memory_limit: bytes that the submissions of the range may take, with their sums. Beyond, they are folded before
-            others are read. None: no limit.
         number: of the range among those of its tensor.
         any_order: of the keys of a submission, so that servers sort nothing.
     """
@@ -53,39 +52,45 @@ class RangeTask:
     spec: RoundSpec
     keys: KeyRange
     num_submissions: tuple[int, ...]
-    servers: tuple[int, ...]
-    threads: int
+    plan: Plan
     only: frozenset[str] | None = None
-    device: str | None = None
     store: RangeStore | None = None
-    memory_limit: int | None = None
     number: int = 0
     any_order: bool = False
 
 
-KnownRounds = dict[tuple[Any, ...], list[Round]]
+KnownRounds = dict[tuple[Any, ...], list[Any]]  # of a task's servers: their rounds, and their rosters
+
+
+class Roster(NamedTuple):
+    """Whose submissions a server's round has, in ascending order of client ids: an export has their places in it."""
+
+    ids: list[str]
+    weights: Array  # float64 of each
+    counts: Array | None  # whether each counts; None: all do
 
 
 def run_task(task: RangeTask, clients: Sequence[Client], known: KnownRounds) -> TensorResult | Part:
     """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is.
 
-    ``known``: the servers' rounds, which are asked for once, not for each range.
+    ``known``: what is asked for once, not for each range.
     """
     begun = time.monotonic()
-    key = task.round_name, task.created, task.servers
-    rounds = known.get(key)
-    if rounds is None:
-        rounds = on_all([clients[server] for server in task.servers], lambda client: client.get_round(task.round_name))
+    key = task.round_name, task.created, task.plan.servers
+    if (rounds := known.get(key)) is None:
+        rounds = on_all(
+            [clients[server] for server in task.plan.servers], lambda client: client.get_round(task.round_name)
+        )
         known.clear()
         known[key] = rounds
-    result = reduce_range(task, rounds)
+    result = reduce_range(task, rounds, known)
     if task.store is None:
         return result
     part = task.store.write(result, task.keys, task.number, rounds)
     return dataclasses.replace(part, seconds=time.monotonic() - begun)
 
 
-def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
+def reduce_range(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> TensorResult:
     """Returns the merged rows of a range, in the sparse layout.
 
     Raises:
@@ -99,19 +104,19 @@ def reduce_range(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
         if task.only is None and merges_on_arrival(task.spec, tensor):  # nobody can be taken out of a partial
             return _reduce_partials(task, rounds)
         try:
-            return _reduce_submissions(task, rounds)
+            return _reduce_submissions(task, rounds, known)
         except errors.AbortedError:  # somebody has had the submissions sorted between two pages, which happens once
-            return _reduce_submissions(task, rounds)
+            return _reduce_submissions(task, rounds, known)
     except errors.OutOfRangeError as error:
         raise errors.RoundFailedError(f"{task.round_name} failed: {error.code.name}: {error}", "failed") from None
     finally:
-        if task.memory_limit is not None:
+        if task.plan.memory_limit is not None:
             release_memory()  # which the engine keeps for its next merges
 
 
 def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
     tensor = task.spec.tensors[0]
-    merged = Aggregator(task.spec, threads=task.threads, device=task.device)
+    merged = Aggregator(task.spec, threads=task.plan.threads, device=task.plan.device)
     for server, opened in enumerate(rounds):
         partial = opened.export_partial(tensor.name, keys=task.keys)
         found = num_submissions(partial)
@@ -131,21 +136,38 @@ def _finished(task: RangeTask, merged: Aggregator) -> TensorResult:
 
 def _check_number(task: RangeTask, server: int, found: int) -> None:
     if found != (expected := task.num_submissions[server]):
-        raise errors.InternalError(
-            f"server {server} exported {found} submissions of {task.round_name}, which has {expected}"
-        )
+        raise errors.InternalError(f"server {server} exported {found} of {expected} submissions of {task.round_name}")
 
 
-def check_homes(round_name: str, rounds: Sequence[Round]) -> None:
-    """Raises ``FailedPreconditionError`` for a client with submissions on two servers."""
+def check_homes(round_name: str, listed: Sequence[Iterable[str]]) -> None:
+    """Raises ``FailedPreconditionError`` for a client whose id two of the servers have listed."""
     homes: dict[str, int] = {}
-    for server, part in enumerate(on_all(rounds, Round.submissions)):
-        for each in part:
-            if (first := homes.setdefault(each.client_id, server)) != server:
+    for server, part in enumerate(listed):
+        for client_id in part:
+            if (first := homes.setdefault(client_id, server)) != server:
                 raise errors.FailedPreconditionError(
-                    f"client {each.client_id!r} has submissions to {round_name} on servers {first} and {server}: "
+                    f"client {client_id!r} has submissions to {round_name} on servers {first} and {server}: "
                     "clients submit to their home server alone"
                 )
+
+
+def _rosters(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> list[Roster]:
+    key = task.round_name, task.created, task.plan.servers, task.num_submissions, task.only
+    if (found := known.get(key)) is None:
+        name, only = task.spec.tensors[0].name, task.only
+        listed = on_all(rounds, lambda opened: opened.export_submissions(name, keys=(0, 0)))
+        for server, part in enumerate(listed):
+            _check_number(task, server, len(part))
+        check_homes(task.round_name, listed)
+        known[key] = found = [
+            Roster(
+                list(part),
+                np.array([each.weight for each in part.values()], np.float64),
+                None if only is None else np.array([each in only for each in part], bool),
+            )
+            for part in listed
+        ]
+    return found
 
 
 def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
@@ -162,24 +184,19 @@ def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
     return not sums_weights and not (how.op in _SUMS and "float" in tensor.dtype)
 
 
-def _reduce_submissions(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
+def _reduce_submissions(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> TensorResult:
     tensor = task.spec.tensors[0]
     is_weighted = task.spec.aggregation_of(tensor).weighting == "by_weight"
     # Half of the memory is for sums and folded rows; of each server there are up to three pages.
-    page_bytes = _PAGE_BYTES if task.memory_limit is None else max(1, task.memory_limit // (6 * len(rounds)))
-    limit = None if task.memory_limit is None else max(1, task.memory_limit // 2)
-    how = task.keys, min(page_bytes, _PAGE_BYTES), task.any_order
-    servers = [ServerPages(opened, tensor.name, *how) for opened in rounds]
-    merged = Aggregator(task.spec, threads=task.threads, memory_limit=limit, device=task.device)
-    try:
-        for pages in batches(servers):
-            merged._add_pages(pages, task.only, is_weighted)
-            del pages
-    except errors.AlreadyExistsError:
-        check_homes(task.round_name, rounds)
-        raise
-    for server, pages_of_one in enumerate(servers):
-        _check_number(task, server, pages_of_one.count)
+    limit, rosters = task.plan.memory_limit, _rosters(task, rounds, known)
+    page_bytes = _PAGE_BYTES if limit is None else max(1, min(_PAGE_BYTES, limit // (6 * len(rounds))))
+    half = None if limit is None else max(1, limit // 2)
+    how = task.keys, page_bytes, task.any_order
+    servers = [ServerPages(each, tensor.name, roster, *how) for each, roster in zip(rounds, rosters)]
+    merged = Aggregator(task.spec, threads=task.plan.threads, memory_limit=half, device=task.plan.device)
+    for pages in batches(servers):
+        merged._add_pages(pages, is_weighted)
+        del pages
     return _finished(task, merged)
 
 
@@ -216,60 +233,57 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
 
 
 class ServerPages:
-    """Reads one tensor's submissions of one server in a range of keys; ``count`` of them have been taken."""
+    """Reads one tensor's submissions of one server in a range of keys. ``roster``: of the server."""
 
-    def __init__(self, opened: Round, tensor: str, keys: KeyRange, page_bytes: int, any_order: bool = False) -> None:
-        self._opened, self._tensor = opened, tensor
+    def __init__(
+        self, opened: Round, tensor: str, roster: Roster, keys: KeyRange, page_bytes: int, any_order: bool = False
+    ) -> None:
+        self._opened, self._tensor, self._roster = opened, tensor, roster
         self._how: dict[str, Any] = {"keys": keys, "max_bytes": page_bytes, "any_order": any_order}
         self._next: concurrent.futures.Future[ExportedPage] | None = None
         self._pages: list[ExportedPage] = []  # of whole submissions, in ascending order
-        self._last: list[ExportedPage] = []  # the parts of the submission of which more may come
-        self.end: str | None = ""  # its id; None: all has come
-        self.wants_more = True
-        self.count = 0
+        self._last: list[ExportedPage] = []  # the parts of the submission of which more comes
+        self._place = 0  # of the first submission that has not come whole
+        self.end: str | None = ""  # its id; None: all have come
 
     def start(self, pool: concurrent.futures.Executor, page_token: str = "") -> None:
         """Asks for a page."""
         self._next = pool.submit(self._opened.export_page, self._tensor, page_token=page_token, **self._how)
 
     def fill(self, pool: concurrent.futures.Executor) -> None:
-        """Takes the page that has been asked for, if one is wanted, and asks for the next one."""
-        if self._next is None or not self.wants_more:
-            return
-        page = self._next.result()
-        self._next = None
-        self.wants_more = False
-        first, end = 0, len(page.ids)
-        if self._last and end > 0 and page.ids[0] == self.end:
-            self._last.append(page.part(0, 1))
-            first = 1
-        if self._last and (first < end or not page.next_page_token):
-            self._pages.append(joined_parts(self._last))
+        """Takes the page that has been asked for, and asks for the next one."""
+        assert self._next is not None
+        page, self._next = self._next.result(), None
+        size, first, end = len(self._roster.ids), page.first, page.end - page.is_continued
+        if page.num_submissions != size or first != self._place or (not page.next_page_token and end != size):
+            wrong = f"submissions {first} to {end} of {page.num_submissions} came, after {self._place} of {size}"
+            raise errors.InternalError(f"{self._opened.name}: {wrong}")
+        if self._last and first < end:
+            self._pages.append(joined_parts([*self._last, page.part(first, first + 1)]))
             self._last = []
-        if page.next_page_token and first < end:
-            end -= 1
-            self._last = [page.part(end, end + 1)]
+            first += 1
         if first < end:
             self._pages.append(page.part(first, end))
-        self.end = None
+        if page.is_continued:
+            self._last.append(page.part(end, page.end))
+        self._place, self.end = end, self._roster.ids[end] if end < size else None
         if page.next_page_token:
-            self.end = self._last[0].ids[0] if self._last else ""
             self.start(pool, page.next_page_token)
 
-    def take(self, end: str | None) -> list[ExportedPage]:
-        """Returns the submissions whose ids are below ``end``; None: all."""
+    def take(self, before: str | None) -> list[tuple[Roster, ExportedPage]]:
+        """Returns the submissions whose ids are below one; None: all."""
+        end = len(self._roster.ids) if before is None else bisect.bisect_left(self._roster.ids, before)
         taken = []
-        while self._pages and (end is None or self._pages[0].ids[0] < end):
+        while self._pages and self._pages[0].first < end:
             page = self._pages.pop(0)
-            size = len(page.ids) if end is None else bisect.bisect_left(page.ids, end)
-            taken.append(page.part(0, size))
-            self.count += size
-            if size < len(page.ids):
-                self._pages.insert(0, page.part(size, len(page.ids)))
+            if page.end > end:
+                self._pages.insert(0, page.part(end, page.end))
+                page = page.part(page.first, end)
+            taken.append((self._roster, page))
         return taken
 
 
-def batches(servers: Sequence[ServerPages]) -> Iterator[list[ExportedPage]]:
+def batches(servers: Sequence[ServerPages]) -> Iterator[list[tuple[Roster, ExportedPage]]]:
     """Yields pages of whole submissions. The client ids of a batch are above those of the batches before.
 
     The next page of each server is on its way meanwhile.
@@ -277,17 +291,13 @@ def batches(servers: Sequence[ServerPages]) -> Iterator[list[ExportedPage]]:
     with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
         for server in servers:
             server.start(pool)
-        while True:
-            for server in servers:
-                server.fill(pool)
-            # Ids below all of these have come completely.
-            ends = [server.end for server in servers if server.end is not None]
-            end = min(ends) if ends else None
-            if batch := [page for server in servers for page in server.take(end)]:
-                yield batch
-            elif end is None:
-                return
-            del batch
+        end: str | None = ""
+        while end is not None:
             for server in servers:
                 if server.end == end:
-                    server.wants_more = True
+                    server.fill(pool)
+            # Ids below all of these have come completely.
+            end = min((server.end for server in servers if server.end is not None), default=None)
+            if batch := [page for server in servers for page in server.take(end)]:
+                yield batch
+            del batch

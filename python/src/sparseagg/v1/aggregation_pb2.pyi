@@ -248,6 +248,7 @@ class ExportRoundResponse(_message.Message):
 class ExportSubmissionsRequest(_message.Message):
     any_order: bool
     buckets: KeyBuckets
+    by_place: bool
     key_encodings: _containers.RepeatedScalarFieldContainer[KeyEncoding]
     max_page_bytes: int
     max_pages: int
@@ -255,7 +256,7 @@ class ExportSubmissionsRequest(_message.Message):
     page_token: str
     range: KeyRange
     tensor: str
-    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., buckets: _Optional[_Union[KeyBuckets, _Mapping]] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., any_order: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., tensor: _Optional[str] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., max_page_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., buckets: _Optional[_Union[KeyBuckets, _Mapping]] = ..., max_pages: _Optional[int] = ..., key_encodings: _Optional[_Iterable[_Union[KeyEncoding, str]]] = ..., any_order: bool = ..., by_place: bool = ...) -> None: ...
 
 class ExportedChunk(_message.Message):
     chunk: bytes
@@ -273,11 +274,16 @@ class ExportedPartial(_message.Message):
 
 class ExportedSubmissions(_message.Message):
     client_ids: str
+    end_place: int
+    first_place: int
+    has_rows: bytes
+    is_continued: bool
     next_page_token: str
     num_keys: bytes
+    num_submissions: int
     slice: TensorSlice
     weights: bytes
-    def __init__(self, client_ids: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, client_ids: _Optional[str] = ..., weights: _Optional[bytes] = ..., num_keys: _Optional[bytes] = ..., slice: _Optional[_Union[TensorSlice, _Mapping]] = ..., next_page_token: _Optional[str] = ..., first_place: _Optional[int] = ..., end_place: _Optional[int] = ..., has_rows: _Optional[bytes] = ..., is_continued: bool = ..., num_submissions: _Optional[int] = ...) -> None: ...
 
 class GetCertificateRequest(_message.Message):
     name: str

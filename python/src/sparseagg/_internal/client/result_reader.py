@@ -17,7 +17,7 @@ from sparseagg._internal.spec.options import key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.wire.columns import decode_keys, decode_rows
 from sparseagg._internal.wire.message import ExportedColumns, Page
-from sparseagg.errors import InternalError, InvalidArgumentError
+from sparseagg.errors import InternalError, InvalidArgumentError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -235,55 +235,82 @@ class ExportedUpdate(NamedTuple):
 
 
 class ExportedPage(NamedTuple):
-    """Some submissions of an export, in ascending order of client ids, in columns.
-
-    The first and the last one may be parts of an update; the other parts are on the page before and on the next one.
+    """Some submissions of an export, in columns, by place: the number of submissions before, in order of client ids.
 
     Attributes:
-        ids: of the clients.
-        weights: float64 of each client.
-        ends: int64: the first row behind those of each client.
+        first, end: the place of the first one, and the place behind the last one.
+        places: int64, ascending, of those that have rows.
+        ends: int64, for each of ``places``: the first row behind its own.
         keys, values: of all rows, as of ``ExportedUpdate``.
+        is_continued: whether the last submission goes on in the next page, whose first one it is.
+        num_submissions: of the round.
         next_page_token: "" on the last page.
     """
 
-    ids: list[str]
-    weights: Array
+    first: int
+    end: int
+    places: Array
     ends: Array
     keys: Array
     values: Array | None
+    is_continued: bool = False
+    num_submissions: int = 0
     next_page_token: str = ""
 
     def part(self, first: int, end: int) -> ExportedPage:
-        """Returns the submissions from one on, and before another."""
-        begin = int(self.ends[first - 1]) if first else 0
-        rows = slice(begin, int(self.ends[end - 1]) if end else 0)
+        """Returns the submissions from one place on, and before another."""
+        begin, stop = np.searchsorted(self.places, (first, end)).tolist()
+        rows = slice(int(self.ends[begin - 1]) if begin else 0, int(self.ends[stop - 1]) if stop else 0)
         values = None if self.values is None else self.values[rows]
-        return ExportedPage(
-            self.ids[first:end], self.weights[first:end], self.ends[first:end] - begin, self.keys[rows], values
-        )
-
-    def rows(self) -> list[tuple[Array, Array | None]]:
-        """Returns the keys and values of each client."""
-        ends = self.ends.tolist()
-        spans = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
-        return [(self.keys[span], None if self.values is None else self.values[span]) for span in spans]
-
-    @property
-    def updates(self) -> dict[str, ExportedUpdate]:
-        """By client id."""
-        parts = zip(self.ids, self.rows(), self.weights.tolist())
-        return {client_id: ExportedUpdate(*rows, weight) for client_id, rows, weight in parts}
+        ends = self.ends[begin:stop] - rows.start
+        return ExportedPage(first, end, self.places[begin:stop], ends, self.keys[rows], values)
 
 
 def exported_page(spec: TensorSpec, page: ExportedColumns, first_key: int = 0) -> ExportedPage:
-    """Returns the page of an export; ``first_key``: the begin of the exported range of keys.
+    """Returns the page of an export by place; ``first_key``: the begin of the exported range of keys.
 
     Raises:
         InternalError: the page is malformed.
+        UnimplementedError: the server is older than exports by place.
     """
-    ids = page.head.client_ids.split("\n") if page.head.weights else []
-    weights = np.frombuffer(page.head.weights, "<f8")
+    head = page.head
+    if head.client_ids or head.weights:
+        raise UnimplementedError("the server exports no submissions by place: update it to this version")
+    bits = np.unpackbits(np.frombuffer(head.has_rows, np.uint8), bitorder="little")
+    places = np.flatnonzero(bits) + head.first_place
+    ends, keys, values = _exported_rows(spec, page, len(places), first_key)
+    if len(bits) // 8 != -(-(head.end_place - head.first_place) // 8) or (len(places) and places[-1] >= head.end_place):
+        what = f"{len(bits)} bits of submissions {head.first_place} to {head.end_place}"
+        raise InternalError(f"the server sent a page of tensor {spec.name!r} that is wrong: {what}")
+    about = head.is_continued, head.num_submissions, head.next_page_token
+    return ExportedPage(head.first_place, head.end_place, places, ends, keys, values, *about)
+
+
+def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
+    """Returns the updates of the pages of an export, by client id; ``begin``: of the exported range of keys.
+
+    Raises:
+        InternalError: a page is malformed.
+    """
+    parts: dict[str, list[ExportedUpdate]] = {}
+    for page in pages:
+        ids = page.head.client_ids.split("\n") if page.head.weights else []
+        weights = np.frombuffer(page.head.weights, "<f8").tolist()
+        ends, keys, values = _exported_rows(spec, page, len(ids), begin)
+        if len(ids) != len(weights):
+            raise InternalError(f"the server sent a page with {len(ids)} ids and {len(weights)} weights")
+        first = 0
+        for client_id, weight, end in zip(ids, weights, ends.tolist()):
+            of_one = None if values is None else values[first:end]
+            parts.setdefault(client_id, []).append(ExportedUpdate(keys[first:end], of_one, weight))
+            first = end
+    return {client_id: joined(updates) for client_id, updates in parts.items()}
+
+
+def _exported_rows(
+    spec: TensorSpec, page: ExportedColumns, num_listed: int, first_key: int
+) -> tuple[Array, Array, Array | None]:
+    """Returns the ends of the rows of each submission, and the keys and values of all; ``InternalError`` if wrong."""
     ends = np.cumsum(np.frombuffer(page.head.num_keys, "<u4"), dtype=np.int64)
     piece = page.head.slice
     try:
@@ -296,20 +323,11 @@ def exported_page(spec: TensorSpec, page: ExportedColumns, first_key: int = 0) -
         if piece.value_encoding != pb.VALUE_ENCODING_NONE:
             values = decode_rows(piece, page.values, spec.dtype, len(keys) * spec.row_width)
             values = values if spec.row_width == 1 else values.reshape(-1, spec.row_width)
-        if not len(ids) == len(weights) == len(ends) or (ends[-1] if ids else 0) != len(keys):
-            raise InvalidArgumentError(f"{len(ids)} ids, {len(weights)} weights, {len(keys)} keys")
+        if len(ends) != num_listed or (ends[-1] if num_listed else 0) != len(keys):
+            raise InvalidArgumentError(f"{num_listed} submissions, {len(ends)} numbers of keys, {len(keys)} keys")
     except InvalidArgumentError as error:
         raise InternalError(f"the server sent a page of tensor {spec.name!r} that is wrong: {error}") from error
-    return ExportedPage(ids, weights, ends, keys, values, page.next_page_token)
-
-
-def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
-    """Returns the updates of the pages of an export, by client id; arguments and errors as of ``exported_page``."""
-    parts: dict[str, list[ExportedUpdate]] = {}
-    for page in pages:
-        for client_id, update in exported_page(spec, page, begin).updates.items():
-            parts.setdefault(client_id, []).append(update)
-    return {client_id: joined(updates) for client_id, updates in parts.items()}
+    return ends, keys, values
 
 
 def _runs(piece: pb.TensorSlice, counts: Array, begin: int, dtype: np.dtype[Any]) -> Array:
@@ -334,5 +352,7 @@ def joined_parts(parts: Sequence[ExportedPage]) -> ExportedPage:
     """Returns the page of one submission whose parts came in several pages."""
     if len(parts) == 1:
         return parts[0]
-    update = joined([next(iter(part.updates.values())) for part in parts])
-    return parts[0]._replace(ends=np.array([len(update.keys)]), keys=update.keys, values=update.values)
+    keys = np.concatenate([part.keys for part in parts])
+    rows = [part.values for part in parts if part.values is not None]
+    values = np.concatenate(rows) if rows else None
+    return parts[0]._replace(ends=np.array([len(keys)]), keys=keys, values=values)

@@ -123,7 +123,9 @@ class SealedRound(RoundCalls):
         any_order: bool = False,
         timeout: Timeout = None,
     ) -> ExportedPage:
-        """Returns one page of ``export_submissions``, for a caller that does not hold all submissions at once.
+        """Returns one page of an export, for a caller that does not hold all submissions at once.
+
+        The page has no client ids: ``export_submissions`` of an empty range of keys has them, in order of places.
 
         Args:
             tensor, keys, timeout: as in ``export_submissions``.
@@ -135,11 +137,13 @@ class SealedRound(RoundCalls):
             InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
                 of ``export_submissions``. InvalidArgumentError: also for a token that is not of this round.
             AbortedError: with ``any_order``: the submissions have been sorted since the page before.
+            UnimplementedError: also if the server is older than exports by place.
         """
         request, deadline = export_request(self.name, tensor, keys), checked_deadline(timeout)
         request.page_token = page_token
         request.max_pages = 1
         request.any_order = any_order
+        request.by_place = True
         if max_bytes is not None:
             what = "max_bytes must be a number of bytes, 1 or more"
             request.max_page_bytes = checked_integer(what, max_bytes, 1, (1 << 63) - 1)

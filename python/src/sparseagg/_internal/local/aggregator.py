@@ -211,21 +211,20 @@ class Aggregator:
             with extension.errors():
                 self._engine.add_all(None, first, batch, self._convert_pair)
 
-    def _add_pages(self, pages: Sequence[Any], only: frozenset[str] | None, is_weighted: bool) -> None:
-        """Adds the whole submissions of one tensor that pages of an export have; ``only``: of these clients.
+    def _add_pages(self, pages: Sequence[tuple[Any, Any]], is_weighted: bool) -> None:
+        """Adds the whole submissions of one tensor that pages of an export have.
 
-        ``pages``: each an ``ExportedPage`` of the client, which is above this folder.
+        ``pages``: each an ``ExportedPage`` of the client and the ``Roster`` of its server, which are above this folder.
         """
-        names = [client_id for page in pages for client_id in page.ids]
-        updates: list[Any] = [rows for page in pages for rows in page.rows()]
-        if is_weighted:
-            updates = list(zip(updates, [weight for page in pages for weight in page.weights.tolist()]))
-        if only is not None or (self._is_limited and len(pages) > 1):
-            places = [place for place, client_id in enumerate(names) if only is None or client_id in only]
-            places.sort(key=names.__getitem__)  # by code points, which is bytewise in UTF-8
-            names, updates = [names[place] for place in places], [updates[place] for place in places]
+        columns = [
+            (
+                *(roster.ids, roster.weights if is_weighted else None, roster.counts),
+                *(page.first, page.end, page.places, page.ends, page.keys, page.values),
+            )
+            for roster, page in pages
+        ]
         with extension.errors():
-            self._engine.add_all(names, 0, updates, self._convert_pair)
+            self._engine.add_pages(columns, self._is_limited and len(pages) > 1, self._convert)
 
     def merge(self, other: Aggregator) -> None:
         """Takes over all submissions of ``other``, which has the same spec and is spent afterwards.
