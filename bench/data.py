@@ -70,6 +70,11 @@ class Data:
         """Whether there is one update alone, whose values are those of bfloat16 also."""
         return self.name == "I"
 
+    @property
+    def has_repeats(self) -> bool:
+        """Whether updates list keys several times; then values are multiples of 1/256, so that sums are exact."""
+        return self.name in ("I", "L")
+
     def no_dense(self) -> str | None:
         """Why there is no dense answer, if so."""
         size = self.num_rows * self.row_width * 4

@@ -1,6 +1,6 @@
 """The benchmarks: workloads × contestants, in turns, in one of three modes.
 
-    run.py merge --out FILE.json [--workloads ABCDEFG] …     updates in memory to a result in memory
+    run.py merge --out FILE.json [--workloads ABCDD64EFG] …  updates in memory to a result in memory
     run.py round --out FILE.json [--workloads "10 clients"] … whole rounds, as a coordinator in Python waits for them
     run.py service --out FILE.json [--workloads tls] …        the server under load (load.py)
 
@@ -21,6 +21,7 @@ import os
 import pathlib
 import platform
 import random
+import re
 import select
 import statistics
 import subprocess
@@ -298,7 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     parser.add_argument(
         "--workloads",
-        help=f"letters (ABCDEFG), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
+        help=f"names (ABCDD64EFG), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
         f"{', '.join(load.MEASUREMENTS)}",
     )
     parser.add_argument("--libraries", help="modules of contestants/, with commas between (all of the mode)")
@@ -324,7 +325,9 @@ def main() -> int:
     options.server = str(options.server.absolute())
     options.before = options.before and options.before.absolute()
     options.repetitions = options.repetitions or (2 if options.quick else 7 if is_merge else 3)
-    given = options.workloads and (options.workloads if is_merge else options.workloads.split(";"))
+    given = options.workloads and (
+        re.findall("[A-Z][0-9]*", options.workloads) if is_merge else options.workloads.split(";")
+    )
     began = time.monotonic()
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
@@ -344,7 +347,7 @@ def main() -> int:
             speeds = {f"{each} threads": machine.memory_speed(each) for each in sorted({1, options.threads})}
             found["machine"]["memory_bytes_per_s"] = speeds
         options.workloads = given or (
-            "ABCDEFG" if is_merge else list(CASES)[-1:] if options.quick else list(CASES)[:-1]
+            [*"ABCD", "D64", *"EFG"] if is_merge else list(CASES)[-1:] if options.quick else list(CASES)[:-1]
         )
         comparison = Comparison(options)
         with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -104,12 +105,19 @@ constexpr Shape kShapes[] = {
     {"B", "top-k: 50 x 250k, 25M keys, uniform", 50, 250'000, 25'000'000, 1, 0, false},
     {"C", "dense-ish: 64 x 200k, 1M keys, uniform", 64, 200'000, 1'000'000, 1, 0, false},
     {"D", "huge key space: 100 x 100k, 2^40 keys, unsorted", 100, 100'000, uint64_t{1} << 40, 1, 0, true},
+    {"D48", "hashed: 80 x 100k, 2^48 keys, unsorted", 80, 100'000, uint64_t{1} << 48, 1, 0, true},
+    {"D64", "hashed: 100 x 100k, 2^63 - 1 keys, unsorted", 100, 100'000, (uint64_t{1} << 63) - 1, 1, 0, true},
     {"E", "many small: 10000 x 1k, 10M keys, Zipf 1.1", 10'000, 1'000, 10'000'000, 1, 1.1, false},
     {"F", "rows: 64 x 20k rows of 64, 1M keys, Zipf 1.05", 64, 20'000, 1'000'000, 64, 1.05, false},
     {"G", "hyper-sparse: 100 x 100k, 10^9 keys, uniform", 100, 100'000, 1'000'000'000, 1, 0, false},
     {"H", "dense layer: 20 x 1M, all of 1M keys", 20, 1'000'000, 1'000'000, 1, 0, false, Layout::kDense},
     {"I", "one update: 3M rows of 16, 1M keys, repeated, unsorted", 1, 3'000'000, 1'000'000, 16, 0, true,
      Layout::kSparse, true},
+    {"J", "small clients: 5000 x 1.5k, 1.5M keys, uniform", 5'000, 1'500, 1'500'000, 1, 0, false},
+    {"K", "nearly dense: 10 x 1.1M, 1.3M keys, uniform", 10, 1'100'000, 1'300'000, 1, 0, false},
+    {"L", "repeats: 100 x 84k, 12M keys, 0.7 % repeated, unsorted", 100, 84'000, 12'000'000, 1, 0, true,
+     Layout::kSparse, true},
+    {"M", "unsorted top-k: 50 x 250k, 25M keys, uniform", 50, 250'000, 25'000'000, 1, 0, true},
 };
 
 template <typename T>
@@ -227,10 +235,20 @@ uint64_t InputBytes(const Workload& workload) {
   return workload.num_tuples * (key_bytes + workload.spec.row_width * sizeof(float));
 }
 
+std::vector<std::string> SplitNames(const std::string& names) {
+  std::vector<std::string> split;
+  for (const char c : names) {
+    if (split.empty() || absl::ascii_isupper(static_cast<unsigned char>(c))) split.emplace_back();
+    split.back() += c;
+  }
+  return split;
+}
+
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale, Variant variant) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
-  if (shape == std::end(kShapes)) throw std::invalid_argument("no workload '" + name + "'; there are A to I");
+  if (shape == std::end(kShapes))
+    throw std::invalid_argument("no workload '" + name + "'; there are A to M, D48 and D64");
   Workload workload;
   workload.name = shape->name;
   workload.variant = variant;

@@ -28,7 +28,7 @@ enum class Variant {
 const char* Name(Variant variant);  // "plain", …
 
 struct Workload {
-  std::string name;  // "A" … "H"
+  std::string name;  // "A" … "M", "D48", "D64"
   Variant variant = Variant::kPlain;
   std::string description;
   TensorSpec spec;  // SUM, float32
@@ -36,7 +36,10 @@ struct Workload {
   uint64_t num_tuples = 0;  // (key, row) pairs over all clients
 };
 
-// Returns: the workload `name`, "A" to "H". `scale` divides the number of clients, for quick runs.
+// Returns: the names in a list such as "ABD64": a capital letter, and digits behind some.
+std::vector<std::string> SplitNames(const std::string& names);
+
+// Returns: the workload `name`. `scale` divides the number of clients, for quick runs.
 // Throws: std::invalid_argument for an unknown name.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
 

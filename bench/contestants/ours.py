@@ -33,8 +33,8 @@ def _of_threads(data: Data, threads: int) -> Iterator[Contestant]:
     int64_keys = [{"tensor": part} for part in data.separate(data.keys64, data.flat)]
     yield _merge(data, threads, int64_keys, "canonical", ", int64 keys")
     for mode in BY_MODE:
-        # Of one update alone, with repeated keys, no row has more than one contributor, and no value is its own bound.
-        if mode == "canonical" or not data.one_update:
+        # The reference counts tuples, and repeated keys of one update are one contributor, with one bound.
+        if mode == "canonical" or not data.has_repeats:
             yield _merge(data, threads, own_keys, mode)
     if data.no_dense() is None:
         yield _merge(data, threads, own_keys, "canonical", result_layout="dense")

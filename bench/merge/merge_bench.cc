@@ -186,10 +186,10 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
   const MemorySpeed memory = MeasureMemory();
   std::printf("%s, SIMD %s; one thread reads %.1f GB/s and copies %.1f GB/s; seed %lu\n\n", CpuName().c_str(),
               cpu::CurrentSimdTarget().c_str(), memory.read_bytes_per_s / 1e9, memory.memcpy_bytes_per_s / 1e9, kSeed);
-  std::printf("%-3s %-40s %9s %9s %7s %12s %10s\n", "", "", "M tuples", "M rows", "GB/s", "M tuples/s", "extra MiB");
+  std::printf("%-4s %-39s %9s %9s %7s %12s %10s\n", "", "", "M tuples", "M rows", "GB/s", "M tuples/s", "extra MiB");
   std::vector<std::string> records;
-  for (const char name : names) {
-    const Workload workload = MakeWorkload(std::string(1, name), kSeed, scale);
+  for (const std::string& name : SplitNames(names)) {
+    const Workload workload = MakeWorkload(name, kSeed, scale);
     const CanonicalSums expected(workload);
     const uint64_t num_rows = workload.spec.num_rows;
     const bool may_be_dense = num_rows != 0 && num_rows <= kMaxDenseBytes / workload.spec.row_width / sizeof(float);
@@ -199,7 +199,7 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
         if (mode.Name().find(modes) == std::string::npos) continue;
         const Figures f = Measure(workload, expected, mode, repetitions);
         const double bytes = static_cast<double>(InputBytes(workload) + f.result_bytes);
-        std::printf("%-3s %-40s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
+        std::printf("%-4s %-39s %9.2f %9.2f %7.2f %12.1f %10.1f\n", workload.name.c_str(), f.mode.Name().c_str(),
                     workload.num_tuples / 1e6, f.num_rows / 1e6, bytes / f.median_seconds / 1e9,
                     workload.num_tuples / f.median_seconds / 1e6, f.extra_bytes / 0x1p20);
         if (explain) std::printf("    %s\n", f.plan.c_str());
@@ -222,7 +222,7 @@ void Run(const std::string& names, const std::string& modes, int repetitions, in
 }  // namespace sparseagg::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the CPU engine on workloads A to I. Every result is verified before it is timed.");
+  CLI::App app("Times the CPU engine on workloads A to M, D48 and D64. Every result is verified before it is timed.");
   std::string names = "ABCDEFGH";
   std::string modes;
   std::string simd;
@@ -245,8 +245,8 @@ int main(int argc, char** argv) {
   app.add_option("--export", folder, "measure nothing, but write the workloads into this folder");
   CLI11_PARSE(app, argc, argv);
   try {
-    for (const char name : folder.empty() ? "" : names) {
-      ExportWorkload(sparseagg::bench::MakeWorkload(std::string(1, name), sparseagg::bench::kSeed, scale), folder);
+    for (const std::string& name : sparseagg::bench::SplitNames(folder.empty() ? "" : names)) {
+      ExportWorkload(sparseagg::bench::MakeWorkload(name, sparseagg::bench::kSeed, scale), folder);
     }
     if (!folder.empty()) return 0;
     const absl::Status forced = sparseagg::cpu::ForceSimdTarget(simd);
