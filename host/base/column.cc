@@ -85,8 +85,7 @@ class KeptBlocks {
       const std::lock_guard<std::mutex> lock(mutex_);
       size_t best = kept_.size();
       for (size_t i = 0; i < kept_.size(); ++i) {
-        // Among equal sizes the most recently freed block: it may still be in the cache.
-        if (Fits(kept_[i], bytes) && (best == kept_.size() || kept_[i].size <= kept_[best].size)) best = i;
+        if (Fits(kept_[i], bytes) && (best == kept_.size() || !IsBetter(kept_[best], kept_[i], bytes))) best = i;
       }
       if (best < kept_.size()) {
         const Block kept = kept_[best];
@@ -176,6 +175,15 @@ class KeptBlocks {
   static bool Fits(const Block& block, size_t bytes) {
     if (!IsMapped(block.size)) return block.size == BlockSize(bytes);
     return block.size >= bytes && ResidentWith(block, bytes) <= bytes + bytes / 8 && IsMapped(BlockSize(bytes));
+  }
+
+  // Whether a column of `bytes` should rather take block a, which was freed before block b. The one with more of the
+  // pages that the column will touch: a trimmed block has few, and is wanted by the next column that will be trimmed.
+  // Else the smaller one, or the most recently freed one, which may still be in the cache.
+  static bool IsBetter(const Block& a, const Block& b, size_t bytes) {
+    const size_t pages_of_a = std::min(a.resident, bytes);
+    const size_t pages_of_b = std::min(b.resident, bytes);
+    return pages_of_a != pages_of_b ? pages_of_a > pages_of_b : a.size < b.size;
   }
 
   // Gives the least recently freed blocks back until at most `most_bytes` are kept.

@@ -52,6 +52,21 @@ bool IsReused(size_t bytes) {
   return column.data() == before && column[0] == 7 && column[bytes - 1] == 7;
 }
 
+// The columns of a merge are freed together: a result, of which few rows were used, should not become the next keys.
+TEST_F(ColumnTest, TrimmedBlock_IsNotTakenInThePlaceOfAWholeOne) {
+  const uint8_t* whole_memory = nullptr;
+  {
+    Column<uint8_t> whole(32 * kMiB);
+    std::fill(whole.begin(), whole.end(), uint8_t{7});
+    whole_memory = whole.data();
+    Column<uint8_t> trimmed(30 * kMiB);
+    trimmed.resize(kMiB);
+    trimmed.Trim();
+  }
+  const Column<uint8_t> column(30 * kMiB);
+  EXPECT_EQ(column.data(), whole_memory);
+}
+
 TEST_F(ColumnTest, Resize_OfAnEmptyOne_TakesWhatIsAskedAndThenDoubles) {
   Column<uint32_t> column(3);
   EXPECT_EQ(column.capacity(), 3);
