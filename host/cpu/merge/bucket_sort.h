@@ -19,22 +19,13 @@ struct TupleWord {
   uint64_t word;
 };
 
-// The same for a block of more than 2^32 keys, for whose offsets TupleWord has too few bits.
-struct WideTuple {
-  static WideTuple Make(uint64_t offset, uint32_t payload) { return {offset, payload}; }
-  uint64_t offset() const { return offset_; }
-  uint32_t payload() const { return payload_; }
-  uint64_t offset_;
-  uint32_t payload_;
-};
-
 // Sort of one block's tuples by offset. The range of offsets is divided evenly among buckets of 16 cells
 // (simd/kernels.h). Each tuple goes to the next free cell of its bucket; then sorting networks sort eight
 // buckets at once. Buckets have about twice the cells they need on average, so nothing is counted beforehand and few
 // overflow. Collecting and sorting takes three quarters of the time of collecting and radix sort.
 //
 // Offsets that crowd or repeat overflow the buckets. Such a block costs the attempt and then a radix sort. After a
-// failure the next 1, 3, 7, … 63 blocks are not attempted. Owned by a SortFold; one object serves all its blocks:
+// failure the next 1, 3, 7, … 63 blocks are not attempted. Owned by a TupleSort; one object serves all its blocks:
 //
 //   if (sort.ShouldTry(max_offset, n)) {
 //     BucketSort::Writer writer = sort.Begin(max_offset, n);

@@ -11,6 +11,7 @@
 
 #include "host/base/column.h"
 #include "host/cpu/merge/sources.h"
+#include "host/cpu/merge/tuple_sort.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
@@ -22,7 +23,7 @@ namespace sparseagg::cpu {
 // Sums of a block's rows. Rows of several values are too large to move while their keys are sorted. They stay where
 // they are, in the updates and in the base, and are found by their origin when they are summed. Owned by a SortFold:
 //
-//   row_sums.Group(entries, first, origins);   // for each block: which rows belong to which key
+//   row_sums.Group(sorted, origins);           // for each block: which rows belong to which key
 //   row_sums.WriteTo(output);                  // finished; or MoveTo(rows), unfinished
 //
 // Not thread-safe.
@@ -54,14 +55,13 @@ class RowSums {
     row_sources_.push_back(folded);
   }
 
-  // Groups a block's entries by key. `entries` are sorted by their offset() from the key `first`; payload() is an index
-  // into `origins`. The source of an origin is the index of an update, or BaseIndex(). `origins` must stay until the
-  // sums are written.
+  // Groups a block's sorted tuples by key. Payloads are indexes of `origins`. The source of an origin is the index of
+  // an update, or BaseIndex(). `origins` must stay until the sums are written.
   //
   // Not inlined: inlined into SortFold::Collect, it changes how the compiler treats the loops of other merges, for the
   // worse.
-  template <typename Entry>
-  [[gnu::noinline]] void Group(const Column<Entry>& entries, Key first, const RowOrigin* origins) {
+  [[gnu::noinline]] void Group(const TupleSort<Key>& sorted, const RowOrigin* origins) {
+    const Column<TupleWord>& entries = sorted.words();
     const size_t n = entries.size();
     keys_.resize(n);
     ends_.resize(n);
@@ -69,9 +69,9 @@ class RowSums {
     origins_ = origins;
     size_t row = 0;
     for (size_t i = 0; i < n; ++i) {
-      const Entry& entry = entries[i];
+      const TupleWord entry = entries[i];
       order_[i] = entry.payload();
-      keys_[row] = static_cast<Key>(first + entry.offset());
+      keys_[row] = sorted.KeyOf(entry);
       ends_[row] = static_cast<uint32_t>(i + 1);
       row += i + 1 == n || entries[i + 1].offset() != entry.offset() ? 1 : 0;
     }

@@ -3,7 +3,6 @@
 #define SPARSEAGG_HOST_CPU_MERGE_SORT_FOLD_H_
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,12 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/bucket_sort.h"
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/row_sums.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/merge/tuple_collector.h"
-#include "host/cpu/prepare/radix_sort.h"
+#include "host/cpu/merge/tuple_sort.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/folded_rows.h"
@@ -67,43 +65,24 @@ class SortFold {
   // cursor stays if its rows are not collected. Requires: the cursors are at the first tuples of the block.
   // Errors: RESOURCE_EXHAUSTED for 2^32 tuples or more, collected rows of the base included.
   absl::Status Collect(const Block<Key>& block) {
-    const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
-    first_ = block.first;
-    fits_words_ = std::bit_width(max_offset) <= 32;
     const uint64_t tuples = collector_.FindTuples(block);
     if (tuples > UINT32_MAX) {
       return absl::ResourceExhaustedError(absl::StrCat(tuples, " tuples of sparse keys in one block"));
     }
-    if (fits_words_ && bucket_sort_.ShouldTry(max_offset, tuples)) {
-      BucketSort::Writer writer = bucket_sort_.Begin(max_offset, tuples);
-      collector_.Collect([&writer](uint64_t offset, uint32_t payload) { writer.Put(offset, payload); });
-      // A payload is the index of a term, and these ascend; or, for values of 4 bytes, the value itself.
-      bucket_sort_.Finish(/*ascending=*/!collector_.payload_is_value(), words_);
-    } else if (fits_words_) {
-      CollectAndSort(max_offset, tuples, words_, word_scratch_);
-    } else {
-      CollectAndSort(max_offset, tuples, wide_entries_, wide_entry_scratch_);
-    }
-    if (row_sums_) {
-      fits_words_ ? row_sums_->Group(words_, first_, collector_.origins().data())
-                  : row_sums_->Group(wide_entries_, first_, collector_.origins().data());
-    }
+    // A payload is the index of a term, and these ascend; or, for values of 4 bytes, the value itself.
+    sort_.Sort(block.first, block.last, tuples, /*ascending=*/!collector_.payload_is_value(),
+               [this](auto put) { collector_.Collect(put); });
+    if (row_sums_) row_sums_->Group(sort_, collector_.origins().data());
     return absl::OkStatus();
   }
 
   // Replaces the contents of `rows` by one accumulator a key, not divided or rounded yet.
-  void FoldInto(Rows& rows) {
-    if (row_sums_) {
-      row_sums_->MoveTo(rows);
-    } else {
-      fits_words_ ? FoldEntries(words_, rows) : FoldEntries(wide_entries_, rows);
-    }
-  }
+  void FoldInto(Rows& rows) { row_sums_ ? row_sums_->MoveTo(rows) : FoldEntries(sort_.words(), rows); }
 
   // Returns: whether CountRows and WriteTo can fold the tuples collected last. The caller checks two things more:
   // the fold is SumFloat or SumFixed, since DirectOutput knows no other; and the base has no rows of the block that
   // were not collected, since these would be missing in the output.
-  bool IsDirect() const { return row_sums_.has_value() || (fits_words_ && columns_ == 1 && base_ == nullptr); }
+  bool IsDirect() const { return row_sums_.has_value() || (columns_ == 1 && base_ == nullptr); }
 
   // Returns: the number of distinct keys collected.
   // Requires: IsDirect(), and what its comment leaves to the caller. Cost: one pass over the tuples; O(1) with RowSums.
@@ -112,15 +91,17 @@ class SortFold {
   // Folds the collected tuples, divides, rounds and writes the rows. `rows`: what CountRows has returned.
   // Requires: as CountRows.
   void WriteTo(const DirectOutput<Key>& output, size_t rows) {
-    row_sums_ ? row_sums_->WriteTo(output) : FoldTo(CollectedTuplesOf(), first_, rows, output);
+    if (row_sums_) return row_sums_->WriteTo(output);
+    FoldTo(CollectedTuplesOf(), sort_.first(), rows, output);
+    if (const Key* const keys = sort_.RankedKeys(); keys != nullptr) std::copy_n(keys, rows, output.keys);
   }
 
  private:
   CollectedTuples CollectedTuplesOf() const {
     static_assert(sizeof(TupleWord) == sizeof(uint64_t));
     CollectedTuples tuples;
-    tuples.words = reinterpret_cast<const uint64_t*>(words_.data());
-    tuples.size = words_.size();
+    tuples.words = reinterpret_cast<const uint64_t*>(sort_.words().data());
+    tuples.size = sort_.words().size();
     if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
     if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
     // There is an update: without one, each block begins at a key of the base, and its output is not direct. The first
@@ -134,36 +115,23 @@ class SortFold {
     return tuples;
   }
 
-  // Collects the tuples into `entries` and sorts them by radix sort.
-  template <typename Entry>
-  void CollectAndSort(uint64_t max_offset, uint64_t tuples, Column<Entry>& entries, Column<Entry>& scratch) {
-    entries.resize(0);
-    entries.resize(tuples);
-    Entry* out = entries.data();
-    collector_.Collect([&out](uint64_t offset, uint32_t payload) { *out++ = Entry::Make(offset, payload); });
-    StableSortByKey(entries, scratch, std::bit_width(max_offset), [](const Entry& entry) { return entry.offset(); });
-  }
-
-  template <typename Entry>
-  void FoldEntries(const Column<Entry>& entries, Rows& rows) {
+  void FoldEntries(const Column<TupleWord>& entries, Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(entries.size(), shape_);
     size_t num_rows = 0;
     if (collector_.payload_is_value()) {  // one value of up to 32 bits a key, one dtype and scale (PayloadIsValue)
       LoadSortedTerms(entries);
-      num_rows = FoldTerms(entries, sorted_terms_, rows, [](size_t i, const Entry&) { return i; });
+      num_rows = FoldTerms(entries, sorted_terms_, rows, [](size_t i, TupleWord) { return i; });
     } else if (collector_.needs_origins()) {  // rows of several values, or collected rows of the base
       num_rows = FoldByOrigin(entries, rows);
     } else {
-      num_rows =
-          FoldTerms(entries, collector_.terms(), rows, [](size_t, const Entry& entry) { return entry.payload(); });
+      num_rows = FoldTerms(entries, collector_.terms(), rows, [](size_t, TupleWord word) { return word.payload(); });
     }
     rows.resize(num_rows, shape_);
   }
 
   // Converts values in sorted entries: sorted_terms_[i] = term of entry i.
-  template <typename Entry>
-  void LoadSortedTerms(const Column<Entry>& entries) {
+  void LoadSortedTerms(const Column<TupleWord>& entries) {
     const size_t n = entries.size();
     const size_t value_bytes = SizeOf(sources_.cursors[0].dtype);
     sorted_values_.resize(n * value_bytes + sizeof(uint32_t));
@@ -177,8 +145,8 @@ class SortFold {
 
   // Folds rows of at most one value; every entry is one contributor. index_of(i, entry) is the index of its term.
   // Returns: the number of rows.
-  template <typename Entry, typename IndexOf>
-  size_t FoldTerms(const Column<Entry>& entries, const Column<Term>& terms, Rows& rows, IndexOf index_of) {
+  template <typename IndexOf>
+  size_t FoldTerms(const Column<TupleWord>& entries, const Column<Term>& terms, Rows& rows, IndexOf index_of) {
     const size_t n = entries.size();
     size_t row = 0;
     for (size_t i = 0; i < n; ++row) {
@@ -192,7 +160,7 @@ class SortFold {
         if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, collector_.weights()[index], weight);
         ++i;
       } while (i < n && entries[i].offset() == offset);
-      rows.keys[row] = static_cast<Key>(first_ + offset);
+      rows.keys[row] = sort_.KeyOf(entries[begin]);
       if (columns_ == 1) rows.accs[row] = acc;
       if (shape_.counts) rows.counts[row] = static_cast<uint32_t>(i - begin);
       if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = weight;
@@ -202,13 +170,12 @@ class SortFold {
 
   // Folds rows of any width, and rows of the base, which bring their own counts.
   // Returns: the number of rows.
-  template <typename Entry>
-  size_t FoldByOrigin(const Column<Entry>& entries, Rows& rows) {
+  size_t FoldByOrigin(const Column<TupleWord>& entries, Rows& rows) {
     row_terms_.resize(columns_ + kVectorSlack);
     size_t row = 0;
     for (size_t i = 0; i < entries.size(); ++row) {
       const uint64_t offset = entries[i].offset();
-      rows.keys[row] = static_cast<Key>(first_ + offset);
+      rows.keys[row] = sort_.KeyOf(entries[i]);
       Acc* accs = rows.accs.data() + row * columns_;
       std::fill_n(accs, columns_, Fold::kStart);
       uint32_t count = 0;
@@ -242,14 +209,7 @@ class SortFold {
   const size_t columns_;
   TupleCollector<Key, Fold> collector_;
   std::optional<RowSums> row_sums_;  // for the folds and shapes that RowSums serves
-  BucketSort bucket_sort_;
-  // The current block: sorted tuples, in words (upper half: offset, lower: payload) if offsets have at most 32 bits.
-  Key first_ = 0;
-  bool fits_words_ = true;
-  Column<TupleWord> words_;
-  Column<TupleWord> word_scratch_;
-  Column<WideTuple> wide_entries_;
-  Column<WideTuple> wide_entry_scratch_;
+  TupleSort<Key> sort_;              // of the current block
   // Scratch of the folds.
   Column<std::byte> sorted_values_;
   Column<Term> sorted_terms_;

@@ -3,7 +3,6 @@
 #define SPARSEAGG_HOST_CPU_ORDER_ENTRY_GATHERER_H_
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -12,11 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/bucket_sort.h"
 #include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sources.h"
+#include "host/cpu/merge/tuple_sort.h"
 #include "host/cpu/order/entries.h"
-#include "host/cpu/prepare/radix_sort.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/rows/wire_value.h"
 
@@ -64,21 +62,11 @@ class EntryGatherer {
   }
 
   absl::Status GatherSparse(const Block<Key>& block, Entries<Key, T>& out) {
-    const uint64_t max_offset = static_cast<uint64_t>(block.last) - block.first;
     const uint64_t tuples = sources_.Advance(block.last);
     if (tuples > UINT32_MAX) return TooMany(tuples);
-    if (std::bit_width(max_offset) > 32) {
-      Sort(block.first, max_offset, tuples, wide_entries_, wide_scratch_);
-      return Group(block.first, wide_entries_, out);
-    }
-    if (bucket_sort_.ShouldTry(max_offset, tuples)) {
-      BucketSort::Writer writer = bucket_sort_.Begin(max_offset, tuples);
-      Collect(block.first, tuples, [&writer](uint64_t offset, uint32_t index) { writer.Put(offset, index); });
-      bucket_sort_.Finish(/*ascending=*/true, words_);
-    } else {
-      Sort(block.first, max_offset, tuples, words_, word_scratch_);
-    }
-    return Group(block.first, words_, out);
+    sort_.Sort(block.first, block.last, tuples, /*ascending=*/true,
+               [&](auto put) { Collect(block.first, tuples, put); });
+    return Group(out);
   }
 
  private:
@@ -265,26 +253,18 @@ class EntryGatherer {
     }
   }
 
-  template <typename Entry>
-  void Sort(Key first, uint64_t max_offset, uint64_t tuples, Column<Entry>& entries, Column<Entry>& scratch) {
-    entries.resize(tuples);
-    Entry* next = entries.data();
-    Collect(first, tuples, [&next](uint64_t offset, uint32_t index) { *next++ = Entry::Make(offset, index); });
-    StableSortByKey(entries, scratch, std::bit_width(max_offset), [](const Entry& entry) { return entry.offset(); });
-  }
-
-  template <typename Entry>
-  absl::Status Group(Key first, const Column<Entry>& entries, Entries<Key, T>& out) {
+  absl::Status Group(Entries<Key, T>& out) {
+    const Column<TupleWord>& entries = sort_.words();
     const size_t n = entries.size();
     out.Begin(n);
     for (size_t i = 0; i < n;) {
       const size_t begin = i;
       const uint64_t offset = entries[begin].offset();
       while (i < n && entries[i].offset() == offset) ++i;
-      out.AddKey(static_cast<Key>(first + offset), static_cast<uint32_t>(i - begin));
+      out.AddKey(sort_.KeyOf(entries[begin]), static_cast<uint32_t>(i - begin));
     }
     if (!out.Arrange()) return TooMany(n);
-    const Entry* entry = entries.data();
+    const TupleWord* entry = entries.data();
     for (size_t i = 0; i < out.size(); ++i) {
       const uint32_t step = out.step(i);
       uint32_t place = out.place(i);
@@ -308,11 +288,7 @@ class EntryGatherer {
   Column<uint8_t> steps_;
   // GatherSparse.
   Column<Origin> origins_;
-  BucketSort bucket_sort_;
-  Column<TupleWord> words_;
-  Column<TupleWord> word_scratch_;
-  Column<WideTuple> wide_entries_;
-  Column<WideTuple> wide_scratch_;
+  TupleSort<Key> sort_;
 };
 
 }  // namespace sparseagg::cpu
