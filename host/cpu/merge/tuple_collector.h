@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
@@ -114,26 +115,29 @@ class TupleCollector {
   // Calls put(offset, value bits) for the tuples of a packed update. `ahead`: tuples to prefetch ahead.
   template <typename Put>
   void CollectWords(const CoarseWords& words, uint64_t ahead, Put put) {
-    constexpr uint64_t kLine = 64 / sizeof(uint64_t);
-    const uint64_t* const tuples = words.words.data();
-    uint64_t i = words.BeginOf(first_bucket_);
-    for (uint64_t bucket = first_bucket_; bucket <= last_bucket_; ++bucket) {
-      const uint64_t base = (bucket << words.low_bits) - static_cast<uint64_t>(first_);
-      const uint64_t end = words.ends[bucket];
-      const auto take = [&](uint64_t word) { put(base + (word >> 32), static_cast<uint32_t>(word)); };
-      for (; end - i >= kLine; i += kLine) {
-        __builtin_prefetch(tuples + i + ahead);
-        for (uint64_t j = 0; j < kLine; ++j) take(tuples[i + j]);
+    words.WithUnits([&]<size_t kUnits>(std::integral_constant<size_t, kUnits>) {
+      constexpr uint64_t kLine = 64 / (kUnits * sizeof(uint32_t));  // or a little less
+      const uint32_t* const units = words.units.data();
+      uint64_t i = words.BeginOf(first_bucket_);
+      for (uint64_t bucket = first_bucket_; bucket <= last_bucket_; ++bucket) {
+        const uint64_t base = (bucket << words.low_bits) - static_cast<uint64_t>(first_);
+        const uint64_t end = words.ends[bucket];
+        const auto take = [&](const uint32_t* tuple) { put(base + CoarseWords::LowBits<kUnits>(tuple), tuple[0]); };
+        for (; end - i >= kLine; i += kLine) {
+          __builtin_prefetch(units + (i + ahead) * kUnits);
+          for (uint64_t j = 0; j < kLine; ++j) take(units + (i + j) * kUnits);
+        }
+        for (; i < end; ++i) take(units + i * kUnits);
       }
-      for (; i < end; ++i) take(tuples[i]);
-    }
+    });
   }
 
   // Prefetches the first values of update k. `Bits`: an unsigned integer of a value's size.
   template <typename Bits>
   void PrefetchValues(size_t k) const {
     if (const CoarseWords* const words = sources_.WordsOf(k); words != nullptr) {
-      __builtin_prefetch(words->words.data() + words->BeginOf(first_bucket_));
+      const uint64_t begin = words->BeginOf(first_bucket_);
+      words->WithUnits([&](auto units) { __builtin_prefetch(words->units.data() + begin * units); });
     } else {
       const Cursor<Key>& cursor = sources_.cursors[k];
       __builtin_prefetch(cursor.values + cursor.position * sizeof(Bits));

@@ -183,19 +183,14 @@ absl::Status CheckSentTerms(const TensorSpec& spec, const ValidatedUpdate& updat
   return CheckTerms(spec, *rows, /*as_sent=*/true);
 }
 
-// Returns: whether unsorted updates of this tensor are packed into words (CoarseWords).
-bool FitsWords(const TensorSpec& spec, int coarse_bits) {
-  return spec.dtype == DType::kFloat32 && spec.row_width == 1 && !HasNarrowKeys(spec) &&
-         coarse_bits <= CoarseWords::kMaxLowBits;
-}
-
 // Makes an update of `words`.
+template <typename Key>
 void SetWords(std::shared_ptr<CoarseWords> words, CpuUpdate& out) {
-  out.keys = absl::Span<const uint64_t>();
-  out.num_keys = words->words.size();
+  out.keys = absl::Span<const Key>();
+  out.num_keys = words->size();
   out.words = words.get();
   // Counted as unpacked, since a merge may call Unpack: a round must not hold more than it has reserved.
-  out.bytes = out.num_keys * (sizeof(uint64_t) + sizeof(float)) + sizeof(CoarseWords);
+  out.bytes = out.num_keys * (sizeof(Key) + sizeof(float)) + sizeof(CoarseWords);
   out.owner = std::move(words);
 }
 
@@ -213,18 +208,15 @@ absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpd
     return true;
   }
   out.coarse_bits = CoarseBits(spec.num_rows);
-  if constexpr (std::is_same_v<Key, uint64_t>) {
-    if (update.values() != nullptr && FitsWords(spec, out.coarse_bits)) {
-      RETURN_IF_ERROR(CheckSentTerms(spec, update));
-      auto words = std::make_shared<CoarseWords>();
-      if (!OrderCoarselyInWords(keys, update.values(), out.coarse_bits, *words, repeats)) return false;
-      SetWords(std::move(words), out);
-      return true;
-    }
+  if (out.coarse_bits == 0) return false;
+  if (update.values() != nullptr && spec.dtype == DType::kFloat32 && spec.row_width == 1) {
+    RETURN_IF_ERROR(CheckSentTerms(spec, update));
+    auto words = std::make_shared<CoarseWords>();
+    if (!OrderCoarselyInWords(keys, update.values(), out.coarse_bits, *words, repeats)) return false;
+    SetWords<Key>(std::move(words), out);
+    return true;
   }
-  if (out.coarse_bits == 0 || !OrderCoarsely(keys, update.values(), row_bytes, out.coarse_bits, *storage, repeats)) {
-    return false;
-  }
+  if (!OrderCoarsely(keys, update.values(), row_bytes, out.coarse_bits, *storage, repeats)) return false;
   SetColumns(std::move(storage), out);
   return true;
 }
@@ -330,6 +322,21 @@ void FoldAs(const TensorSpec& spec, CpuUpdate& update) {
 }
 
 template <typename Key>
+void UnpackAs(CpuUpdate& update) {
+  auto storage = std::make_shared<Storage<Key>>();
+  storage->resize(update.num_keys, sizeof(uint32_t));
+  Key* key = storage->keys.data();
+  std::byte* value = storage->values.data();
+  update.words->ForEach([&](uint64_t found_key, uint32_t found_value) {
+    *key++ = static_cast<Key>(found_key);
+    std::memcpy(value, &found_value, sizeof(found_value));
+    value += sizeof(found_value);
+  });
+  update.words = nullptr;
+  SetColumns(std::move(storage), update);
+}
+
+template <typename Key>
 void SortCompletelyAs(const TensorSpec& spec, CpuUpdate& update) {
   Unpack(update);
   auto storage = std::make_shared<Storage<Key>>();
@@ -407,18 +414,8 @@ void Fold(const TensorSpec& spec, CpuUpdate& update) {
 
 void Unpack(CpuUpdate& update) {
   if (update.words == nullptr) return;
-  auto storage = std::make_shared<Storage<uint64_t>>();
-  storage->keys.resize(update.num_keys);
-  storage->values.resize(update.num_keys * sizeof(uint32_t));
-  uint64_t* key = storage->keys.data();
-  std::byte* value = storage->values.data();
-  update.words->ForEach([&](uint64_t found_key, uint32_t found_value) {
-    *key++ = found_key;
-    std::memcpy(value, &found_value, sizeof(found_value));
-    value += sizeof(found_value);
-  });
-  update.words = nullptr;
-  SetColumns(std::move(storage), update);
+  std::holds_alternative<absl::Span<const uint32_t>>(update.keys) ? UnpackAs<uint32_t>(update)
+                                                                  : UnpackAs<uint64_t>(update);
 }
 
 uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update) {

@@ -237,14 +237,14 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
   ExpectTheReferencesResult(spec, submissions);
 }
 
-// The largest num_rows whose keys fit words.
-constexpr uint64_t kWordNumRows = uint64_t{1} << (cpu::CoarseWords::kMaxLowBits + cpu::internal::kBucketBits);
+// The largest num_rows whose tuples take two units.
+constexpr uint64_t kWordNumRows = uint64_t{1} << (32 + cpu::internal::kBucketBits);
 
 TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  for (const uint64_t num_rows : {uint64_t{1} << 33, kWordNumRows - 7, kWordNumRows}) {
+  for (const uint64_t num_rows : {uint64_t{1} << 33, kWordNumRows, kWordNumRows + 1, ~uint64_t{0}}) {
     for (const uint64_t bound : {num_rows, num_rows / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
       SCOPED_TRACE(::testing::Message() << "num_rows " << num_rows << ", keys below " << bound);
       const std::vector<uint64_t> keys = KeysWithRepeats(rng, bound, bound == 1'000'000 ? 50 : 1);
@@ -253,7 +253,7 @@ TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / 4 * 31 + i % 4);
       cpu::CoarseWords words;
       cpu::TupleColumns<uint64_t> repeats;
-      ASSERT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseBits(num_rows), words, repeats));
+      ASSERT_TRUE(cpu::OrderCoarselyInWords<uint64_t>(keys, values.data(), cpu::CoarseBits(num_rows), words, repeats));
       size_t at = 0;
       words.ForEach([&](uint64_t key, uint32_t value) {
         ASSERT_EQ(key, expected.tuples.keys[at]);
@@ -262,7 +262,7 @@ TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
         ++at;
       });
       EXPECT_EQ(at, expected.tuples.keys.size());
-      EXPECT_EQ(words.words.size(), at);
+      EXPECT_EQ(words.units.size(), (num_rows > kWordNumRows ? 3 : 2) * at);
       EXPECT_EQ(repeats.keys, expected.repeats.keys);
       EXPECT_EQ(repeats.values, expected.repeats.values);
       EXPECT_FALSE(repeats.keys.empty());
@@ -270,20 +270,22 @@ TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
   }
 }
 
-TEST(CoarseWords, LongKeys_FewTuples_AndManyRepeatedKeys_AreRefused) {
+TEST(CoarseWords, FewTuples_AndManyRepeatedKeys_AreRefused) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
   const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
-  cpu::CoarseWords words;
-  cpu::TupleColumns<uint64_t> repeats;
-  const int low_bits = cpu::CoarseBits(kWordNumRows);
   std::vector<uint64_t> keys = DistinctKeys(rng, kWordNumRows, kTuples);
-  EXPECT_TRUE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words, repeats));
-  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), cpu::CoarseWords::kMaxLowBits + 1, words, repeats));
-  EXPECT_FALSE(cpu::OrderCoarselyInWords(absl::MakeConstSpan(keys).first(3), values.data(), low_bits, words, repeats));
+  const auto order = [&](size_t count) {
+    cpu::CoarseWords words;
+    cpu::TupleColumns<uint64_t> repeats;
+    const absl::Span<const uint64_t> some = absl::MakeConstSpan(keys).first(count);
+    return cpu::OrderCoarselyInWords(some, values.data(), cpu::CoarseBits(kWordNumRows), words, repeats);
+  };
+  EXPECT_TRUE(order(kTuples));
+  EXPECT_FALSE(order(3));
   std::fill_n(keys.begin(), kTuples / 4, keys[0]);
-  EXPECT_FALSE(cpu::OrderCoarselyInWords(keys, values.data(), low_bits, words, repeats));
+  EXPECT_FALSE(order(kTuples));
 }
 
 // A round reserves memory_bytes() of a prepared update. A merge that unpacks it must not exceed that.
@@ -291,24 +293,26 @@ TEST(CoarseWords, UnpackedUpdate_TakesNoMoreMemoryThanItReported) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
-  TensorSpec spec;
-  spec.name = "t";
-  spec.num_rows = kWordNumRows;
-  RawTensor raw;
-  raw.keys = DistinctKeys(rng, spec.num_rows, kTuples);
-  raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
-  auto updates = BuildUpdates({spec}, {"client", 1.0, {std::move(raw)}});
-  ASSERT_TRUE(updates.ok()) << updates.status();
-  const auto engine = CreateCpuEngine({1});
-  const auto accumulator = engine->CreateAccumulator(spec);
-  const auto prepared = (*accumulator)->Prepare(std::move((*updates)[0]));
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
-  auto& update = dynamic_cast<cpu::CpuUpdate&>(**prepared);
-  EXPECT_NE(update.words, nullptr);
-  const size_t said = update.memory_bytes();
-  cpu::Unpack(update);
-  EXPECT_EQ(update.words, nullptr);
-  EXPECT_LE(update.memory_bytes(), said);
+  for (const uint64_t num_rows : {uint64_t{1} << 24, kWordNumRows, kWordNumRows + 1}) {
+    TensorSpec spec;
+    spec.name = "t";
+    spec.num_rows = num_rows;
+    RawTensor raw;
+    raw.keys = DistinctKeys(rng, spec.num_rows, kTuples);
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
+    auto updates = BuildUpdates({spec}, {"client", 1.0, {std::move(raw)}});
+    ASSERT_TRUE(updates.ok()) << updates.status();
+    const auto engine = CreateCpuEngine({1});
+    const auto accumulator = engine->CreateAccumulator(spec);
+    const auto prepared = (*accumulator)->Prepare(std::move((*updates)[0]));
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    auto& update = dynamic_cast<cpu::CpuUpdate&>(**prepared);
+    EXPECT_NE(update.words, nullptr);
+    const size_t said = update.memory_bytes();
+    cpu::Unpack(update);
+    EXPECT_EQ(update.words, nullptr);
+    EXPECT_LE(update.memory_bytes(), said);
+  }
 }
 
 TEST(CoarseOrder, KeysInCoarseOrder_AreFound) {
@@ -367,13 +371,19 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   Rng rng(seed);
   enum class Others { kNone, kSorted, kFew, kRepeated, kDense };
-  const std::vector<uint64_t> shared = DistinctKeys(rng, kWordNumRows, 3000);
+  const std::pair<Op, uint64_t> cases[] = {{Op::kSum, uint64_t{1} << 17},
+                                           {Op::kSum, uint64_t{1} << 50},
+                                           {Op::kMean, uint64_t{1} << 31},
+                                           {Op::kCoordinateMean, kWordNumRows},
+                                           {Op::kMax, kWordNumRows}};
   for (const Others others : {Others::kNone, Others::kSorted, Others::kFew, Others::kRepeated, Others::kDense}) {
-    for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kMax}) {
-      SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op));
+    for (const auto& [op, num_rows] : cases) {
+      const std::vector<uint64_t> shared = DistinctKeys(rng, num_rows, 3000);
+      SCOPED_TRACE(::testing::Message() << "others " << static_cast<int>(others) << ", op " << static_cast<int>(op)
+                                        << ", rows " << num_rows);
       TensorSpec spec;
       spec.name = "t";
-      spec.num_rows = kWordNumRows;
+      spec.num_rows = num_rows;
       spec.aggregation.op = op;
       spec.aggregation.return_counts = op == Op::kMean;
       std::vector<RawSubmission> submissions;
@@ -389,7 +399,7 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
           if (others == Others::kFew) raw.keys.resize(100);
           if (others == Others::kRepeated) raw.keys[3] = raw.keys[1000];
           if (others == Others::kDense) {
-            std::iota(raw.keys.begin(), raw.keys.end(), kWordNumRows / 2);
+            std::iota(raw.keys.begin(), raw.keys.end(), num_rows / 2);
             std::swap(raw.keys[3], raw.keys[1000]);
           }
         }
