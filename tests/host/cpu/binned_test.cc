@@ -140,13 +140,16 @@ void CheckKernel(uint64_t seed, DType dtype) {
   std::vector<cpu::BinnedSource> sources(num_sources);
   std::vector<Sum> expected(count);
   const bool has_special = rng.OneIn(4);
+  const bool is_mixed = rng.Coin();  // otherwise neighbours mostly have the same bins
+  const bool has_factors = rng.OneIn(3);
   for (size_t s = 0; s < num_sources; ++s) {
-    sources[s] = {reinterpret_cast<const std::byte*>(values[s].data()), {1.0, rng.Pick({1.0, 3.7, 0x1p900, 0.0})}};
+    const cpu::ValueScale scale{has_factors ? rng.Pick({1.0, 0.3}) : 1.0, rng.Pick({1.0, 3.7, 0x1p900, 0.0})};
+    sources[s] = {reinterpret_cast<const std::byte*>(values[s].data()), scale};
     for (size_t i = 0; i < count; ++i) {
-      double term = RandomTerm(rng, static_cast<int>((seed + i) % kFamilies), 1.0);
+      double term = RandomTerm(rng, static_cast<int>((seed + (is_mixed ? i : 0)) % kFamilies), 1.0);
       if (has_special && rng.OneIn(20)) term = rng.Pick({HUGE_VAL, -HUGE_VAL, std::nan("")});
       values[s][i] = static_cast<Value>(term);
-      expected[i].Add(static_cast<double>(values[s][i]) * sources[s].scale.weight);
+      expected[i].Add(static_cast<double>(values[s][i]) * scale.factor * scale.weight);
     }
   }
   std::vector<std::vector<int64_t>> digits(Sum::kBins, std::vector<int64_t>(count + cpu::kVectorSlack));
