@@ -21,7 +21,7 @@ double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, con
     if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
     return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
   }
-  if (a.numerics == Numerics::kBinned) return SumOfWeights(weights);
+  if (a.numerics == Numerics::kBinned) return TotalsOf(spec, weights, partials).binned_weights.Value();
   auto total = static_cast<double>(partials.weight_sum);
   for (const uint32_t index : order) {
     if (weights[index] != kPartialWeight) total += weights[index];
@@ -29,23 +29,20 @@ double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, con
   return total;
 }
 
-double SumOfWeights(absl::Span<const double> weights) {
-  WideBinnedSum sum;
-  for (const double weight : weights) sum.Add(weight);
-  return sum.Value();
-}
-
 PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials) {
   const bool is_fixed = spec.aggregation.numerics == Numerics::kFixedPoint &&
                         spec.aggregation.weighting == Weighting::kByWeight && spec.aggregation.weight_bound > 0.0;
   const int shift = is_fixed ? WeightShift(spec.aggregation) : 0;
-  const bool needs_sum = NeedsWeightSum(spec);
+  const bool is_binned = spec.aggregation.numerics == Numerics::kBinned;
+  const bool needs_binned = is_binned && spec.aggregation.weighting == Weighting::kByWeight;
+  const bool needs_sum = !is_binned && NeedsWeightSum(spec);
   PartialTotals totals = partials;
   for (const double weight : weights) {
     if (weight == kPartialWeight) continue;
     ++totals.num_submissions;
     const double scaled = is_fixed ? std::rint(std::ldexp(weight, shift)) : weight;
     if (scaled == 0.0) totals.has_zero_weight = true;
+    if (needs_binned) totals.binned_weights.Add(weight);
     if (!needs_sum) continue;
     // Integer weights are below 2^53.
     const auto units = static_cast<int64_t>(scaled);
@@ -62,6 +59,8 @@ PartialTotals Sum(const PartialTotals& a, const PartialTotals& b) {
   if (__builtin_add_overflow(a.weight_sum, b.weight_sum, &sum.weight_sum)) {
     sum.weight_sum = std::numeric_limits<int64_t>::max();
   }
+  sum.binned_weights = a.binned_weights;
+  sum.binned_weights.Merge(b.binned_weights);
   sum.has_zero_weight = a.has_zero_weight || b.has_zero_weight;
   return sum;
 }

@@ -23,9 +23,6 @@ namespace sparseagg {
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
                    SubmissionOrder order);
 
-// Returns: the sum of weights as a binned sum, whose bits do not depend on their order.
-double SumOfWeights(absl::Span<const double> weights);
-
 // Returns: the totals of all submissions, of the same arguments. The sum of weights saturates.
 PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials);
 

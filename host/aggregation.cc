@@ -31,10 +31,10 @@ TensorSpec SpecOfAccumulator(TensorSpec spec) {
   return spec;
 }
 
-// Sums of integer weights are exact up to 2^53, in whatever order. Sums of fixed-point weights always are.
+// Sums of integer weights are exact up to 2^53, in whatever order. Sums of fixed-point and binned weights always are.
 absl::Status CheckWeightSum(const TensorSpec& spec, const PartialTotals& totals) {
-  const bool is_fixed = spec.aggregation.numerics == Numerics::kFixedPoint;
-  if (is_fixed || totals.weight_sum <= int64_t{1} << 53) return absl::OkStatus();
+  if (spec.aggregation.numerics != Numerics::kCanonical || totals.weight_sum <= int64_t{1} << 53)
+    return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(Quoted(spec), ": the weights add up to ", totals.weight_sum,
                                             ", beyond 2^53, up to which partials keep their sum exact"));
 }

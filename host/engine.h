@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "host/base/binned.h"
 #include "host/result.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
@@ -26,6 +27,7 @@ struct PartialTotals {
   uint64_t num_submissions = 0;
   // Of their weights, in multiples of 2^-WeightShift with Numerics::kFixedPoint; 0 unless NeedsWeightSum.
   int64_t weight_sum = 0;
+  WideBinnedSum binned_weights;  // with Numerics::kBinned and Weighting::kByWeight: the sum, in its place
   bool has_zero_weight = false;  // a weight is 0, in the arithmetic of the sum
 
   friend bool operator==(const PartialTotals& a, const PartialTotals& b) = default;

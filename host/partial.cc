@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "host/base/binned.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/spec/spec.h"
 #include "host/spec/validate.h"
+#include "host/updates/update.h"
 
 namespace sparseagg {
 namespace {
@@ -22,7 +26,17 @@ constexpr uint8_t kHasZeroWeight = 4;
 // Sums of integer weights are exact up to here.
 constexpr int64_t kMaxIntegerWeights = int64_t{1} << 53;
 
-enum class PartialFold : uint8_t { kNone, kFixed, kInteger, kModular, kMinFloat, kMaxFloat, kMinInteger, kMaxInteger };
+enum class PartialFold : uint8_t {
+  kNone,
+  kFixed,
+  kInteger,
+  kModular,
+  kMinFloat,
+  kMaxFloat,
+  kMinInteger,
+  kMaxInteger,
+  kBinned
+};
 
 struct Head {
   char magic[4];
@@ -46,20 +60,42 @@ struct Head {
 };
 static_assert(sizeof(Head) == 80);
 
+// The sum of weights of binned sums.
+struct BinnedTotal {
+  int64_t digits[WideBinnedSum::kBins];
+  int64_t top;
+};
+
+BinnedTotal TotalOf(const WideBinnedSum& sum) {
+  BinnedTotal total;
+  std::copy(std::begin(sum.digits), std::end(sum.digits), total.digits);
+  total.top = sum.top;
+  return total;
+}
+
+bool IsBinned(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kBinned; }
+
 PartialFold FoldOf(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   if (op == Op::kUnion) return PartialFold::kNone;
   if (op == Op::kMin) return IsFloat(spec.dtype) ? PartialFold::kMinFloat : PartialFold::kMinInteger;
   if (op == Op::kMax) return IsFloat(spec.dtype) ? PartialFold::kMaxFloat : PartialFold::kMaxInteger;
   if (UsesFixedPoint(spec)) return PartialFold::kFixed;
+  if (IsBinned(spec)) return PartialFold::kBinned;
   return spec.modular ? PartialFold::kModular : PartialFold::kInteger;
 }
 
 // The columns of engines, as RowShape of the CPU engine and TensorShape of the CUDA engine have them.
 uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
 
+int BinnedBins(const TensorSpec& spec) {
+  return spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
+}
+
+// Every submission has all keys of a binned tensor, so that its totals are those of each key.
 bool HasCounts(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
+  if (IsBinned(spec)) return false;
   const bool weights_are_counts = a.weighting == Weighting::kUniform;
   return ReturnsCounts(spec) || a.min_contributors > 1 ||
          (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
@@ -67,7 +103,7 @@ bool HasCounts(const TensorSpec& spec) {
 
 bool HasKeyWeights(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  return a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+  return !IsBinned(spec) && a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
 }
 
 // Returns: the largest weight, in multiples of 2^-t.
@@ -75,7 +111,10 @@ uint64_t MostWeight(const AggregationSpec& a) {
   return static_cast<uint64_t>(std::llrint(a.weight_bound * std::ldexp(1.0, WeightShift(a))));
 }
 
-size_t AccBytes(const TensorSpec& spec) { return FoldOf(spec) == PartialFold::kInteger ? 16 : 8; }
+size_t AccBytes(const TensorSpec& spec) {
+  if (IsBinned(spec)) return static_cast<size_t>(BinnedBins(spec)) * sizeof(int64_t);
+  return FoldOf(spec) == PartialFold::kInteger ? 16 : 8;
+}
 
 size_t AccRowBytes(const TensorSpec& spec) { return NumColumns(spec) * AccBytes(spec); }
 
@@ -104,11 +143,12 @@ uint64_t Padded(uint64_t bytes) { return SaturatingAdd(bytes, 7) & ~uint64_t{7};
 
 // The bytes a row that each column takes, in their order.
 struct Widths {
-  size_t keys, accs, counts, weights;
+  size_t keys, accs, counts, weights, tops;
+  uint64_t Sum() const { return keys + accs + counts + weights + tops; }
 };
 Widths WidthsOf(const TensorSpec& spec) {
   return {KeyBytes(spec), AccRowBytes(spec), HasCounts(spec) ? sizeof(uint32_t) : 0,
-          HasKeyWeights(spec) ? sizeof(int64_t) : 0};
+          HasKeyWeights(spec) ? sizeof(int64_t) : 0, IsBinned(spec) ? NumColumns(spec) : 0};
 }
 
 // What is wrong with a block, and where it is.
@@ -163,6 +203,36 @@ uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 low, uns
   return num;
 }
 
+// Returns: whether n terms can have made these digits and this top.
+template <int K, int W>
+bool IsBinnedSum(const int64_t* digits, int64_t top, uint64_t n, NonfinitePolicy policy) {
+  using Sum = BinnedSum<K, W>;
+  const int64_t bin = top & Sum::kBinMask;
+  if (top < 0 || top > 255 || bin < K - 1 || bin > Sum::kMaxBin) return false;
+  if (top != bin && policy != NonfinitePolicy::kPropagate) return false;
+  const auto most = static_cast<__int128>(n) << (W - 1);
+  return std::all_of(digits, digits + K, [&](int64_t digit) { return digit <= most && digit >= -most; });
+}
+
+// Takes the sum of weights of binned sums into `totals`, which has the number of submissions already.
+absl::Status TakeWeights(const BlockPlace& place, const TensorSpec& spec, const BinnedTotal& total,
+                         PartialTotals& totals) {
+  const bool has_weights = spec.aggregation.weighting == Weighting::kByWeight;
+  const uint64_t n = has_weights ? totals.num_submissions : 0;
+  WideBinnedSum sum;
+  std::copy(std::begin(total.digits), std::end(total.digits), sum.digits);
+  sum.top = static_cast<uint8_t>(total.top);
+  const bool is_sum =
+      IsBinnedSum<WideBinnedSum::kBins, WideBinnedSum::kBits>(total.digits, total.top, n, NonfinitePolicy::kReject);
+  if (!is_sum || !(sum.Value() >= 0.0) || sum.Value() > kMaxWeight * static_cast<double>(n) ||
+      (n == 0 && !(sum == WideBinnedSum()))) {
+    return place.Invalid(absl::StrCat("its sum of weights, with the digits ", absl::StrJoin(total.digits, ", "),
+                                      " and the top ", total.top, ", is not one of ", n, " weights"));
+  }
+  totals.binned_weights = sum;
+  return absl::OkStatus();
+}
+
 absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialBlock& block) {
   const AggregationSpec& a = spec.aggregation;
   const uint64_t n = block.totals.num_submissions;
@@ -177,6 +247,17 @@ absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialB
       const auto term = static_cast<uint64_t>(std::llrint(std::ldexp(a.value_bound, ValueShift(a))));
       const auto most = static_cast<unsigned __int128>(term) * n;
       return beyond(FirstBeyond<int64_t>(block.rows.accs, most, most));
+    }
+    case PartialFold::kBinned: {
+      const auto* digits = reinterpret_cast<const int64_t*>(block.rows.accs.data());
+      const auto* tops = reinterpret_cast<const uint8_t*>(block.rows.tops.data());
+      const bool is_wide = spec.dtype == DType::kFloat64;
+      const auto is_sum = is_wide ? &IsBinnedSum<WideBinnedSum::kBins, WideBinnedSum::kBits>
+                                  : &IsBinnedSum<NarrowBinnedSum::kBins, NarrowBinnedSum::kBits>;
+      const int bins = BinnedBins(spec);
+      uint64_t at = 0;
+      while (at < num && is_sum(digits + at * static_cast<uint64_t>(bins), tops[at], n, a.on_nonfinite)) ++at;
+      return beyond(at);
     }
     case PartialFold::kInteger:
       return beyond(FirstBeyond<__int128>(block.rows.accs, (static_cast<unsigned __int128>(1) << 63) * n,
@@ -223,7 +304,9 @@ absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const 
   const AggregationSpec& a = spec.aggregation;
   const uint64_t n = totals.num_submissions;
   const bool is_fixed = a.numerics == Numerics::kFixedPoint && a.max_submissions != 0;
-  const uint64_t most = is_fixed ? a.max_submissions : std::numeric_limits<uint32_t>::max();
+  uint64_t most = std::numeric_limits<uint32_t>::max();
+  if (is_fixed) most = a.max_submissions;
+  if (IsBinned(spec)) most = MaxBinnedSubmissions(spec);
   if (n > most) {
     return place.Invalid(absl::StrCat("its number of submissions is ", n, ", beyond ", most));
   }
@@ -231,7 +314,7 @@ absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const 
     return place.Invalid(absl::StrCat("its sum of weights is ", totals.weight_sum, ", of ", n, " submissions"));
   };
   if (totals.weight_sum < 0) return invalid_sum();
-  if (!NeedsWeightSum(spec)) return totals.weight_sum == 0 ? absl::OkStatus() : invalid_sum();
+  if (!NeedsWeightSum(spec) || IsBinned(spec)) return totals.weight_sum == 0 ? absl::OkStatus() : invalid_sum();
   if (a.numerics != Numerics::kFixedPoint) {
     return totals.weight_sum <= kMaxIntegerWeights ? absl::OkStatus() : invalid_sum();
   }
@@ -255,15 +338,12 @@ absl::Status CheckHead(const BlockPlace& place, const TensorSpec& spec, const He
 
 }  // namespace
 
-uint64_t UnfinishedRowBytes(const TensorSpec& spec) {
-  const Widths widths = WidthsOf(spec);
-  return widths.keys + widths.accs + widths.counts + widths.weights;
-}
+uint64_t UnfinishedRowBytes(const TensorSpec& spec) { return WidthsOf(spec).Sum(); }
 
 uint64_t PartialBlockBytes(const TensorSpec& spec, uint64_t num_rows) {
   const Widths widths = WidthsOf(spec);
-  uint64_t bytes = sizeof(Head) + Padded(spec.name.size());
-  for (const size_t width : {widths.keys, widths.accs, widths.counts, widths.weights}) {
+  uint64_t bytes = sizeof(Head) + Padded(spec.name.size()) + (IsBinned(spec) ? sizeof(BinnedTotal) : 0);
+  for (const size_t width : {widths.keys, widths.accs, widths.counts, widths.weights, widths.tops}) {
     bytes = SaturatingAdd(bytes, Padded(SaturatingMultiply(num_rows, width)));
   }
   return bytes;
@@ -285,8 +365,12 @@ void AppendPartialBlock(const TensorSpec& spec, const PartialBlock& block, std::
   };
   append(&head, sizeof(head));
   append(spec.name.data(), spec.name.size());
+  if (IsBinned(spec)) {
+    const BinnedTotal total = TotalOf(block.totals.binned_weights);
+    append(&total, sizeof(total));
+  }
   for (const Column<std::byte>* column :
-       {&block.rows.keys, &block.rows.accs, &block.rows.counts, &block.rows.weights}) {
+       {&block.rows.keys, &block.rows.accs, &block.rows.counts, &block.rows.weights, &block.rows.tops}) {
     append(column->data(), column->size());
   }
 }
@@ -323,14 +407,22 @@ absl::StatusOr<PartialBlock> TakePartialBlock(absl::Span<const TensorSpec> tenso
   if (head.first > head.last) return place.Invalid("its interval of keys ends before it begins");
   PartialBlock block;
   block.tensor = static_cast<size_t>(spec - tensors.begin());
-  block.totals = {head.num_submissions, head.weight_sum, (head.flags & kHasZeroWeight) != 0};
+  block.totals.num_submissions = head.num_submissions;
+  block.totals.weight_sum = head.weight_sum;
+  block.totals.has_zero_weight = (head.flags & kHasZeroWeight) != 0;
+  uint64_t at = name_end;
+  if (IsBinned(*spec)) {
+    BinnedTotal total;
+    std::memcpy(&total, bytes.data() + at, sizeof(total));
+    at += sizeof(total);
+    RETURN_IF_ERROR(TakeWeights(place, *spec, total, block.totals));
+  }
   block.first = head.first;
   block.last = head.last;
   RETURN_IF_ERROR(CheckTotals(place, *spec, block.totals));
   if (head.num_rows > 0 && head.num_submissions == 0) return place.Invalid("it has rows of no submission");
   block.rows.num_rows = head.num_rows;
   const Widths widths = WidthsOf(*spec);
-  uint64_t at = name_end;
   const auto take = [&](size_t width, Column<std::byte>& column) {
     const uint64_t size = head.num_rows * width;
     column.Append(reinterpret_cast<const std::byte*>(bytes.data() + at), size);
@@ -340,6 +432,7 @@ absl::StatusOr<PartialBlock> TakePartialBlock(absl::Span<const TensorSpec> tenso
   take(widths.accs, block.rows.accs);
   take(widths.counts, block.rows.counts);
   take(widths.weights, block.rows.weights);
+  take(widths.tops, block.rows.tops);
   RETURN_IF_ERROR(HasNarrowKeys(*spec) ? CheckKeys<uint32_t>(place, *spec, block)
                                        : CheckKeys<uint64_t>(place, *spec, block));
   RETURN_IF_ERROR(CheckAccs(place, *spec, block));
@@ -385,6 +478,7 @@ absl::Status PartialBuilder::Append(absl::string_view blocks) {
     part->rows.accs.Append(block.rows.accs.data(), block.rows.accs.size());
     part->rows.counts.Append(block.rows.counts.data(), block.rows.counts.size());
     part->rows.weights.Append(block.rows.weights.data(), block.rows.weights.size());
+    part->rows.tops.Append(block.rows.tops.data(), block.rows.tops.size());
   }
   return absl::OkStatus();
 }

@@ -17,11 +17,13 @@ namespace sparseagg {
 struct UnfinishedRows {
   uint64_t num_rows = 0;
   Column<std::byte> keys;     // uint32 or uint64, as HasNarrowKeys says
-  Column<std::byte> accs;     // row_width accumulators a row, each of 8 bytes; of 16 for sums of signed integers
+  Column<std::byte> accs;     // row_width accumulators a row, each of 8 bytes; of 16 for sums of signed integers; of
+                              // the digits of binned sums
   Column<std::byte> counts;   // uint32: the contributors of the key
   Column<std::byte> weights;  // int64: the sum of their weights, in multiples of 2^-WeightShift
+  Column<std::byte> tops;     // uint8: BinnedSum::top of each accumulator of binned sums
 
-  size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size(); }
+  size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size() + tops.size(); }
 };
 
 // The weight of a submission in an accumulator that stands for a partial, whose totals are counted apart.

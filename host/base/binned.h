@@ -32,6 +32,7 @@ struct BinnedSum {
   static constexpr uint64_t kMaxTerms = (uint64_t{1} << (64 - W)) - 1;
   // Above the bin in `top`: terms that were infinite. Both: the sum is NaN, as after a NaN.
   static constexpr uint8_t kBinMask = 63;
+  static constexpr int kMaxBin = (2046 + 52) / W;  // of finite terms
   static constexpr uint8_t kPlusInfinity = 64;
   static constexpr uint8_t kMinusInfinity = 128;
 
@@ -80,6 +81,8 @@ struct BinnedSum {
     // More than 53 + 2 bits are left: below them it only counts whether there are any.
     return std::ldexp(static_cast<double>(2 * sum + (low != 0 ? 1 : 0)), scale + W - 1);
   }
+
+  friend bool operator==(const BinnedSum& a, const BinnedSum& b) = default;
 
   int bin() const { return top & kBinMask; }
   // Requires: bin < 64. Does nothing if the top is as high.

@@ -363,8 +363,7 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
   }
   for (const TensorSpec& spec : specs) {
     if (!draft.has_cluster || spec.aggregation.numerics != Numerics::kBinned) continue;
-    return Invalid(spec,
-                   "binned sums have no partials, so that a cluster has no way to add them; use canonical numerics");
+    return Invalid(spec, "a cluster has no binned sums; use canonical numerics");
   }
   if (!draft.accepts_partials) return absl::OkStatus();
   const auto refuse = [](absl::string_view other, absl::string_view reason) {
@@ -388,16 +387,14 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
 }  // namespace
 
 absl::Status CheckHasPartials(const TensorSpec& spec) {
-  if (spec.aggregation.numerics == Numerics::kBinned) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Quoted(spec), " has binned sums, which have no partials: export its submissions"));
-  }
   if (!OrderMatters(spec)) return absl::OkStatus();
   const absl::string_view reason = IsOrderStatistic(spec.aggregation.op) ? "needs all values of a key at once"
                                                                          : "sums floats in the order of the clients";
-  return absl::FailedPreconditionError(
-      absl::StrCat(Quoted(spec), " ", reason, ", so that no partial keeps the bits: export its submissions",
-                   IsOrderStatistic(spec.aggregation.op) ? "" : ", or sum in fixed point"));
+  return absl::FailedPreconditionError(absl::StrCat(Quoted(spec), " ", reason,
+                                                    ", so that no partial keeps the bits: export its submissions",
+                                                    IsOrderStatistic(spec.aggregation.op) ? ""
+                                                    : TakesBinned(spec) ? ", or sum with binned numerics"
+                                                                        : ", or sum in fixed point"));
 }
 
 absl::Status Validate(const TensorSpec& spec) {

@@ -29,8 +29,8 @@
 namespace sparseagg::cpu {
 namespace {
 
-// Values of a block, whose sums and values fit the second cache; a multiple of every vector.
-constexpr uint64_t kBlockValues = kTiny ? 32 : 4096;
+// Values of a block, whose sums and values fit the first cache; a multiple of every vector.
+constexpr uint64_t kBlockValues = kTiny ? 32 : 1024;
 // Updates that are folded side by side. The hardware follows so many streams.
 constexpr size_t kUpdatesAtOnce = 8;
 // Pending updates of a part of the base's size are merged: each merge reads and writes the base once.
@@ -80,7 +80,7 @@ class BinnedAccumulator : public Accumulator {
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
-    if (update->is_partial()) return CheckHasPartials(spec_);
+    if (update->is_partial()) return AddPartial(static_cast<const PartialUpdate&>(*update));
     list_.Add(std::move(update));
     return MergeIfDue();
   }
@@ -104,6 +104,7 @@ class BinnedAccumulator : public Accumulator {
       });
     }
     from.base_ = {};
+    partials_ = sparseagg::Sum(partials_, from.partials_);
     return MergeIfDue();
   }
 
@@ -120,44 +121,59 @@ class BinnedAccumulator : public Accumulator {
   absl::Status FoldPending(SubmissionOrder) override {
     if (list_.updates().empty()) return absl::OkStatus();
     const std::vector<BinnedSource> sources = Sources();
-    BinnedBase<Sum> made;
-    if (base_.empty()) {
-      made.Reset(num_values_);
-      base_ = std::move(made);
-    }
+    MakeBase();
     ForBlocks([&](uint64_t first, uint64_t count) { FoldBlock(sources, first, count, base_.At(first)); });
     list_.ClearUpdates();
     return absl::OkStatus();
   }
 
-  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override {
-    RETURN_IF_ERROR(CheckHasPartials(spec_));
-    return absl::InternalError(absl::StrCat(Quoted(spec_), " has no partials"));
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
+    RETURN_IF_ERROR(FoldPending({}));
+    UnfinishedRows rows;
+    if (base_.empty() || first >= spec_.num_rows || first > last) return rows;
+    rows.num_rows = std::min({max_rows, spec_.num_rows - first, SaturatingAdd(last - first, 1)});
+    const uint64_t num_values = rows.num_rows * spec_.row_width;
+    rows.keys.resize(rows.num_rows * KeyBytes(spec_));
+    rows.accs.resize(num_values * Sum::kBins * sizeof(int64_t));
+    rows.tops.resize(num_values);
+    const auto count_up = [&](auto* keys) { std::iota(keys, keys + rows.num_rows, first); };
+    if (HasNarrowKeys(spec_)) {
+      count_up(reinterpret_cast<uint32_t*>(rows.keys.data()));
+    } else {
+      count_up(reinterpret_cast<uint64_t*>(rows.keys.data()));
+    }
+    const BinnedColumns sums = base_.At(first * spec_.row_width);
+    auto* digits = reinterpret_cast<int64_t*>(rows.accs.data());
+    for (uint64_t i = 0; i < num_values; ++i) {
+      for (int k = 0; k < Sum::kBins; ++k) *digits++ = sums.digits[k][i];
+    }
+    std::memcpy(rows.tops.data(), sums.tops, num_values);
+    return rows;
   }
-  PartialTotals Totals() const override {
-    PartialTotals totals;
-    totals.num_submissions = list_.weights().size();
-    return totals;
-  }
+  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), partials_); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
     const AggregationSpec& a = spec_.aggregation;
-    const double weight = KeyWeight();
-    const double divisor = a.op == Op::kMean ? TotalWeight(spec_, list_.weights(), {}, order) : weight;
+    const PartialTotals totals = Totals();
+    const uint64_t contributors = totals.num_submissions;  // to each key, as all submissions have all keys
+    const bool by_weight = a.weighting == Weighting::kByWeight;
+    const double weight = by_weight ? totals.binned_weights.Value() : static_cast<double>(contributors);
+    const double divisor = a.op == Op::kMean ? TotalWeight(spec_, list_.weights(), partials_, order) : weight;
     if (HasOneDivisor(spec_) && divisor == 0.0) return ZeroWeightError(spec_);
-    const bool may_drop = a.prune_zeros || list_.weights().size() < a.min_contributors;
+    const bool drops_all = contributors < a.min_contributors;
+    const bool may_drop = a.prune_zeros || drops_all;
     const bool is_dense = IsDenseResult(spec_, may_drop ? 0 : spec_.num_rows);
     Result result = is_dense ? MakeDense(spec_) : MakeSparse(spec_, spec_.num_rows);
     WriteValues(HasOneDivisor(spec_) ? divisor : 1.0, result);
-    std::fill(result.counts.begin(), result.counts.end(), static_cast<uint32_t>(list_.weights().size()));
+    std::fill(result.counts.begin(), result.counts.end(), static_cast<uint32_t>(contributors));
     std::fill(result.weights.begin(), result.weights.end(), weight);
     std::visit([](auto& keys) { std::iota(keys.begin(), keys.end(), 0); }, result.keys);
     const uint64_t num_updates = list_.updates().size();
-    result.plan = absl::StrCat("binned sums, ", num_updates, " of ", list_.weights().size(), " updates at the end");
+    result.plan = absl::StrCat("binned sums, ", num_updates, " of ", contributors, " updates at the end");
     list_.ClearUpdates();
     base_ = {};
-    return may_drop ? DropRows(std::move(result)) : std::move(result);
+    return may_drop ? DropRows(drops_all, std::move(result)) : std::move(result);
   }
 
   uint64_t num_submissions() const override { return list_.weights().size(); }
@@ -165,9 +181,10 @@ class BinnedAccumulator : public Accumulator {
   uint64_t FoldBytes(const PreparedUpdate*) const override {
     return base_.empty() ? BinnedBase<Sum>::BytesFor(num_values_) : 0;
   }
-  uint64_t FinishBytes(const PreparedUpdate*) const override {
+  uint64_t FinishBytes(const PreparedUpdate* next) const override {
     const bool is_dense = spec_.aggregation.result_layout == ResultLayout::kDense;
-    return is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, spec_.num_rows);
+    const uint64_t bytes = is_dense ? DenseResultBytes(spec_) : ResultBytes(spec_, spec_.num_rows);
+    return next != nullptr && next->is_partial() ? SaturatingAdd(bytes, FoldBytes(nullptr)) : bytes;
   }
 
  private:
@@ -177,10 +194,38 @@ class BinnedAccumulator : public Accumulator {
                                  CurrentTuning().min_pending_bytes, [this] { return FoldPending({}); });
   }
 
-  // Returns: the sum of the weights of all submissions, which all contribute to each key.
-  double KeyWeight() const {
-    if (spec_.aggregation.weighting == Weighting::kUniform) return static_cast<double>(list_.weights().size());
-    return SumOfWeights(list_.weights());
+  // Counts the submissions of a partial and merges its rows, or throws std::bad_alloc and does neither.
+  absl::Status AddPartial(const PartialUpdate& partial) {
+    MakeBase();
+    list_.AddWeights(partial.weights());
+    partials_ = sparseagg::Sum(partials_, partial.totals());
+    const UnfinishedRows& rows = partial.rows();
+    const auto* digits = reinterpret_cast<const int64_t*>(rows.accs.data());
+    const auto* tops = reinterpret_cast<const uint8_t*>(rows.tops.data());
+    for (uint64_t row = 0; row < rows.num_rows; ++row) {
+      const BinnedColumns into = base_.At(KeyAt(rows, row) * spec_.row_width);
+      for (uint64_t i = 0; i < spec_.row_width; ++i) {
+        Sum from;
+        for (int64_t& digit : from.digits) digit = *digits++;
+        from.top = *tops++;
+        Sum sum = BinnedAt<Sum>(into, i);
+        sum.Merge(from);
+        SetBinned(sum, into, i);
+      }
+    }
+    return absl::OkStatus();
+  }
+  uint64_t KeyAt(const UnfinishedRows& rows, uint64_t row) const {
+    if (HasNarrowKeys(spec_)) return reinterpret_cast<const uint32_t*>(rows.keys.data())[row];
+    return reinterpret_cast<const uint64_t*>(rows.keys.data())[row];
+  }
+
+  // Throws std::bad_alloc.
+  void MakeBase() {
+    if (!base_.empty()) return;
+    BinnedBase<Sum> made;
+    made.Reset(num_values_);
+    base_ = std::move(made);
   }
 
   // Calls work(first, count) for all blocks, on the threads of the arena. `work` does not throw.
@@ -247,8 +292,7 @@ class BinnedAccumulator : public Accumulator {
   }
 
   // Drops the rows that min_contributors and prune_zeros remove: all have the same contributors.
-  Result DropRows(Result result) {
-    const bool drops_all = list_.weights().size() < spec_.aggregation.min_contributors;
+  Result DropRows(bool drops_all, Result result) {
     const size_t row_bytes = result.row_bytes();
     const auto is_dropped = [&](uint64_t row) {
       const std::byte* const values = result.values.data() + row * row_bytes;
@@ -277,6 +321,7 @@ class BinnedAccumulator : public Accumulator {
   bool defers_merges_ = false;
   UpdateList list_{spec_};
   BinnedBase<Sum> base_;
+  PartialTotals partials_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/aggregation.h"
+#include "host/partial.h"
 #include "tests/host/engine/contract.h"
 #include "tests/support/random.h"
 
@@ -32,6 +34,29 @@ RawSubmission Whole(const TensorSpec& spec, std::string id, const std::vector<do
   std::vector<uint64_t> keys(spec.num_rows);
   for (uint64_t key = 0; key < spec.num_rows; ++key) keys[key] = key;
   return Client(spec, std::move(id), std::move(keys), values, weight);
+}
+
+// Adds a partial of one aggregation to another, in pages of `max_rows`.
+void SendPartial(Aggregation& from, Aggregation& to, const std::string& id, uint64_t max_rows) {
+  PartialBuilder builder(to.tensors());
+  constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
+  for (uint64_t first = 0;;) {
+    const auto block = from.ExportPartial(0, first, kLast, max_rows);
+    ASSERT_TRUE(block.ok()) << block.status();
+    std::string bytes;
+    AppendPartialBlock(from.tensors()[0], *block, bytes);
+    ASSERT_EQ(bytes.size(), PartialBlockBytes(from.tensors()[0], block->rows.num_rows));
+    const absl::Status appended = builder.Append(bytes);
+    ASSERT_TRUE(appended.ok()) << appended;
+    if (block->last == kLast) break;
+    first = block->last + 1;
+  }
+  auto blocks = std::move(builder).Finish();
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  auto prepared = to.PreparePartial(*std::move(blocks));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const absl::Status added = to.Add(id, *std::move(prepared));
+  ASSERT_TRUE(added.ok()) << added;
 }
 
 // A round whose submissions are merged, or not, at random moments, and are spread over aggregations.
@@ -74,7 +99,13 @@ void CheckRound(Engine& engine, uint64_t seed) {
   while (aggregations.size() > 1) {
     const std::unique_ptr<Aggregation> last = std::move(aggregations.back());
     aggregations.pop_back();
-    ASSERT_TRUE(aggregations[rng.Below(aggregations.size())]->MergeFrom(std::move(*last)).ok());
+    Aggregation& other = *aggregations[rng.Below(aggregations.size())];
+    if (rng.Coin() && last->num_submissions() > 0) {
+      ASSERT_NO_FATAL_FAILURE(
+          SendPartial(*last, other, absl::StrCat("partial ", aggregations.size()), 1 + rng.Below(90)));
+    } else {
+      ASSERT_TRUE(other.MergeFrom(std::move(*last)).ok());
+    }
   }
   const auto results = std::move(*aggregations[0]).Finish();
   const auto expected = Reference({spec}, submissions);

@@ -66,9 +66,10 @@ BAD_SPECS = {
 }
 # Rounds of ":memory:" take no partials at all.
 BAD_PARTIALS = {
-    "partials of binned sums": (
-        lambda: one(numerics="binned", layout="dense", accept_partials=True),
-        "accept_partials: tensor 'v' has binned sums, which have no partials: export its submissions",
+    "partials of canonical sums": (
+        lambda: one(layout="dense", accept_partials=True),
+        "accept_partials: tensor 'v' sums floats in the order of the clients, so that no partial keeps the bits: "
+        "export its submissions, or sum with binned numerics",
     ),
 }
 BAD_TIMES = {

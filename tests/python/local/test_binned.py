@@ -90,9 +90,61 @@ def test_special_values_propagate():
         assert got.tobytes() == np.array(expected, np.float32).tobytes()
 
 
-def test_partials_are_refused_by_name():
-    aggregator = sa.Aggregator(binned(columns=1))
-    aggregator.add("a", [1.0])
-    with pytest.raises(sa.errors.FailedPreconditionError, match="tensor 'v' has binned sums, which have no partials"):
-        list(aggregator.export_partial())
-    assert aggregator.finish()["v"].values.tolist() == [1.0]
+@pytest.mark.parametrize("family", SEEDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tree_of_partials_has_the_bits_of_a_flat_sum(dtype, family):
+    rng = np.random.default_rng(family)
+    values, weights = multisets(rng, family, dtype), rng.integers(1, 500, CLIENTS) / 4
+    spec = binned(dtype, op="mean", weighting="by_weight", return_weights=True, return_counts=True)
+    flat = sa.Aggregator(spec)
+    leaves = [sa.Aggregator(spec) for _ in range(4)]
+    for client in range(CLIENTS):
+        for each in (flat, leaves[client % 4]):
+            each.add(f"{client}", values[client], weight=float(weights[client]))
+    relays = [sa.Aggregator(spec) for _ in range(2)]
+    for at in rng.permutation(4):
+        relays[at % 2].add_partial(f"leaf {at}", leaves[at].export_partial())
+    root = sa.Aggregator(spec)
+    for at in rng.permutation(2):
+        root.add_partial(f"relay {at}", relays[at].export_partial())
+    assert root.num_submissions == CLIENTS
+    expected, got = flat.finish()["v"], root.finish()["v"]
+    for name in ("values", "weights", "counts"):
+        assert getattr(got, name).tobytes() == getattr(expected, name).tobytes(), name
+
+
+# Of a block of one row: head, name, sum of weights, key, digits, top.
+TOTAL, KEYS, DIGITS, TOP = 88, 120, 128, 144
+NOT_A_SUM = "value 0 of row 0 is larger than 3 submissions can make it"
+NO_WEIGHTS = "its sum of weights, with the digits .* and the top .*, is not one of 3 weights"
+
+
+@pytest.mark.parametrize(
+    ("at", "byte", "reason"),
+    [
+        (DIGITS + 7, 1, NOT_A_SUM),
+        (DIGITS + 15, 0xFE, NOT_A_SUM),
+        (TOP, 0, NOT_A_SUM),
+        (TOP, 48, NOT_A_SUM),
+        (TOP, 24 | 64, NOT_A_SUM),  # infinity, which the round refuses
+        (KEYS, 1, "key 1 of row 0 is not below num_rows 1"),
+        (TOTAL + 7, 1, NO_WEIGHTS),
+        (TOTAL + 24, 1, NO_WEIGHTS),
+        (TOTAL + 24, 70, NO_WEIGHTS),
+        (TOTAL + 25, 1, NO_WEIGHTS),
+        (48, 1, "its sum of weights is 1, of 3 submissions"),
+        (42, 16, "its number of submissions is 1048579, beyond 1048575"),
+    ],
+)
+def test_partials_that_no_submissions_make_are_refused(at, byte, reason):
+    spec = binned(columns=1, op="mean", weighting="by_weight")
+    source, root = sa.Aggregator(spec), sa.Aggregator(spec)
+    for client in range(3):
+        source.add(f"{client}", [0.25], weight=2.0)
+    good = b"".join(source.export_partial())
+    assert len(good) == TOP + 8
+    with pytest.raises(sa.errors.InvalidArgumentError, match=reason):
+        root.add_partial("leaf", good[:at] + bytes([byte]) + good[at + 1 :])
+    assert root.num_submissions == 0
+    root.add_partial("leaf", good)
+    assert root.finish()["v"].values.tolist() == [0.25]

@@ -164,7 +164,7 @@ def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
 
     def tells(tensor: TensorSpec) -> bool:
         how = spec.aggregation_of(tensor)
-        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics == "canonical"
+        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics != "fixed_point"
         is_whole = how.min_contributors in (0, 1) and not (how.fill or how.result_top_k or how.result_min_norm)
         is_checked = how.on_nonfinite == "reject" and not spec.clips(tensor)  # norms need finite values
         return "float" in tensor.dtype and is_sum and is_whole and is_checked

@@ -258,8 +258,8 @@ class Aggregator:
         """Returns what all submissions so far add up to: a partial, for ``add_partial`` elsewhere.
 
         The aggregator stays as it is; nothing may be added until the iterator is used up. There are partials of the
-        tensors whose result does not depend on the order of submissions: with numerics "fixed_point", of integers, and
-        with the ops "min", "max" and "union". ``b"".join(...)`` makes one piece of it, for a file.
+        tensors whose result does not depend on the order of submissions: with numerics "binned" or "fixed_point", of
+        integers, and with the ops "min", "max" and "union". ``b"".join(...)`` makes one piece of it, for a file.
 
         Args:
             tensor: name of a tensor; None for all tensors.
