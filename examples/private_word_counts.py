@@ -58,7 +58,9 @@ def spec_of(noise_multiplier: float, clients: int) -> sa.RoundSpec:
         max_submissions=2 * clients,
         # A client adds 1 to each of 16 words at most: a vector of length 4.
         clip=sa.ClipSpec(l2=WORDS_OF_CLIENT**0.5, max_keys=WORDS_OF_CLIENT),
-        privacy=sa.DP(noise_multiplier=noise_multiplier, key_noise_multiplier=noise_multiplier, delta=DELTA / 10),
+        privacy=sa.PrivacySpec(
+            noise_multiplier=noise_multiplier, key_noise_multiplier=noise_multiplier, delta=DELTA / 10
+        ),
     )
 
 

@@ -93,7 +93,7 @@ class StreamVersions(Rounds):
     """A version of a stream, cut as the last commit arrives."""
 
     def round(self, stages: Stages) -> Sums:
-        stream = self._client.stream(self._spec, buffer=self._updates.num_clients, staleness=[1.0])
+        stream = self._client.create_stream(self._spec, buffer=self._updates.num_clients, staleness=[1.0])
         stages.end("create")
         self._submit(stream, base_version=0)
         stages.end("submit")

@@ -154,7 +154,7 @@ def _case_to_json(case: Case) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": case.name,
         "comment": case.comment,
-        "spec": json_format.MessageToDict(case.spec.to_proto()),
+        "spec": json_format.MessageToDict(case.spec._to_proto()),
         "chunks": [base64.b64encode(chunk.SerializeToString()).decode() for chunk in encode_case(case)],
         "expected": [json_format.MessageToDict(page) for page in expected_pages(case)],
         "expectedCode": case.code,

@@ -14,7 +14,7 @@ import sparseagg as sa
 KEY = bytes(range(32))
 
 
-def private_spec(privacy: sa.DP | None = None, **options: Any) -> sa.RoundSpec:
+def private_spec(privacy: sa.PrivacySpec | None = None, **options: Any) -> sa.RoundSpec:
     """Returns a spec that privacy takes: a sparse tensor "v" of 100 rows of two, and a dense one of four."""
     tensors = [
         sa.TensorSpec("v", "float64", num_rows=100, row_width=2),
@@ -24,7 +24,7 @@ def private_spec(privacy: sa.DP | None = None, **options: Any) -> sa.RoundSpec:
         "numerics": "fixed_point",
         "max_submissions": 1000,
         "clip": sa.ClipSpec(l2=1.0, max_keys=4),
-        "privacy": privacy or sa.DP(noise_multiplier=2**-10, key_noise_multiplier=0.5, delta=1e-6),
+        "privacy": privacy or sa.PrivacySpec(noise_multiplier=2**-10, key_noise_multiplier=0.5, delta=1e-6),
         **options,
     }
     return sa.RoundSpec(tensors, **given)

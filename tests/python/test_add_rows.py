@@ -120,7 +120,7 @@ def test_union_and_unbounded_keys_are_refused() -> None:
 
 
 def test_result_is_added_to_models_completely_or_not_at_all() -> None:
-    info = RoundInfo.from_proto(pb.Round(name="rounds/r"))
+    info = RoundInfo._from_proto(pb.Round(name="rounds/r"))
     merged = sa.Result({"0": result([1], [2], 3, 1), "1": result([0], [4], 1, 1, (), name="1")}, info)
     model = {"0": np.zeros(3), "1": np.zeros(()), "other": np.ones(2)}
     merged.add_to(model, -1)
@@ -137,7 +137,7 @@ def test_result_is_added_to_models_completely_or_not_at_all() -> None:
 
 def tied(**values: list[float]) -> sa.Result:
     merged = {name: result([1], [rows], 4, 2, name=name) for name, rows in values.items()}
-    return sa.Result(merged, RoundInfo.from_proto(pb.Round(name="rounds/r")))
+    return sa.Result(merged, RoundInfo._from_proto(pb.Round(name="rounds/r")))
 
 
 def test_array_with_several_names_is_added_to_once() -> None:
@@ -159,7 +159,7 @@ def test_results_of_one_array_in_two_layouts_are_compared_by_their_values() -> N
     weight = np.zeros((4, 2))
     sparse, dense = result([1], [[3, 5]], 4, 2, name="wte"), result(None, [[0, 0], [3, 5], [0, 0], [0, 0]], 4, 2)
     object.__setattr__(dense, "layout", "dense")
-    merged = sa.Result({"wte": sparse, "head": dense}, RoundInfo.from_proto(pb.Round(name="rounds/r")))
+    merged = sa.Result({"wte": sparse, "head": dense}, RoundInfo._from_proto(pb.Round(name="rounds/r")))
     merged.add_to({"wte": weight, "head": weight})
     assert weight.tolist() == [[0, 0], [3, 5], [0, 0], [0, 0]]
 

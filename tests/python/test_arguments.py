@@ -71,7 +71,7 @@ def test_tensor_of_what_no_field_can_hold_is_refused_when_it_is_made(options: di
 
 def test_option_of_a_tensor_that_no_field_can_hold_names_tensor_field_and_value() -> None:
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': fill cannot be 1000"):
-        sa.TensorSpec("v", "float32", num_rows=10, fill=10**400).to_proto()
+        sa.TensorSpec("v", "float32", num_rows=10, fill=10**400)._to_proto()
 
 
 @pytest.mark.parametrize(
@@ -314,12 +314,12 @@ def test_min_submissions_of_none_is_none() -> None:
 @pytest.mark.parametrize("span", [0.3, 0.001, 86.399, 1e6 + 0.1])
 def test_seconds_come_back_as_they_were_given(span: float) -> None:
     spec = sa.RoundSpec([TENSOR], deadline=span, result_ttl=span)
-    assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+    assert sa.RoundSpec._from_proto(spec._to_proto()) == spec
 
 
 @pytest.mark.parametrize("deadline", [60, 60.0, np.int64(60), np.float32(60), fractions.Fraction(60)])
 def test_seconds_may_be_numbers_of_any_type(deadline: Any) -> None:
-    assert sa.RoundSpec([TENSOR], deadline=deadline).to_proto().deadline.seconds == 60
+    assert sa.RoundSpec([TENSOR], deadline=deadline)._to_proto().deadline.seconds == 60
 
 
 def test_numbers_and_dtypes_of_numpy_will_do() -> None:
@@ -370,7 +370,7 @@ BAD = "a\ud800"
         lambda client, rnd, stream: sa.Client(BAD),
         lambda client, rnd, stream: sa.Client("localhost:1", tls=BAD).server_info(),
         lambda client, rnd, stream: sa.Client("localhost:1", token=BAD).server_info(),
-        lambda client, rnd, stream: sa.open_round(f"sparseagg://localhost:1/rounds/{BAD}"),
+        lambda client, rnd, stream: sa.Round.from_handle(f"sparseagg://localhost:1/rounds/{BAD}"),
         lambda client, rnd, stream: sa.TensorSpec(BAD, "float32", num_rows=1),
         lambda client, rnd, stream: sa.aggregate({BAD: ([1], [1.0])}, rnd.spec),
     ],
@@ -378,7 +378,7 @@ BAD = "a\ud800"
 def test_a_lone_surrogate_is_an_error_of_this_package_wherever_text_goes(call):
     with sa.Client(":memory:") as client:
         rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2)], op="sum"))
-        stream = client.stream(rnd.spec, buffer=2)
+        stream = client.create_stream(rnd.spec, buffer=2)
         with pytest.raises(sa.InvalidArgumentError):
             call(client, rnd, stream)
 

@@ -270,7 +270,7 @@ def test_spec_round_trip_is_the_same():
         max_tuples_per_submission=5,
         max_bytes_per_submission=6,
     )
-    assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+    assert sa.RoundSpec._from_proto(spec._to_proto()) == spec
 
 
 def test_spec_unknown_words_are_refused_with_the_known_ones():

@@ -222,7 +222,7 @@ def by_round(client: sa.Client, case: Case, submit: Submit, audit: Callable[...,
 
 def by_stream(client: sa.Client, case: Case, submit: Submit, audit: Callable[..., None] | None = None) -> list[str]:
     spec = case.spec if audit is None else case.spec.with_options(certificate=True, allow_export=True)
-    stream = client.stream(spec, stream_id=uuid.uuid4().hex, **case.options)
+    stream = client.create_stream(spec, stream_id=uuid.uuid4().hex, **case.options)
     try:
         submit_all(stream, case, submit)
         stream.cut()

@@ -40,9 +40,10 @@ def test_every_class_is_public_and_ends_in_error() -> None:
 def test_missing_names_tell_what_does_not_have_them_and_where_they_are() -> None:
     with pytest.raises(AttributeError, match=r"^module 'sparseagg' has no attribute 'Unknown'$"):
         _ = sa.Unknown
-    for name in set(errors.__all__) - set(sa.__all__):
-        with pytest.raises(ImportError, match=f"'{name}' is not in sparseagg itself, but in sparseagg.errors"):
-            getattr(sa, name)
+    for module in (errors, sa.types):
+        for name in set(module.__all__) - set(sa.__all__):
+            with pytest.raises(ImportError, match=f"'{name}' is not in sparseagg itself, but in {module.__name__}"):
+                getattr(sa, name)
     with sa.Client(":memory:") as client:
         rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1)], op="sum"))
         for thing, kind in ((client, "Client"), (rnd, "Round"), (rnd._inner, "Round")):

@@ -95,7 +95,9 @@ def test_rows_since_a_version_make_the_newest_model(empty_version):
     models = [rng.standard_normal((ROWS, WIDTH)).astype(np.float32)]
     history = RowHistory({"v": ROWS})
     with sa.Client(":memory:") as client:
-        stream = client.stream(spec, buffer=BUFFER, staleness=sa.staleness.polynomial(0.5), max_staleness=VERSIONS)
+        stream = client.create_stream(
+            spec, buffer=BUFFER, staleness=sa.staleness.polynomial(0.5), max_staleness=VERSIONS
+        )
         for version in range(1, VERSIONS + 1):
             for commit in range(BUFFER):
                 keys = np.sort(rng.choice(ROWS, 0 if version == empty_version else 20, replace=False)).astype(np.uint32)

@@ -56,7 +56,7 @@ def test_what_the_server_described_says_as_of_when():
         assert re.search(f"open, submissions: 0, {AS_OF}", before)
         assert f"state, {before[before.index('as of') : -1]}" in rnd._repr_html_()
         described = rnd.info
-        assert "submissions: 1, as of" in repr(client.get_round(rnd.id))
+        assert "submissions: 1, as of" in repr(client.get_round(rnd.name))
         assert rnd.refresh().as_of >= described.as_of
         assert rnd.info != described
         rnd.cancel()
@@ -78,7 +78,7 @@ def test_representations_are_short_lines(address, server):
             client.cancel_tasks(["task-7"])
         opened = client.create_round(SPEC)
         opened.submit("a", UPDATE)
-        stream = client.stream(SPEC, buffer=3)
+        stream = client.create_stream(SPEC, buffer=3)
         opened.close()
         result = opened.result()
         aggregator = sa.Aggregator(SPEC)

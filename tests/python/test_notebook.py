@@ -25,7 +25,7 @@ def spec() -> sa.RoundSpec:
 def merged(spec: sa.RoundSpec) -> sa.Result:
     with sa.Client(":memory:") as client:
         rnd = client.create_round(spec, round_id="one")
-        assert cells(rnd._repr_html_())[1][:4] == ["one", "open ", "0", "0"]
+        assert cells(rnd._repr_html_())[1][:4] == ["rounds/one", "open ", "0", "0"]
         rows = np.ones((2, 2), np.float32)
         rnd.submit("a", {"embedding": ([3, 900], rows), "<b>": np.arange(4)})
         rnd.submit("b", {"embedding": ([3, 7], rows), "<b>": np.arange(4)})

@@ -19,7 +19,7 @@ accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not i
 
 
 def _public(multiplier):
-    return private_spec(sa.DP(noise_multiplier=multiplier, keys="public"))
+    return private_spec(sa.PrivacySpec(noise_multiplier=multiplier, keys="public"))
 
 
 def test_rounds_add_up_until_the_budget_refuses():
@@ -41,7 +41,7 @@ def test_rounds_add_up_until_the_budget_refuses():
 def test_selections_of_keys_are_paid_too():
     plain = sa.PrivacyLedger(50.0, 1e-5)
     keys = sa.PrivacyLedger(50.0, 1e-5)
-    selecting = private_spec(sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6))
+    selecting = private_spec(sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6))
     assert keys.spend(selecting) > plain.spend(_public(1.0))
     assert keys.num_mechanisms == 2  # one tensor is dense
     # Two mechanisms of multiplier 1 are one of 1/√2, at what is left of delta.
@@ -51,7 +51,7 @@ def test_selections_of_keys_are_paid_too():
 
 def test_deltas_of_selections_take_the_budget():
     ledger = sa.PrivacyLedger(1000.0, 1e-5)
-    spec = private_spec(sa.DP(noise_multiplier=100.0, key_noise_multiplier=32.0, delta=4e-6))
+    spec = private_spec(sa.PrivacySpec(noise_multiplier=100.0, key_noise_multiplier=32.0, delta=4e-6))
     ledger.spend(spec)
     ledger.spend(spec)
     with pytest.raises(sa.errors.ResourceExhaustedError, match="inf"):
@@ -78,7 +78,7 @@ NO_MULTIPLIERS = (math.nan, math.inf, -1.0, 0.0, 1e300, 1e-300, "1", None, True)
 
 @pytest.mark.parametrize("wrong", NO_MULTIPLIERS, ids=str)
 def test_noise_that_is_no_number_in_range_is_not_spent(wrong):
-    selecting = sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
+    selecting = sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
     ledger = sa.PrivacyLedger(5.0, 1e-5)
     for option in ("noise_multiplier", "key_noise_multiplier", "delta"):
         spec = private_spec(copy.copy(selecting))

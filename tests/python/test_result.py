@@ -19,7 +19,7 @@ from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.wire.message import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
-INFO = RoundInfo.from_proto(pb.Round(name="rounds/r"))
+INFO = RoundInfo._from_proto(pb.Round(name="rounds/r"))
 
 
 def result(keys, values, *, num_rows=5, layout="sparse", dtype="float32", row_width=1) -> TensorResult:
@@ -32,13 +32,13 @@ def test_round_info_of_a_newer_server_is_read():
     proto.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, num_rows=5).aggregation.op = 77
     proto.spec.aggregation.numerics = 8
     proto.results.add(name="v", dtype=99)
-    info = RoundInfo.from_proto(proto)
+    info = RoundInfo._from_proto(proto)
     assert (info.state, info.ended) == ("round_state_9", False)
     assert (info.spec.tensors[0].op, info.spec.numerics) == ("op_77", "numerics_8")
     assert info.results[0].dtype == "dtype_99"
     proto.spec.tensors[0].dtype = 99
     with pytest.raises(sa.InvalidArgumentError, match="unknown dtype 'dtype_99'"):
-        RoundInfo.from_proto(proto)
+        RoundInfo._from_proto(proto)
 
 
 def test_dense_sparse_result_fills_the_rest():

@@ -12,14 +12,14 @@ from sparseagg import robust
 TOLERANCE = 1e-9
 
 
-def inspection_of(vectors: np.ndarray, present: np.ndarray | None = None) -> sa.Inspection:
+def inspection_of(vectors: np.ndarray, present: np.ndarray | None = None) -> sa.types.Inspection:
     present = vectors != 0 if present is None else present
     clients = tuple(f"client {i:02}" for i in range(len(vectors)))
     with np.errstate(all="ignore"):
         gram = np.sum(vectors[:, None] * vectors, axis=2)
         squared_distances = np.sum((vectors[:, None] - vectors) ** 2, axis=2)
     overlap = present.astype(np.int64) @ present.T.astype(np.int64)
-    return sa.Inspection(clients, gram, squared_distances, overlap)
+    return sa.types.Inspection(clients, gram, squared_distances, overlap)
 
 
 def random_vectors(seed: int, least: int = 5) -> tuple[np.random.Generator, np.ndarray]:

@@ -36,9 +36,9 @@ def test_spec_of_a_shape_has_sizes_and_survives_the_wire(
     spec = sa.TensorSpec("v", "float32", **options)
     assert (spec.num_rows, spec.row_width) == (num_rows, row_width)
     assert spec.shape == (tuple(options["shape"]) if "shape" in options else None)
-    proto = spec.to_proto()
+    proto = spec._to_proto()
     assert proto.HasField("shape") == ("shape" in options)
-    assert sa.TensorSpec.from_proto(pb.TensorSpec.FromString(proto.SerializeToString())) == spec
+    assert sa.TensorSpec._from_proto(pb.TensorSpec.FromString(proto.SerializeToString())) == spec
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_shape_that_no_tensor_can_have_is_refused(options: dict[str, Any], text:
 
 def test_message_with_a_shape_alone_has_its_sizes() -> None:
     proto = pb.TensorSpec(name="v", dtype=pb.DTYPE_FLOAT32, shape=pb.Shape(sizes=[10, 4]))
-    assert sa.TensorSpec.from_proto(proto) == sa.TensorSpec("v", "float32", shape=(10, 4))
+    assert sa.TensorSpec._from_proto(proto) == sa.TensorSpec("v", "float32", shape=(10, 4))
     proto.row_width = 1
-    assert sa.TensorSpec.from_proto(proto).num_rows == 40
+    assert sa.TensorSpec._from_proto(proto).num_rows == 40
 
 
 def result(keys: Any, values: Any, num_rows: int, row_width: int, shape: Any = None, **options: Any) -> sa.TensorResult:

@@ -164,7 +164,8 @@ def test_every_option_gets_the_same_answer_everywhere(mode: tuple[str, str, str]
             calls += [lambda spec=spec, at=at: at.create_round(spec).delete() for at in clients]
             of_stream = spec.with_options(max_submissions=None)
             calls += [
-                lambda spec=of_stream, at=at: at.stream(spec, buffer=9, one_per_client=True).delete() for at in clients
+                lambda spec=of_stream, at=at: at.create_stream(spec, buffer=9, one_per_client=True).delete()
+                for at in clients
             ]
             if words not in refused:
                 calls += [lambda spec=spec, at=at: at.aggregate([], spec) for at in clients if words != "taken"]
@@ -194,7 +195,7 @@ def test_option_of_the_round_that_some_tensor_uses_is_taken() -> None:
 
 def test_spec_of_another_client_is_read_whatever_it_has() -> None:
     spec = unchecked(spec_of, fill=1.0, dense_threshold=0.5, op="union", prune_zeros=True)
-    assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
+    assert sa.RoundSpec._from_proto(spec._to_proto()) == spec
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 

@@ -71,8 +71,8 @@ def test_metrics_count_what_became_of_submissions(metered) -> None:
 def test_metrics_count_commits_and_cuts_of_streams(metered) -> None:
     update = {"v": (np.array([1]), np.ones(1, np.float32))}
     with sa.Client(metered.address) as client:
-        stream = client.stream(SPEC, buffer=2, staleness=[1.0, 0.5, 0.25], stream_id="with-a-name")
-        client.stream(SPEC, buffer=9)
+        stream = client.create_stream(SPEC, buffer=2, staleness=[1.0, 0.5, 0.25], stream_id="with-a-name")
+        client.create_stream(SPEC, buffer=9)
         for base_version in (0, 0, 1, 0, 0):  # of staleness 0, 0, 0, 1 and 2
             stream.submit("client-name", update, base_version=base_version)
         text = read(metered.metrics_address)

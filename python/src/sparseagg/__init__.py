@@ -12,53 +12,36 @@
 Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and
 ``Client(":memory:")`` merges in this process. ``Server`` is such a local server as an object.
 
-What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions, ``DP``
-adds noise for differential privacy (experimental), and ``PrivacyLedger`` says what that costs. What it returns:
-``Result``, with a ``TensorResult`` for each tensor.
+What a round computes: ``RoundSpec`` and ``TensorSpec``; ``ClipSpec`` bounds its submissions, ``PrivacySpec`` adds noise
+for differential privacy (experimental), and ``PrivacyLedger`` says what that costs. What it returns: ``Result``, with a
+``TensorResult`` for each tensor.
 
-Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call ``open_round``. Or
-clients lease a ``Task`` each and do it with ``worker``. A ``PublishedModel`` brings clients up to date.
+Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call
+``Round.from_handle``. Or clients lease a ``Task`` each: ``Client.work``. A ``PublishedModel`` brings clients up to
+date.
 
 Without rounds: ``aggregate`` and ``Aggregator`` merge in this process, on the CPU or on a GPU, in whose memory a result
-can stay, as a ``DeviceTensorResult`` for each tensor. ``release_memory`` returns the memory that they keep for the next
-merge. ``TopK`` chooses the largest parts of a dense update.
+can stay, as a ``types.DeviceTensorResult`` for each tensor. ``release_memory`` returns the memory that they keep for
+the next merge. ``TopK`` chooses the largest parts of a dense update.
 
-Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes. ``sparseagg.flower``,
-``sparseagg.nvflare`` and ``sparseagg.keras`` are adapters, ``sparseagg.optimizers`` has optimizers for merged rows,
-``sparseagg.history`` remembers which rows changed, ``sparseagg.robust`` weighs the clients of a sealed round by an
-``Inspection``, ``sparseagg.certificates`` verifies what a server has signed about a round. ``sparseagg._internal`` is
-private.
+Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes, ``sparseagg.types``
+what methods return. ``sparseagg.flower``, ``sparseagg.nvflare`` and ``sparseagg.keras`` are adapters,
+``sparseagg.optimizers`` has optimizers for merged rows, ``sparseagg.history`` remembers which rows changed,
+``sparseagg.robust`` weighs the clients of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what
+a server has signed about a round. ``sparseagg._internal`` is private.
 """
 
-from sparseagg import aio, certificates, errors, robust, staleness
+from sparseagg import aio, certificates, errors, robust, staleness, types
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.extension import release_memory
-from sparseagg._internal.base.types import DTypeLike, Update
-from sparseagg._internal.client.blocking_client import Client, PublishedModel, Round, Stream, open_round, worker
+from sparseagg._internal.client.blocking_client import Client, PublishedModel, Round, Stream
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.local.server import Server
-from sparseagg._internal.results.forms import DeviceTensorResult
-from sparseagg._internal.results.info import (
-    BatchReceipt,
-    Certificate,
-    ClipSummary,
-    Refusal,
-    RoundInfo,
-    StageTime,
-    StreamInfo,
-    StreamPlace,
-    StreamVersion,
-    Submission,
-    SubmissionReceipt,
-    Timeline,
-)
-from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result, TensorResult
-from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task
-from sparseagg._internal.spec.bounds import DP, ClipSpec
+from sparseagg._internal.spec.bounds import ClipSpec, PrivacySpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.top_k import TopK
@@ -66,62 +49,43 @@ from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailed
 from sparseagg.version import __version__ as __version__
 
 __all__ = [
-    "DP",
     "TLS",
     "AdaptiveClip",
     "Aggregator",
-    "BatchReceipt",
-    "Certificate",
     "Client",
     "ClipSpec",
-    "ClipSummary",
-    "DTypeLike",
-    "DeviceTensorResult",
-    "Inspection",
     "InvalidArgumentError",
     "NewTask",
     "Outcome",
     "PrivacyLedger",
+    "PrivacySpec",
     "PublishedModel",
-    "Refusal",
     "Result",
     "RetryPolicy",
     "Round",
     "RoundClosedError",
     "RoundFailedError",
-    "RoundInfo",
     "RoundSpec",
     "Server",
-    "ServerActivity",
-    "ServerInfo",
-    "ServerLimits",
     "SparseaggError",
-    "StageTime",
     "Stream",
-    "StreamInfo",
-    "StreamPlace",
-    "StreamVersion",
-    "Submission",
-    "SubmissionReceipt",
     "Task",
     "TensorResult",
     "TensorSpec",
-    "Timeline",
     "TopK",
-    "Update",
     "aggregate",
     "aio",
     "certificates",
     "errors",
-    "open_round",
     "release_memory",
     "robust",
     "staleness",
-    "worker",
+    "types",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name in errors.__all__:  # an ImportError, for "from sparseagg import name" hides the text of an AttributeError
-        raise ImportError(f"{name!r} is not in sparseagg itself, but in sparseagg.errors", name=__name__)
+    for module in (errors, types):
+        if name in module.__all__:  # an ImportError: "from sparseagg import name" hides the text of an AttributeError
+            raise ImportError(f"{name!r} is not in sparseagg itself, but in {module.__name__}", name=__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Tables of staleness weights, for ``Client.stream``.
+"""Tables of staleness weights, for ``Client.create_stream``.
 
 A commit of staleness τ counts with its weight times the table's entry τ. The entries are computed here, once, and sent
 to the server as numbers: the powers of two C libraries differ, and the same commits must always give the same bits.
 
-    stream = client.stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
+    stream = client.create_stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
 
 ================  =====================================================
 ``constant``      1

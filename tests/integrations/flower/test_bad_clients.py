@@ -237,7 +237,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "uniform": lambda: SparseFedAvg(sparse=SPARSE, options={"weighting": "uniform"}),
     "private": lambda: SparseFedAvg(
         sparse=SPARSE,
-        dp=sa.DP(noise_multiplier=2**-10, keys="public"),
+        dp=sa.PrivacySpec(noise_multiplier=2**-10, keys="public"),
         options={"clip": sa.ClipSpec(l2=1.0, max_keys=2000), "max_submissions": 64, "fixed_divisor": NODES},
     ),
 }

@@ -22,7 +22,7 @@ OPTIONS = {"clip": sa.ClipSpec(l2=BOUND, max_keys=2000), "max_submissions": 64, 
 
 
 def private(noise_multiplier: float, **options: Any) -> SparseFedAvg:
-    dp = sa.DP(noise_multiplier=noise_multiplier, keys="public")
+    dp = sa.PrivacySpec(noise_multiplier=noise_multiplier, keys="public")
     return SparseFedAvg(sparse=SPARSE, dp=dp, options={**OPTIONS, **options.pop("options", {})}, **options)
 
 
@@ -71,7 +71,7 @@ def test_one_client_is_bounded(tmp_path: Any) -> None:
 
 def test_model_stays_when_the_budget_is_spent(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
-    dp = sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
+    dp = sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6)
     ledger = sa.PrivacyLedger(epsilon=12.0, delta=1e-5)
     strategy = SparseFedAvg(sparse=SPARSE, dp=dp, ledger=ledger, options=OPTIONS)
     _, result = start(strategy, grid(tmp_path), rounds=4)
@@ -118,7 +118,7 @@ def test_documented_budget_pays_for_the_documented_rounds(page: str) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    dp = sa.DP(noise_multiplier=1.0, keys="public")
+    dp = sa.PrivacySpec(noise_multiplier=1.0, keys="public")
     with pytest.raises(sa.InvalidArgumentError, match=r"ledger and noise_key are for dp"):
         SparseFedAvg(noise_key=b"0" * 32)
     with pytest.raises(sa.InvalidArgumentError, match=r"dp is not for server=…"):

@@ -25,7 +25,7 @@ def spec_of(noise_multiplier: float) -> sa.RoundSpec:
         numerics="fixed_point",
         max_submissions=10,
         clip=sa.ClipSpec(l2=1.0, max_keys=ROWS),
-        privacy=sa.DP(noise_multiplier=noise_multiplier, keys="public"),
+        privacy=sa.PrivacySpec(noise_multiplier=noise_multiplier, keys="public"),
     )
 
 

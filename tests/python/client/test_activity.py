@@ -28,7 +28,7 @@ def test_totals_keep_what_deleted_rounds_did(server):
         before = client.server_info().activity
         run_round(client, "r")
         client.create_round(SPEC, "open")
-        stream = client.stream(SPEC, buffer=2)
+        stream = client.create_stream(SPEC, buffer=2)
         for name in ("a", "b"):
             stream.submit(name, UPDATE, base_version=0)
         next(iter(stream.versions()))  # the server ends a version after the answer to its last commit

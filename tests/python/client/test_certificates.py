@@ -94,7 +94,7 @@ def _independent_root(leaves):
 def test_certificate_convinces_with_all_receipts_and_the_bundle(certified):
     certificate, pem, receipts, bundle = certified
     for receipt in receipts.values():
-        assert sa.SubmissionReceipt.from_json(receipt.to_json()) == receipt
+        assert sa.types.SubmissionReceipt.from_json(receipt.to_json()) == receipt
         fields = {"round", "clientId", "leaf", "promise", "leafIndex", "treeSize", "path"}  # of docs/certificates.md
         assert set(json.loads(receipt.to_json())) == fields
         lines = sa.certificates.verify(certificate, pem, receipt=receipt)
@@ -344,7 +344,7 @@ def _certified_again(bundle, folder, keys, *, edit=None, change=None):
         chunk.client_id, chunk.submission_id = leaf[1], leaf[2]
         chunk.chunk, chunk.leaf = update.SerializeToString(), encode_cbor(leaf)
     folder = _with_chunks(bundle, folder, chunks)
-    statement = sa.Certificate((bundle / "certificate.json").read_bytes()).statement
+    statement = sa.types.Certificate((bundle / "certificate.json").read_bytes()).statement
     root = _independent_root([chunk.leaf for chunk in chunks])
     statement["subject"][0]["digest"]["sha256"] = root.hex()
     if change is not None:
@@ -372,7 +372,7 @@ def test_weights_and_options_without_effect_do_not_hinder_an_audit(certifying, k
         update.weight = leaf[3] = 3.0
 
     def change(statement):
-        proto = spec.to_proto()
+        proto = spec._to_proto()
         proto.aggregation.fill = 4.0
         proto.aggregation.trim_fraction = 0.25
         _set_spec(statement, proto.SerializeToString())

@@ -28,8 +28,8 @@ def test_round_update_in_many_chunks_is_one_submission(server, resumable):
 
 
 def test_list_rounds_all_oldest_first(client):
-    made = [client.create_round(one()).id for _ in range(130)]  # more than a page
-    listed = [found.id for found in client.list_rounds()]
+    made = [client.create_round(one()).name for _ in range(130)]  # more than a page
+    listed = [found.name for found in client.list_rounds()]
     assert [name for name in listed if name in made] == made
     for name in made:
         client.get_round(name).delete()

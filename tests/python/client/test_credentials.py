@@ -108,7 +108,7 @@ def test_tls_of_the_environment_is_used_and_an_argument_goes_before_it(
         copy = pickle.loads(pickle.dumps(opened))
         copy.submit("site-1", UPDATE)
         copy.release()
-        with sa.open_round(opened.handle) as same:  # all that a worker is given
+        with sa.Round.from_handle(opened.handle) as same:  # all that a worker is given
             assert [submission.client_id for submission in same.submissions()] == ["site-1"]
     assert main(["info", "--address", guarded.address]) == 0
     capsys.readouterr()
@@ -251,7 +251,7 @@ def test_admin_works_in_the_tenant_that_it_names(tmp_path: pathlib.Path, start_s
     with sa.Client(address, token=admin) as client:
         assert list(client.list_rounds()) == []
     with sa.Client(address, token=admin, tenant="red") as client:
-        assert [found.id for found in client.list_rounds()] == ["r"]
+        assert [found.name for found in client.list_rounds()] == ["rounds/r"]
     with pytest.raises(sa.InvalidArgumentError, match="tenant 'a/b' is not 1 to 128 of"):
         sa.Client(address, tenant="a/b")
 

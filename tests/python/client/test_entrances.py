@@ -42,9 +42,9 @@ def test_weight_without_effect_is_refused_at_every_entrance(start_server):
     server = start_server("--http-address", "127.0.0.1:0")
     with sa.Client(server.address) as client, stub_of(server) as stub:
         opened = client.create_round(UNIFORM)
-        stream = client.stream(UNIFORM, stream_id="stream", buffer=2)
+        stream = client.create_stream(UNIFORM, stream_id="stream", buffer=2)
         to_round, to_stream = chunk(opened.name), chunk(stream.name, base_version=0)
-        one_shot = [pb.AggregateRequest(spec=UNIFORM.to_proto()), pb.AggregateRequest(chunk=to_round)]
+        one_shot = [pb.AggregateRequest(spec=UNIFORM._to_proto()), pb.AggregateRequest(chunk=to_round)]
         for call in (
             lambda: stub.SubmitUpdate(iter([to_round])),
             lambda: stub.SubmitUpdate(iter([to_stream])),

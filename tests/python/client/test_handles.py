@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 
 def submit_to_handle(handle: str, client_id: int) -> bool:
-    with sa.open_round(handle) as opened:
+    with sa.Round.from_handle(handle) as opened:
         return opened.submit(client_id, UPDATE).duplicate
 
 
@@ -164,7 +164,7 @@ def test_handle_names_the_public_address(server):
         assert opened.handle == f"sparseagg://{server.address}/rounds/r.1"
         assert behind.get_round("r.1").handle == "sparseagg://[::1]:9/rounds/r.1"
         assert pickle.loads(pickle.dumps(behind.get_round("r.1"))).handle == "sparseagg://[::1]:9/rounds/r.1"
-        with sa.open_round(opened.handle, timeout=5) as again:
+        with sa.Round.from_handle(opened.handle, timeout=5) as again:
             assert (again.handle, again.spec) == (opened.handle, opened.spec)
 
 
@@ -188,9 +188,9 @@ def test_handle_is_parsed_whatever_the_address(address):
 )
 def test_what_is_no_handle_is_refused(handle, text):
     with pytest.raises(sa.InvalidArgumentError, match=text):
-        sa.open_round(handle)
+        sa.Round.from_handle(handle)
     with pytest.raises(sa.InvalidArgumentError, match=text):
-        asyncio.run(sa.aio.open_round(handle))
+        asyncio.run(sa.aio.Round.from_handle(handle))
 
 
 @pytest.mark.parametrize("shell", [sa.Client, sa.aio.Client])
@@ -199,11 +199,11 @@ def test_public_address_of_no_server_is_refused(shell):
         shell("localhost:1", public_address="far")
 
 
-def test_open_round_of_a_round_that_is_gone_is_not_found(client):
+def test_from_handle_of_a_round_that_is_gone_is_not_found(client):
     opened = client.create_round(ONE)
     opened.delete()
     with pytest.raises(sa.errors.NotFoundError, match=r"^no round"):
-        sa.open_round(opened.handle)
+        sa.Round.from_handle(opened.handle)
 
 
 def test_release_closes_a_connection_of_the_rounds_own_alone(client):
@@ -211,7 +211,7 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
     with opened as same:
         assert same is opened
     assert opened.refresh().state == "open"
-    for own in (sa.open_round(opened.handle), pickle.loads(pickle.dumps(opened))):
+    for own in (sa.Round.from_handle(opened.handle), pickle.loads(pickle.dumps(opened))):
         own.submit("a", UPDATE)
         own.release()
         own.release()
@@ -219,9 +219,9 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
             own.refresh()
 
 
-def test_aio_open_round_releases(client):
+def test_aio_from_handle_releases(client):
     async def job() -> None:
-        async with await sa.aio.open_round(client.create_round(ONE).handle) as opened:
+        async with await sa.aio.Round.from_handle(client.create_round(ONE).handle) as opened:
             await opened.submit("a", UPDATE)
         with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             await opened.refresh()

@@ -97,7 +97,7 @@ def test_several_addresses_of_which_one_serves(rounds, servers):
             for client_id in CLIENTS:
                 opened.submit(client_id, UPDATE)
             handle = opened.handle
-        with sa.open_round(handle) as again:
+        with sa.Round.from_handle(handle) as again:
             assert again.submit(CLIENTS[0], UPDATE).duplicate
         with sa.Client(f"{dead},{dead}") as client, pytest.raises(sa.errors.UnavailableError, match="nothing listens"):
             client.server_info()
@@ -145,7 +145,7 @@ class Sender(grpc.GenericRpcHandler):
 
     def __init__(self, cluster: ClusterSpec | None, home: str) -> None:
         spec = SPEC.with_options(cluster=cluster)  # which no server takes, with some of the homes
-        self.round = pb.Round(name="rounds/spread", spec=spec.to_proto())
+        self.round = pb.Round(name="rounds/spread", spec=spec._to_proto())
         self.round.state = pb.ROUND_STATE_OPEN
         self.home = home
 

@@ -297,7 +297,7 @@ def test_local_client_has_a_server_of_its_own_until_it_disconnects():
         assert client.address != other.address
         opened = client.create_round(ONE)
         with sa.Client(client.address) as third:
-            third.get_round(opened.id).submit("a", UPDATE)
+            third.get_round(opened.name).submit("a", UPDATE)
         assert opened.finish()["v"].values.tolist() == [1.0, 2.0]
     with sa.Client(client.address, retry=sa.RetryPolicy(attempts=1)) as late, pytest.raises(sa.errors.UnavailableError):
         late.server_info()

@@ -104,12 +104,12 @@ def test_clients_have_the_bits_of_the_coordinator(any_client, keep_bytes, gives_
         assert model.catch_up(mine, since=since) == 39
         assert model.catch_up(mine, since=39) == 39
         assert bits(mine) == {each: array.tobytes() for each, array in arrays.items() if each in mine}
-    kept = {each.id for each in any_client.list_rounds() if each.id.startswith(f"{name}-")}
+    kept = {each.name for each in any_client.list_rounds() if each.name.startswith(f"rounds/{name}-")}
     assert len([each for each in kept if "-w" in each]) <= 1
     if keep_bytes == 0:
         assert len(kept) < 36
     model.delete()
-    assert not [each for each in any_client.list_rounds() if each.id.startswith(f"{name}-")]
+    assert not [each for each in any_client.list_rounds() if each.name.startswith(f"rounds/{name}-")]
     with pytest.raises(sa.errors.NotFoundError, match="the server has no whole model"):
         model.catch_up({}, since=39)
 
@@ -178,7 +178,7 @@ def test_changes_are_few_bytes_of_a_large_model(client):
 
 
 def encoded_bytes(client: sa.Client, name: str) -> int:
-    rounds = [each for each in client.list_rounds() if each.id.startswith(f"{name}-")]
+    rounds = [each for each in client.list_rounds() if each.name.startswith(f"rounds/{name}-")]
     return sum(stage.bytes for each in rounds for stage in each.info.timeline.stages if stage.stage == "encode")
 
 

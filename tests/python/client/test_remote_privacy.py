@@ -31,7 +31,7 @@ def private_server(tmp_path_factory):
 
 
 def _noisy():
-    return private_spec(sa.DP(noise_multiplier=1.0, keys="public"))
+    return private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public"))
 
 
 def test_server_without_a_key_refuses_private_rounds(server):
@@ -147,7 +147,7 @@ def test_rounds_of_equal_submissions_have_noise_of_their_own(private_server, rou
 def test_noise_of_a_round_can_be_computed_again(start_server, tmp_path):
     flags = ["--data-dir", str(tmp_path / "data"), *_key_file(tmp_path)]
     server = start_server(*flags)
-    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
+    privacy = sa.PrivacySpec(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
     with sa.Client(server.address) as client:
         opened = client.create_round(private_spec(privacy), round_id="known")
         for name, update in crowd(2).items():

@@ -40,7 +40,7 @@ def submit(
     """A worker with a client of its own, as "a"."""
     more = {"submission_id": "mine", "resumable": True, **more}
     with settled(shell, address, timeout=timeout, retry=retry, chunk_bytes=chunk_bytes) as worker:
-        return worker.get_round(opened.id).submit("a", update, weight, **more)
+        return worker.get_round(opened.name).submit("a", update, weight, **more)
 
 
 SUBMITS = pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_result_goes_on_where_the_connection_broke(flaky: Callable, opened: sa.R
     # No connection carries much more than a page: only a client that goes on ever has it all.
     proxy = flaky(*[PAGE_BYTES * 5 // 4] * 100, of_answers=True)
     with settled(shell, proxy.address, retry=FEW) as unlucky:
-        assert digest(unlucky.get_round(opened.id).result(**options)) == expected
+        assert digest(unlucky.get_round(opened.name).result(**options)) == expected
     assert proxy.broken >= 4
 
 

@@ -36,7 +36,7 @@ def update() -> dict:
 def test_submit_over_a_breaking_connection_counts_once(flaky, client, shell, resumable, budgets):
     opened = client.create_round(SPEC)
     with settled(shell, flaky(*budgets).address, retry=FAST, chunk_bytes=50_000) as unlucky:
-        found = unlucky.get_round(opened.id)
+        found = unlucky.get_round(opened.name)
         submission = found.submit("a", update(), resumable=resumable, key_encoding="plain", progress=True)
     assert submission.num_tuples == 100_000
     merged = opened.finish()["v"]
@@ -51,7 +51,7 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
     opened = client.create_round(SPEC)
     patience = sa.RetryPolicy(attempts=4, initial=0.3, multiplier=3.0, maximum=3.0)
     with sa.Client(proxy.address, retry=patience, chunk_bytes=50_000) as unlucky:
-        unlucky.get_round(opened.id).submit("a", update(), key_encoding="plain")
+        unlucky.get_round(opened.name).submit("a", update(), key_encoding="plain")
     assert 5 <= proxy.broken <= 20
     assert len(opened.finish()["v"]) == 100_000
 
@@ -81,7 +81,7 @@ def test_client_finds_a_restarted_server_and_lost_rounds(start_server):
         waiting = futures.ThreadPoolExecutor(1).submit(client.server_info)
         start_server(address=first.address)
         assert waiting.result(timeout=60).version
-        with pytest.raises(sa.errors.NotFoundError, match=opened.id):
+        with pytest.raises(sa.errors.NotFoundError, match=opened.name):
             opened.submit("a", update())
         client.create_round(SPEC).submit("a", update())
 

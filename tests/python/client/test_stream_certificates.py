@@ -37,7 +37,7 @@ def client(start_server, keys, tmp_path):
 def fill(client, **options):
     """A stream with two versions of 6 commits each by 4 clients; in the second one, their base versions differ."""
     spec = sa.RoundSpec([TENSOR], op="mean", certificate=True, allow_export=True, **options)
-    stream = client.stream(spec, buffer=6, staleness=sa.staleness.polynomial(0.5), max_staleness=3)
+    stream = client.create_stream(spec, buffer=6, staleness=sa.staleness.polynomial(0.5), max_staleness=3)
     rng = np.random.default_rng(3)
     for number in range(12):
         keys = np.sort(rng.choice(100, 30, replace=False))
@@ -107,7 +107,7 @@ def test_promises_of_a_version_that_is_being_filled(client, keys):
 
 def test_one_per_client_and_rounds(client, keys):
     spec = sa.RoundSpec([TENSOR], op="sum", certificate=True)
-    stream = client.stream(spec, buffer=1, one_per_client=True)
+    stream = client.create_stream(spec, buffer=1, one_per_client=True)
     update = {"v": ([3], np.ones((1, 2), np.float32))}
     stream.submit("a", update, base_version=0, submission_id="x")
     version = stream.round(1)

@@ -64,7 +64,7 @@ def test_worker_submits_to_the_round_and_completes(at):
     rnd = at.create_round(SPEC)
     at.create_tasks([sa.NewTask(round=rnd, labels=[f"client:{k}"]) for k in range(3)])
     for k in range(3):
-        done = sa.worker(at, lambda _: sa.Outcome(ONE, result=b"r"), f"c{k}", labels=[f"client:{k}"], max_tasks=1)
+        done = at.work(lambda _: sa.Outcome(ONE, result=b"r"), f"c{k}", labels=[f"client:{k}"], max_tasks=1)
         assert done == 1
     listed = list(at.list_tasks(in_round=rnd))
     assert [task.state for task in listed] == ["completed"] * 3
@@ -73,7 +73,7 @@ def test_worker_submits_to_the_round_and_completes(at):
 
 
 def test_tasks_of_a_stream_are_found_by_the_stream(at):
-    stream = at.stream(SPEC, buffer=2, stream_id="nightly-tasks")
+    stream = at.create_stream(SPEC, buffer=2, stream_id="nightly-tasks")
     at.create_tasks([sa.NewTask(round=stream, priority=-(2**31)), sa.NewTask(round=stream.name)])
     assert len(list(at.list_tasks(in_round=stream))) == 2
     assert at.cancel_tasks(in_round=stream.name) == 2
@@ -93,7 +93,7 @@ def test_worker_renews_its_lease_while_the_handler_works(at):
             before = now
         return b"done"
 
-    assert sa.worker(at, handle, "c", lease_duration=0.6, max_tasks=1) == 1
+    assert at.work(handle, "c", lease_duration=0.6, max_tasks=1) == 1
     assert at.get_task("long").attempts == 1
 
 
@@ -103,7 +103,7 @@ def test_worker_gives_a_task_back_when_the_handler_raises(at):
     def fail(task):
         raise ValueError(f"attempt {task.attempts}")
 
-    assert sa.worker(at, fail, "c", idle_timeout=0.1) == 0
+    assert at.work(fail, "c", idle_timeout=0.1) == 0
     task = at.get_task("hard")
     assert (task.state, task.attempts) == ("failed", 2)
     assert "ValueError: attempt 2" in task.state_reason
@@ -112,7 +112,7 @@ def test_worker_gives_a_task_back_when_the_handler_raises(at):
 def test_worker_without_an_update_for_the_round_fails_the_task(at):
     rnd = at.create_round(SPEC)
     (name,) = at.create_tasks([sa.NewTask(round=rnd)])
-    assert sa.worker(at, lambda _: None, "c", idle_timeout=0.1) == 0
+    assert at.work(lambda _: None, "c", idle_timeout=0.1) == 0
     assert at.get_task(name).state_reason == "nothing to submit"
 
 
@@ -121,7 +121,7 @@ def test_a_killed_attempt_whose_update_was_committed_counts_once(at):
     (name,) = at.create_tasks([sa.NewTask(round=rnd)])
     killed = at.lease_task("c", lease_duration=0.05, timeout=0)
     rnd.submit("c", ONE, submission_id=killed.id)  # and no more
-    assert sa.worker(at, lambda _: sa.Outcome({"v": ([1], [7.0])}), "c", max_tasks=1, idle_timeout=60) == 1
+    assert at.work(lambda _: sa.Outcome({"v": ([1], [7.0])}), "c", max_tasks=1, idle_timeout=60) == 1
     assert at.get_task(name).attempts == 2
     assert rnd.finish()["v"].values.tolist() == [1.0]
 
@@ -140,7 +140,7 @@ def test_worker_survives_a_restart_of_the_server(start_server, tmp_path):
                 client.create_tasks([sa.NewTask(id="after")])
             return b""
 
-        assert sa.worker(client, handle, "c", max_tasks=2, idle_timeout=60) == 2
+        assert client.work(handle, "c", max_tasks=2, idle_timeout=60) == 2
         assert [task.state for task in client.list_tasks()] == ["completed", "completed"]
 
 
@@ -158,7 +158,7 @@ def test_asyncio_client_and_worker(tasks_server):
                 return each.payload
 
             done = await asyncio.gather(
-                *(sa.aio.worker(client, handle, f"w{i}", lease_duration=0.2, max_tasks=1) for i in range(2))
+                *(client.work(handle, f"w{i}", lease_duration=0.2, max_tasks=1) for i in range(2))
             )
             return done, sorted([task.result async for task in client.list_tasks(state="completed")])
 
@@ -174,7 +174,7 @@ def test_rounds_in_this_process_have_no_tasks():
 
 
 def test_leases_carry_the_latest_version(client):
-    stream = client.stream(SPEC, buffer=1, stream_id="with-tasks")
+    stream = client.create_stream(SPEC, buffer=1, stream_id="with-tasks")
     client.create_tasks([sa.NewTask(id=f"stream-task-{i}", round=stream) for i in range(2)])
     first = client.lease_task("w", lease_id="1", timeout=60)
     assert (first.round, first.base_version) == ("rounds/with-tasks", 0)
@@ -190,9 +190,9 @@ def test_leases_carry_the_latest_version(client):
 
 
 def test_a_worker_submits_to_a_stream(server, client):
-    stream = client.stream(SPEC, buffer=2, stream_id="of-a-worker")
+    stream = client.create_stream(SPEC, buffer=2, stream_id="of-a-worker")
     client.create_tasks([sa.NewTask(id=f"worker-task-{i}", round=stream, labels=["w"]) for i in range(2)])
-    done = sa.worker(client, lambda _: sa.Outcome(ONE), "w", labels=["w"], max_tasks=2)
+    done = client.work(lambda _: sa.Outcome(ONE), "w", labels=["w"], max_tasks=2)
     assert done == 2
     [version] = stream.watch()
     assert [each.submission_id for each in stream.round(version.version).submissions()] == [

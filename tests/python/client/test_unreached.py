@@ -125,7 +125,7 @@ def left(start_server) -> str:
 
 
 def test_client_with_a_policy_of_its_own_waits_for_a_server_to_start(left, start_server, pauses):
-    answer: list[sa.ServerInfo] = []
+    answer: list[sa.types.ServerInfo] = []
     asking = threading.Thread(target=lambda: answer.append(info(left, retry=EAGER)), daemon=True)
     asking.start()
     while not pauses:  # until it has found nobody
@@ -171,7 +171,7 @@ def test_handle_is_of_a_server_that_was_there(start_server, pauses):
         handle = client.create_round(SPEC).handle
     server.kill()
     with pytest.raises(sa.errors.DeadlineExceededError, match=r"is a server running\?"):
-        sa.open_round(handle, timeout=2)
+        sa.Round.from_handle(handle, timeout=2)
     assert len(pauses) > 1
 
 
@@ -180,7 +180,7 @@ def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed
         (sa.errors.UnavailableError, sa.errors.DeadlineExceededError), match=r"is a server running\?"
     )
     with sa.Client(closed) as client, no_server:
-        sa.worker(client, lambda task: None, "site", idle_timeout=0.3)
+        client.work(lambda task: None, "site", idle_timeout=0.3)
 
 
 def test_worker_that_is_started_before_its_server_works(left, start_server, monkeypatch):
@@ -189,7 +189,7 @@ def test_worker_that_is_started_before_its_server_works(left, start_server, monk
 
     def work() -> None:
         with sa.Client(left) as client:
-            done.append(sa.worker(client, lambda task: b"done", "site", max_tasks=1))
+            done.append(client.work(lambda task: b"done", "site", max_tasks=1))
 
     working = threading.Thread(target=work, daemon=True)
     working.start()
@@ -202,7 +202,7 @@ def test_worker_that_is_started_before_its_server_works(left, start_server, monk
 
 def test_worker_ends_where_the_server_is_none_for_it(doors):
     with sa.Client(doors.of("http")) as client, pytest.raises(sa.errors.UnavailableError, match="port for HTTP"):
-        sa.worker(client, lambda task: None, "site")
+        client.work(lambda task: None, "site")
 
 
 @pytest.mark.parametrize("words", [["info"], ["rounds", "list"], ["rounds", "close", "r"], ["result", "r", "-o", "x"]])

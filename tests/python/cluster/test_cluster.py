@@ -245,7 +245,7 @@ def test_clients_withdraw_nothing_from_a_sealed_round(start_server, tmp_path):
     server = start_server("--tokens-file", str(tmp_path / "tokens"))
     with Cluster([server.address], token="admin") as admin, submitted(admin) as opened:
         opened.seal()
-        with sa.open_round(opened.handle, token="client") as rnd, pytest.raises(sa.errors.RoundClosedError):
+        with sa.Round.from_handle(opened.handle, token="client") as rnd, pytest.raises(sa.errors.RoundClosedError):
             rnd.withdraw(CLIENTS[0])
         assert opened.withdraw(CLIENTS[0])
 
@@ -262,7 +262,7 @@ def test_round_without_submissions(cluster):
     [
         ({"deadline": 5.0}, "deadline 5.0"),
         ({"clip": sa.ClipSpec(l2=1.0)}, "clip.l2 1.0"),
-        ({"privacy": sa.DP(noise_multiplier=1.0, keys="public")}, "privacy"),
+        ({"privacy": sa.PrivacySpec(noise_multiplier=1.0, keys="public")}, "privacy"),
     ],
 )
 def test_specs_that_are_not_for_clusters(cluster, options, text):

@@ -127,7 +127,7 @@ def test_servers_with_a_name_outlive_their_driver_and_are_followed(ray, tmp_path
         ids = CLIENTS[6:9]
         keys, rows = (np.concatenate([updates[each][column] for each in ids]) for column in (0, 1))
         assert not opened.submit_batch(ids, {"v": (np.arange(0, 151, 50), keys, rows)}).refused
-        with sa.open_round(opened.handle) as rnd:
+        with sa.Round.from_handle(opened.handle) as rnd:
             for client_id in CLIENTS[9:]:
                 rnd.submit(client_id, updates[client_id])
         assert opened.handle != old

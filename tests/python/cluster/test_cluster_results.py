@@ -175,7 +175,9 @@ def test_ranges_that_do_not_fit_are_refused(start_server, tmp_path):
     spec = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=1000)])
     with Cluster([server.address], token="coordinator") as cluster:
         opened = cluster.create_round(spec)
-        round_of = {role: sa.open_round(f"sparseagg://{server.address}/{opened.name}", token=role) for role in roles}
+        round_of = {
+            role: sa.Round.from_handle(f"sparseagg://{server.address}/{opened.name}", token=role) for role in roles
+        }
         rnd = round_of["coordinator"]
         names = {"created": rnd.info.create_time, "only": "", "plan": "p"}
         with pytest.raises(sa.errors.FailedPreconditionError, match=r"only a SEALED round .* is OPEN"):
@@ -211,7 +213,7 @@ def test_ranges_that_do_not_fit_are_refused(start_server, tmp_path):
         opened.delete()
         with pytest.raises(sa.errors.NotFoundError):
             rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
-        cluster.create_round(spec, rnd.id).seal()
+        cluster.create_round(spec, rnd.name.removeprefix("rounds/")).seal()
         with pytest.raises(sa.errors.FailedPreconditionError, match="created at"):
             rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
         alone = sa.Client(server.address, token="coordinator").create_round(spec)
@@ -377,7 +379,7 @@ def test_killed_servers_are_started_again_at_their_addresses(folder):
 
 def test_clients_of_the_handle_go_home(cluster):
     with cluster.create_round(SPEC) as opened:
-        with sa.open_round(opened.handle) as rnd:
+        with sa.Round.from_handle(opened.handle) as rnd:
             for client_id, update in updates_of().items():
                 rnd.submit(client_id, update)
             assert rnd.withdraw(CLIENTS[0])

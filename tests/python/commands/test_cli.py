@@ -96,7 +96,7 @@ def test_cli_result_may_be_a_part(run, tmp_path, client):
         (["--tensor", "emb", "--tensor", "bias", "--keys", "3:"], None),
         (["--tensor", "bias", "--keys", ":2"], {"bias.keys": [0, 1], "bias.values": [0, 1]}),
     ):
-        run("result", opened.id, "-o", str(file), *arguments)
+        run("result", opened.name, "-o", str(file), *arguments)
         with np.load(file) as arrays:
             found = {name: arrays[name].tolist() for name in arrays.files}
         if expected is None:
@@ -104,9 +104,9 @@ def test_cli_result_may_be_a_part(run, tmp_path, client):
         assert found == expected
     for keys in ("7", "a:b", "1:2:3"):
         assert f"--keys must be [BEGIN]:[END], got {keys!r}" in run(
-            "result", opened.id, "-o", str(file), "--keys", keys, status=1
+            "result", opened.name, "-o", str(file), "--keys", keys, status=1
         )
-    assert "'other'" in run("result", opened.id, "-o", str(file), "--tensor", "other", status=1)
+    assert "'other'" in run("result", opened.name, "-o", str(file), "--tensor", "other", status=1)
 
 
 def test_cli_close_of_a_round_without_result_says_why(run, tmp_path):
@@ -185,13 +185,13 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
     update, merged = tmp_path / "update.npz", tmp_path / "merged.npz"
     np.savez(update, **{"emb.keys": np.array([1, 3]), "emb.values": np.array([1 + 2**-20, 3], np.float32)})
     told = ["--value-encoding", "float16", "--key-encoding", "plain", "--submission-id", "mine", "--timeout", "60"]
-    run("submit", opened.id, "a", str(update), *told)
+    run("submit", opened.name, "a", str(update), *told)
     again = opened.submit("a", {"emb": ([1, 3], [1.0, 3.0])}, submission_id="mine", value_encoding="float16")
     assert again.duplicate, "of the same id and values"
-    run("submit", opened.id, "b", str(update))
+    run("submit", opened.name, "b", str(update))
     assert resumable == [True, False, True], "the command's have an id to go on under"
-    run("rounds", "close", opened.id, "--timeout", "60")
-    run("result", opened.id, "-o", str(merged), "--value-encoding", "bfloat16", "--timeout", "60")
+    run("rounds", "close", opened.name, "--timeout", "60")
+    run("result", opened.name, "-o", str(merged), "--value-encoding", "bfloat16", "--timeout", "60")
     with np.load(merged) as arrays:
         assert arrays["emb.values"].tolist() == [2, 6]
 

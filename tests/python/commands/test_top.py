@@ -78,7 +78,7 @@ def test_top_shows_a_stream(start_top, start_server):
     server = start_server()
     terminal = start_top("--address", server.address)
     with sa.Client(server.address) as client:
-        stream = client.stream(SPEC, buffer=3, staleness=[1, 0.5], stream_id="clicks")
+        stream = client.create_stream(SPEC, buffer=3, staleness=[1, 0.5], stream_id="clicks")
         terminal.wait_for("STREAM +VERSION +BUFFERED +COMMITS")
         terminal.wait_for("clicks +1 +0 of 3 +0 +0 +– +– +– ")
         for _ in range(4):  # of which the last one is stale by 1
@@ -241,7 +241,7 @@ def test_top_filters_what_it_prints_once(in_process, start_server):
     server = start_server()
     with sa.Client(server.address) as client:
         make_rounds(client, 12)
-        client.stream(SPEC, buffer=3, stream_id="clicks")
+        client.create_stream(SPEC, buffer=3, stream_id="clicks")
     _, out, _ = in_process("--once", "--address", server.address, "--filter", "D-1")
     assert re.findall(r"^(round-\d\d|clicks)", out, re.MULTILINE) == ["round-11", "round-10"]
     assert "filter: D-1 (2 of 13 rounds)\n" in out

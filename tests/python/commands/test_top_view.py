@@ -31,7 +31,7 @@ def seen(server) -> top_view.Look:
     return dataclasses.replace(found, rounds=tuple(info for info in found.rounds if info.name == opened.name))
 
 
-def changed(info: sa.RoundInfo, received: int, tuples: int, **fields) -> sa.RoundInfo:
+def changed(info: sa.types.RoundInfo, received: int, tuples: int, **fields) -> sa.types.RoundInfo:
     """Returns the round with other figures."""
     stages = [
         dataclasses.replace(stage, bytes=received) if stage.stage == "receive" else stage
@@ -111,7 +111,7 @@ def test_view_fits_a_narrow_terminal(seen, width, lost):
 def test_view_has_no_more_lines_than_the_terminal(seen, server, width):
     (info,) = seen.rounds
     with sa.Client(server.address) as client:
-        stream = client.stream(SPEC, buffer=3)
+        stream = client.create_stream(SPEC, buffer=3)
         streams = (stream.info,) * 30
         stream.delete()
     rounds = tuple(dataclasses.replace(info, name=f"rounds/r{i:02}") for i in range(50))

@@ -83,24 +83,24 @@ def test_progress_bar_counts_units_and_knows_nothing_to_do(monkeypatch):
 
 def test_transfers_show_their_progress_on_a_terminal_and_nothing_elsewhere(opened, update, server, tmp_path):
     at_server = ("--address", server.address)
-    terminal = Terminal("submit", opened.id, "a", str(update), *at_server)
+    terminal = Terminal("submit", opened.name, "a", str(update), *at_server)
     terminal.wait_for(r"upload a .* [1-9]\d*% .*/1[67]\.\d MB .*B/s")
     terminal.wait_for(rf"{ROWS} tuples, \d+ bytes")
     assert terminal.end() == 0
     terminal.close()
     opened.close()
     file = str(tmp_path / "result.npz")
-    terminal = Terminal("result", opened.id, "-o", file, *at_server)
+    terminal = Terminal("result", opened.name, "-o", file, *at_server)
     terminal.wait_for(rf"result {opened.name} .*100% {ROWS}/{ROWS} rows")
     assert terminal.end() == 0
     terminal.close()
-    command = [sys.executable, "-m", "sparseagg", "result", opened.id, "-o", file, *at_server]
+    command = [sys.executable, "-m", "sparseagg", "result", opened.name, "-o", file, *at_server]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (f"v: {ROWS} rows, sparse\n", "")
 
 
 def test_interrupted_submit_names_the_id_that_resumes(opened, update, server, stalling, monkeypatch, capsys):
-    terminal = Terminal("submit", opened.id, "a", str(update), "--address", stalling.address)
+    terminal = Terminal("submit", opened.name, "a", str(update), "--address", stalling.address)
     terminal.wait_for(r" [1-9]\d*% ")
     server.wait_until(lambda: stalling.paused == 1)
     terminal.press(b"\x03")
@@ -113,7 +113,7 @@ def test_interrupted_submit_names_the_id_that_resumes(opened, update, server, st
     firsts = []
     first_chunk = Resumption.first_chunk
     monkeypatch.setattr(Resumption, "first_chunk", lambda *given: firsts.append(first_chunk(*given)) or firsts[-1])
-    again = ["submit", opened.id, "a", str(update), "--address", server.address, "--submission-id", submission_id]
+    again = ["submit", opened.name, "a", str(update), "--address", server.address, "--submission-id", submission_id]
     assert main(again) == 0
     assert capsys.readouterr().out.startswith(f"{ROWS} tuples, ")
     assert len(firsts) == 1
@@ -126,7 +126,7 @@ def test_interrupted_submit_names_the_id_that_resumes(opened, update, server, st
 
 
 def test_submit_that_ends_with_its_time_names_the_id_that_resumes(opened, update, stalling, server, capsys):
-    words = ["submit", opened.id, "a", str(update)]
+    words = ["submit", opened.name, "a", str(update)]
     assert main([*words, "--address", stalling.address, "--timeout", "3"]) == 1
     errors = capsys.readouterr().err
     submission_id = re.search("^sparseagg: not submitted; " + RESUMES, errors)[1]
@@ -135,5 +135,5 @@ def test_submit_that_ends_with_its_time_names_the_id_that_resumes(opened, update
 
 def test_refused_submit_names_no_id(opened, update, server, capsys):
     opened.close()
-    assert main(["submit", opened.id, "a", str(update), "--address", server.address]) == 1
+    assert main(["submit", opened.name, "a", str(update), "--address", server.address]) == 1
     assert "--submission-id" not in capsys.readouterr().err

@@ -59,9 +59,9 @@ def test_result_parts_and_rounded_values_are_alike(any_client, client):
 def test_submit_again_is_a_duplicate_or_refused(any_client):
     opened = any_client.create_round(one(weighting="by_weight", max_submissions=2))
     first = opened.submit("a", UPDATE, 1.0, submission_id="s")
-    assert first == sa.Submission(opened.name, "a", "s", duplicate=False, num_tuples=2, num_bytes=16)
+    assert first == sa.types.Submission(opened.name, "a", "s", duplicate=False, num_tuples=2, num_bytes=16)
     for again in (UPDATE, {"v": (np.array([1, 2], np.uint64), np.array([1, 2], np.float16))}):
-        assert opened.submit("a", again, 1.0) == sa.Submission(opened.name, "a", "s", True, 2, 16)
+        assert opened.submit("a", again, 1.0) == sa.types.Submission(opened.name, "a", "s", True, 2, 16)
     for update, weight in ((([1, 2], [1.0, 3.0]), 1.0), (([1, 3], [1.0, 2.0]), 1.0), (UPDATE, 2.0)):
         found = refusal(lambda update=update, weight=weight: opened.submit("a", update, weight))
         assert found == ("AlreadyExistsError", "client 'a' has committed submission 's' with other content")

@@ -23,7 +23,7 @@ def test_refused_submission_changes_nothing_and_may_come_again(any_client):
     result = opened.finish()
     assert result["v"].values.tolist() == [2.0, 2.0]
     assert result.info.num_refused == 1
-    assert result.info.clip == sa.ClipSummary(0, 0, 0, 0, (0,) * 16)
+    assert result.info.clip == sa.types.ClipSummary(0, 0, 0, 0, (0,) * 16)
 
 
 def test_refusals_name_value_and_number(any_client):

@@ -151,7 +151,7 @@ def test_round_info_tells_counts_times_and_results(any_client):
         deadline=1000,
     )
     opened = any_client.create_round(spec)
-    assert opened.spec == opened.info.spec == sa.RoundSpec.from_proto(spec.to_proto())
+    assert opened.spec == opened.info.spec == sa.RoundSpec._from_proto(spec._to_proto())
     assert (opened.info.state, opened.info.close_time, opened.info.end_time) == ("open", None, None)
     opened.submit("a", {"v": ([1, 2], np.ones((2, 2))), "w": ([3], [7])})
     opened.submit("b", {"w": np.arange(5)})
@@ -198,6 +198,6 @@ def test_closed_client_says_so(connect, address):
     left.close()
     left.close()
     calls = [left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds]
-    calls += [lambda: left.get_round(opened.id), opened.close, opened.result, opened.finish, opened.delete]
+    calls += [lambda: left.get_round(opened.name), opened.close, opened.result, opened.finish, opened.delete]
     for call in (*calls, *(lambda r=resumable: opened.submit("a", UPDATE, resumable=r) for resumable in (False, True))):
         assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is closed")

@@ -26,7 +26,7 @@ def open_stream(any_client):
     made = []
 
     def make(spec=SPEC, **options):
-        made.append(any_client.stream(spec, stream_id=uuid.uuid4().hex, **options))
+        made.append(any_client.create_stream(spec, stream_id=uuid.uuid4().hex, **options))
         return made[-1]
 
     yield make
@@ -174,4 +174,4 @@ def test_ids_are_shared_with_rounds(any_client, open_stream):
 )
 def test_specs_without_meaning(any_client, spec, options, text):
     with pytest.raises(errors.InvalidArgumentError, match=text):
-        any_client.stream(spec, buffer=4, **options)
+        any_client.create_stream(spec, buffer=4, **options)

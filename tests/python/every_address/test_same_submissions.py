@@ -18,7 +18,7 @@ def test_submissions_are_listed_in_the_order_of_the_fold(any_client):
     opened.submit("a", UPDATE)  # again
     listed = opened.submissions()
     assert [each.client_id for each in listed] == ["10", "9", "a", "ö"]
-    expected = sa.Submission(opened.name, "a", "of a", duplicate=False, num_tuples=2, num_bytes=16, weight=1.0)
+    expected = sa.types.Submission(opened.name, "a", "of a", duplicate=False, num_tuples=2, num_bytes=16, weight=1.0)
     assert dataclasses.replace(listed[2], content_hash="") == expected
     assert opened.withdraw(9)
     opened.close()

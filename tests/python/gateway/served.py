@@ -69,7 +69,7 @@ def fill_status(server) -> None:
             failed.submit("phone-1", {"bias": (np.array([1]), np.array([np.nan], np.float32))})
         with pytest.raises(sa.SparseaggError):
             failed.finish()
-        stream = client.stream(spec, buffer=3, staleness=[1, 0.5], stream_id="clicks")
+        stream = client.create_stream(spec, buffer=3, staleness=[1, 0.5], stream_id="clicks")
         for base_version in (0, 0, 0, 0):  # the last one is stale by 1
             keys = rng.choice(100_000, 50, replace=False)
             update = {"embedding": (keys, rng.standard_normal((50, 16)).astype(np.float32))}

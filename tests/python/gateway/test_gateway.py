@@ -188,7 +188,7 @@ def test_client_ids_that_are_not_utf8_are_refused_and_not_made_one(address, roun
 
 def test_field_of_a_newer_client_is_refused_in_every_form(address):
     spec = pb.CreateRoundRequest(
-        round_id="newer", spec=sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=9)]).to_proto()
+        round_id="newer", spec=sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=9)])._to_proto()
     )
     unknown = b"\xd8\x06\x01"  # field 107, a varint
     spec.spec.tensors[0].aggregation.MergeFromString(unknown)

@@ -12,12 +12,12 @@ from random_clips import with_random_clips
 from random_rounds import check_in_process, random_spec
 
 
-def summary_of(clipped: list[reference.Clipped]) -> sa.ClipSummary:
+def summary_of(clipped: list[reference.Clipped]) -> sa.types.ClipSummary:
     factors = [0] * 16
     for each in clipped:
         if each.factor < 1:
             factors[min(15, next(b for b in range(2000) if each.factor >= 2.0 ** -(b + 1)))] += 1
-    return sa.ClipSummary(
+    return sa.types.ClipSummary(
         num_clipped=sum(each.factor < 1 or each.linf or each.max_keys for each in clipped),
         num_l2=sum(each.factor < 1 for each in clipped),
         num_linf=sum(each.linf for each in clipped),

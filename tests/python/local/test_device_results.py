@@ -163,7 +163,7 @@ def test_aggregate_leaves_results_where_it_is_asked_to(library: Library) -> None
             is_there = options["result_device"] == "cuda" or (
                 options["result_device"] == "updates" and updates is not on_host
             )
-            assert isinstance(result, sa.DeviceTensorResult) == is_there, options
+            assert isinstance(result, sa.types.DeviceTensorResult) == is_there, options
             values = taken(result.values) if is_there else result.values
             assert values.tobytes() == expected.values.tobytes()
     assert library.host_copies == 0

@@ -295,7 +295,7 @@ def test_bytes_that_are_no_spec_are_refused_as_a_server_does():
                 call(malformed)
     with pytest.raises(engine.EngineError, match=r"RoundSpec of 100000000 bytes; up to 67108864 are allowed"):
         engine.check_spec(bytes(100_000_000))
-    message = one().to_proto()
+    message = one()._to_proto()
     message.tensors[0].dtype = 99
     with pytest.raises(engine.EngineError, match="tensor 'v': dtype 99 is unknown here"):
         engine.check_spec(message.SerializeToString())

@@ -17,7 +17,7 @@ def to_convert(num_tensors: int) -> dict[str, Any]:
 
 
 def make_spec(n: int) -> Callable[[], object]:
-    return lambda: sa.RoundSpec.from_proto(spec_of(n).to_proto())
+    return lambda: sa.RoundSpec._from_proto(spec_of(n)._to_proto())
 
 
 def name_arrays_of_a_model(n: int) -> Callable[[], object]:

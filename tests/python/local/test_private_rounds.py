@@ -34,7 +34,7 @@ def test_noise_has_the_deviation_that_is_asked_for():
         weighting="by_weight",
         weight_bound=4,
         clip=sa.ClipSpec(l2=0.5),
-        privacy=sa.DP(noise_multiplier=1.5, keys="public"),
+        privacy=sa.PrivacySpec(noise_multiplier=1.5, keys="public"),
     )
     result = sa.aggregate([({"v": ([7], [[100.0]])}, 4.0)], spec, noise_key=KEY)["v"]
     assert result.keys.size == 20_000
@@ -44,7 +44,7 @@ def test_noise_has_the_deviation_that_is_asked_for():
 
 
 def test_same_inputs_same_noise_and_other_inputs_other_noise():
-    spec = private_spec(sa.DP(noise_multiplier=1.0, keys="public"))
+    spec = private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public"))
 
     def noise(updates, key=KEY, threads=2, release_id=bytes(16)):
         result = sa.aggregate(updates, spec, noise_key=key, threads=threads, release_id=release_id)
@@ -69,7 +69,7 @@ def _released(updates, spec):
 def test_results_of_one_key_share_no_noise():
     # If they did, readers of two results would see whether a client is in one of them: without, the noise is equal.
     updates = crowd(3)
-    results = _released(updates, private_spec(sa.DP(noise_multiplier=1.0, keys="public")))
+    results = _released(updates, private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public")))
     for tensor in ("v", "bias"):
         values = [result[tensor].dense().ravel() for result in results]
         for one, other in ((0, 1), (0, 2), (1, 2)):
@@ -79,7 +79,7 @@ def test_results_of_one_key_share_no_noise():
 
 
 def test_noise_can_be_computed_again():
-    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
+    privacy = sa.PrivacySpec(noise_multiplier=1.0, keys="public", public_keys={"v": [3, 70]})
     result = sa.aggregate(crowd(2), private_spec(privacy), noise_key=KEY)
     check_noise(result, 2)
 
@@ -109,7 +109,7 @@ def test_aggregator_and_memory_client_make_private_rounds():
 
 def test_noisy_counts():
     spec = private_spec(
-        sa.DP(noise_multiplier=2**-10, keys="count_gaussian", key_noise_multiplier=1.0, delta=1e-6),
+        sa.PrivacySpec(noise_multiplier=2**-10, keys="count_gaussian", key_noise_multiplier=1.0, delta=1e-6),
     )
     spec = dataclasses.replace(
         spec, tensors=(spec.tensors[0].with_options(op="coordinate_mean", return_counts=True), spec.tensors[1])
@@ -121,7 +121,7 @@ def test_noisy_counts():
 
 
 def test_public_keys_may_be_listed():
-    privacy = sa.DP(noise_multiplier=2**-10, keys="public", public_keys={"v": [2, 3, 99]})
+    privacy = sa.PrivacySpec(noise_multiplier=2**-10, keys="public", public_keys={"v": [2, 3, 99]})
     result = sa.aggregate(crowd(4), private_spec(privacy), noise_key=KEY)["v"]
     assert result.keys.tolist() == [2, 3, 99]
     np.testing.assert_allclose(result.values, [[0, 0], [0.5, 0.5], [0, 0]], atol=0.01)
@@ -134,14 +134,14 @@ def test_no_submissions_are_noise_and_no_error():
 
 
 def test_spec_survives_its_message():
-    privacy = sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 3]})
+    privacy = sa.PrivacySpec(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 3]})
     for spec in (private_spec(), private_spec(privacy)):
-        assert sa.RoundSpec.from_proto(spec.to_proto()) == spec
-        assert hash(spec.privacy) == hash(sa.RoundSpec.from_proto(spec.to_proto()).privacy)
+        assert sa.RoundSpec._from_proto(spec._to_proto()) == spec
+        assert hash(spec.privacy) == hash(sa.RoundSpec._from_proto(spec._to_proto()).privacy)
 
 
 def union():
-    spec = private_spec(sa.DP(noise_multiplier=1.0, keys="public"), clip=sa.ClipSpec(l2=1.0))
+    spec = private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public"), clip=sa.ClipSpec(l2=1.0))
     return dataclasses.replace(spec, tensors=(spec.tensors[0].with_options(op="union"), spec.tensors[1]))
 
 
@@ -154,10 +154,13 @@ REFUSALS = {
     "max_submissions": (lambda: private_spec(max_submissions=None), "needs max_submissions"),
     "no_clip": (lambda: private_spec(clip=None), "needs clip.l2"),
     "weight_bound": (lambda: private_spec(weighting="by_weight"), "weight_bound"),
-    "delta": (lambda: private_spec(sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0)), "needs privacy.delta"),
-    "unknown": (lambda: private_spec(sa.DP(noise_multiplier=1.0, keys="all")), "unknown privacy.keys"),
+    "delta": (
+        lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0)),
+        "needs privacy.delta",
+    ),
+    "unknown": (lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="all")), "unknown privacy.keys"),
     "order": (
-        lambda: private_spec(sa.DP(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 1]})),
+        lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 1]})),
         "do not ascend",
     ),
 }

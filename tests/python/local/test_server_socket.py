@@ -41,7 +41,7 @@ def test_local_client_uses_a_socket_that_its_user_alone_reaches(folder):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         rnd = client.create_round(SPEC)
         rnd.submit("a", {"v": np.ones(3, np.float32)})
-        with sa.open_round(rnd.handle) as other:
+        with sa.Round.from_handle(rnd.handle) as other:
             assert other.info.num_submissions == 1
     assert list(folder.iterdir()) == []
 

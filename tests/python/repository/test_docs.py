@@ -101,7 +101,7 @@ def spec_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_reference_example_of_a_spec_is_what_python_says(spec_file: Path) -> None:
-    assert read_spec(spec_file).to_proto() == SPEC.to_proto()
+    assert read_spec(spec_file)._to_proto() == SPEC._to_proto()
 
 
 def test_reference_example_of_a_spec_merges_files(spec_file: Path) -> None:

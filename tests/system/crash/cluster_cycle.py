@@ -126,7 +126,7 @@ class ClusterCycle:
 
     def _submit(self, handle: str, who: Client) -> None:
         try:
-            with sa.open_round(handle, retry=RETRY, chunk_bytes=who.chunk_bytes) as rnd:
+            with sa.Round.from_handle(handle, retry=RETRY, chunk_bytes=who.chunk_bytes) as rnd:
                 update = {"v": (who.keys, who.rows)}
                 rnd.submit(who.id, update, weight=who.weight, resumable=who.resumable)
                 who.is_acknowledged = True

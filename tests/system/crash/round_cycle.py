@@ -128,7 +128,9 @@ class RoundCycle(Cycle):
         self._check(listed, first, digest_of(again))
         return listed, first
 
-    def _proof(self, rnd: sa.Round, listed: frozenset[str]) -> tuple[sa.Certificate, list[sa.SubmissionReceipt]]:
+    def _proof(
+        self, rnd: sa.Round, listed: frozenset[str]
+    ) -> tuple[sa.types.Certificate, list[sa.types.SubmissionReceipt]]:
         """Returns the certificate and all receipts, which are verified."""
         certificate = rnd.certificate()
         receipts = [rnd.receipt(client_id) for client_id in sorted(listed)]

@@ -44,7 +44,9 @@ class StreamCycle(Cycle):
         self._submitted_alone = clients
         self._batches = batches
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, str], sa.StreamPlace] = {}  # of acknowledged commits, by client and submission
+        self._places: dict[
+            tuple[str, str], sa.types.StreamPlace
+        ] = {}  # of acknowledged commits, by client and submission
         self._withdrawn: set[tuple[str, str]] = set()
         self._sent: dict[tuple[str, str], Client] = {}
         self._errors: list[BaseException] = []
@@ -76,7 +78,7 @@ class StreamCycle(Cycle):
         return self._finish()
 
     def _open(self, client: sa.Client) -> sa.Stream:
-        return client.stream(SPEC, buffer=BUFFER, staleness=self._weights, stream_id=self._id)
+        return client.create_stream(SPEC, buffer=BUFFER, staleness=self._weights, stream_id=self._id)
 
     def _guarded(self, work: Callable[[Any], None], argument: Any) -> None:
         try:
@@ -154,7 +156,7 @@ class StreamCycle(Cycle):
 
     def _read(self, stream: sa.Stream, last: int) -> list[str]:
         """Returns the hash of each version, which is computed again from its commits; checks who is in which."""
-        versions: list[sa.StreamVersion] = []
+        versions: list[sa.types.StreamVersion] = []
         while len(versions) < last:
             versions += stream.watch(versions[-1].version if versions else 0)
         if [each.version for each in versions] != list(range(1, last + 1)):
@@ -200,13 +202,13 @@ class StreamCycle(Cycle):
         return hashes
 
 
-def _replayed(log: list[tuple[Client, sa.StreamPlace]]) -> sa.TensorResult:
+def _replayed(log: list[tuple[Client, sa.types.StreamPlace]]) -> sa.TensorResult:
     """What the engine of this process merges of the commits, in this order."""
     commits = [({"v": (who.keys, who.rows)}, who.weight * place.weight) for who, place in log]
     return sa.aggregate(commits, REPLAY_SPEC)["v"]
 
 
-def _sum_of(log: list[tuple[Client, sa.StreamPlace]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sum_of(log: list[tuple[Client, sa.types.StreamPlace]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sum of the commits in this order, by NumPy alone."""
     return expected(
         [

@@ -58,7 +58,7 @@ def certify(
     counted = {client: leaf for part in parts for client, leaf in part.counted.items()}
     ordered = {client: counted[client] for client in sorted(counted, key=lambda each: each.encode())}
     leaves = Leaves(ordered, tuple(leaf for part in parts for leaf in part.withdrawn))
-    bytes_of_spec = spec.to_proto().SerializeToString(deterministic=True)
+    bytes_of_spec = spec._to_proto().SerializeToString(deterministic=True)
     tensors = dict(result.items()).values()
     made = make_certificate(name, bytes_of_spec, leaves, tensors, "cpu", promises, key, close_time or time_now())
     return RoundCertificate(made, leaves)

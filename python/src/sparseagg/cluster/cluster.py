@@ -77,14 +77,14 @@ class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
         return self._cluster.create_round(spec, round_id)
 
     def get_round(self, name: str) -> ClusterRound:
-        """Returns a round of the cluster by its id or name: ``Cluster.open_round``."""
-        return self._cluster.open_round(name)
+        """Returns a round of the cluster by its id or name: ``Cluster.resume``."""
+        return self._cluster.resume(name)
 
     def list_rounds(self) -> Iterator[ClusterRound]:
         """Yields the rounds of the cluster, oldest first. Rounds that are on one server alone are left out."""
         for opened in self._clients[0].list_rounds():
             with contextlib.suppress(NotFoundError, FailedPreconditionError):  # being created, or deleted; of others
-                yield self._cluster.open_round(opened.name)
+                yield self._cluster.resume(opened.name)
 
     def model(self, name: str, **options: Any) -> Any:
         """Returns a published model, as ``Client.model``, on the server of its name's hash."""
@@ -292,14 +292,14 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
         rounds: list[Round] = []
         try:
             for client, own in zip(self._clients, specs):
-                rounds.append(client.create_round(own, rounds[0].id if rounds else round_id))
+                rounds.append(client.create_round(own, rounds[0].name.partition("/")[2] if rounds else round_id))
         except SparseaggError as error:
             if not there and not isinstance(error, (UnavailableError, DeadlineExceededError)):
                 on_all(rounds, Round.delete)  # which nobody knows
             raise
         return self._round(rounds, range(len(rounds)))
 
-    def open_round(self, round_id: str) -> ClusterRound:
+    def resume(self, round_id: str) -> ClusterRound:
         """Returns a round that exists on all servers: for clients that submit, and for another coordinator.
 
         A coordinator that has died left a round that is open or sealed; ``finish`` of this one goes on. It seals the
@@ -333,8 +333,6 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
     def _round(self, rounds: Sequence[Round], servers: Sequence[int]) -> ClusterRound:
         clients = [self._clients[server] for server in servers]
         return ClusterRound(clients, self._executor, dataclasses.replace(self._plan, servers=tuple(servers)), rounds)
-
-    resume = open_round
 
     def close(self) -> None:
         """Closes the connections, and stops servers that were started without a ``name``; a ``data_dir`` stays."""

@@ -67,7 +67,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
     @property
     def handle(self) -> str:
-        """What a client needs to submit: the addresses of all servers and the round's name, for ``open_round``.
+        """What a client needs to submit: the addresses of all servers and the round's name, for ``Round.from_handle``.
 
         Has the addresses of now: a server in an actor of Ray may start again on another node.
         """

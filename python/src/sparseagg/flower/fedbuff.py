@@ -67,7 +67,7 @@ class SparseFedBuff:
         sparse, elements: the tensors of which clients send rows, or elements; as of ``SparseFedAvg``.
         concurrency: clients that train at a time.
         buffer: updates of a version.
-        staleness: of ``Client.stream``; None: ``sparseagg.staleness.polynomial(0.5)``.
+        staleness: of ``Client.create_stream``; None: ``sparseagg.staleness.polynomial(0.5)``.
         max_staleness: the oldest update that is taken, in versions.
         server: "host:port" of a sparseagg server that has the stream, ":memory:" for one in this process, or a
             ``sparseagg.Client``. Clients reply to Flower; the strategy commits.
@@ -221,7 +221,7 @@ class _Run:
         tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
         spec = sa.RoundSpec(tensors, **strategy._options)
         self._is_weighted = is_weighted(spec)
-        stream = self._stream = self._client.stream(
+        stream = self._stream = self._client.create_stream(
             spec, buffer=strategy._buffer, staleness=strategy._staleness_table, stream_id=strategy._stream_id
         )
         info = stream.refresh()

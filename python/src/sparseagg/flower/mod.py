@@ -192,7 +192,7 @@ def _upload(
     if not isinstance(weight, (int, float)):
         raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {config['weight']!r}")
     update = dict(update_of(arrays, config.get("names", ())))
-    with sa.open_round(config["round"], **credentials) as round_:
+    with sa.Round.from_handle(config["round"], **credentials) as round_:
         tracked = {tensor.name for tensor in round_.spec.tensors if tensor.name.endswith(KEPT)}
         for name, value in list(update.items()):
             if isinstance(value, tuple):

@@ -117,7 +117,7 @@ class SparseMixin:
         rows_down: str = "changed",
         history_bytes: int = 1 << 28,
         options: Mapping[str, Any] | None = None,
-        dp: sa.DP | None = None,
+        dp: sa.PrivacySpec | None = None,
         ledger: sa.PrivacyLedger | None = None,
         noise_key: bytes | None = None,
         **kwargs: Any,
@@ -139,7 +139,7 @@ class SparseMixin:
         self._history_bytes = history_bytes
         self._options = dict(options or {})
         if dp is None and (ledger, noise_key) != (None, None):
-            raise sa.InvalidArgumentError("ledger and noise_key are for dp=sparseagg.DP(…)")
+            raise sa.InvalidArgumentError("ledger and noise_key are for dp=sparseagg.PrivacySpec(…)")
         if dp is not None and server is not None:
             raise sa.InvalidArgumentError("dp is not for server=…: clients upload whole arrays there, not differences")
         if dp is not None:

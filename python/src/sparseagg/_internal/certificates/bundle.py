@@ -156,7 +156,7 @@ def leaf_fields(leaf: bytes, what: str) -> list[Any]:
 def spec_of(statement: Mapping[str, Any]) -> RoundSpec:
     """Returns the spec of a certificate; ``VerificationError`` if it has none."""
     try:
-        return RoundSpec.from_proto(pb.RoundSpec.FromString(base64.b64decode(statement["predicate"]["spec"])))
+        return RoundSpec._from_proto(pb.RoundSpec.FromString(base64.b64decode(statement["predicate"]["spec"])))
     except (KeyError, TypeError, ValueError, DecodeError) as error:
         raise VerificationError(f"certificate: the spec is malformed: {error}") from error
 
@@ -234,7 +234,7 @@ class _CountedRound(Aggregator):
         return [(sent if weighting == "by_weight" else 1.0) * factor for weighting in self._weightings]
 
     def _message(self, spec: RoundSpec) -> Any:
-        message = spec.to_proto()
+        message = spec._to_proto()
         for proto, tensor in zip(message.tensors, spec.tensors) if self._multiplies else ():
             how = spec.aggregation_of(tensor)
             if self._is_stale and how.weighting == "uniform" and how.numerics == "fixed_point":

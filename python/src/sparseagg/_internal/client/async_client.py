@@ -155,7 +155,7 @@ class Client(TaskCalls, StreamCalls):
             timeout: in seconds or as a timedelta; None for the client's own.
         """
         request, deadline = pb.GetServerInfoRequest(with_activity=True), checked_deadline(timeout)
-        return ServerInfo.from_proto(await self._connection.call("GetServerInfo", request, deadline=deadline))
+        return ServerInfo._from_proto(await self._connection.call("GetServerInfo", request, deadline=deadline))
 
     async def backup(self, name: str, *, timeout: Timeout = None) -> int:
         """Makes the server copy its data directory to the folder ``name`` of its --backup-dir; admins may.
@@ -194,7 +194,7 @@ class Client(TaskCalls, StreamCalls):
             ResourceExhaustedError: the server has too many rounds, or no memory for this one.
         """
         request = create_request(spec, round_id)
-        return Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
+        return Round(self._connection, RoundInfo._from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:
         """Returns a round by its id or its name ("rounds/{id}"); ``NotFoundError`` if the server has none."""
@@ -206,7 +206,7 @@ class Client(TaskCalls, StreamCalls):
         while token is not None:
             page = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
             for proto in page.rounds:
-                yield Round(self._connection, RoundInfo.from_proto(proto))
+                yield Round(self._connection, RoundInfo._from_proto(proto))
             token = page.next_page_token or None
 
     def model(
@@ -281,19 +281,8 @@ def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
     return client
 
 
-async def open_round(handle: str, *, client_class: type[Client] = Client, **options: Any) -> Round:
-    """Returns the round that a handle names, with a connection of its own; see ``sparseagg.open_round``.
-
-    ``async with await open_round(handle) as rnd`` closes that connection at the end; the round stays open.
-
-    Args:
-        handle: ``Round.handle``, which holds the server's address and the round's name.
-        client_class: the class of the client that connects.
-        options: further arguments of that class, such as ``token``.
-
-    Raises:
-        NotFoundError: the server has no such round.
-    """
+async def round_of_handle(handle: str, client_class: type[Client], options: Mapping[str, Any]) -> Round:
+    """Returns the round that a handle names, over a client of that class; see ``Round.from_handle``."""
     address, name = parsed_handle(handle)
     client = client_class(address, **options)
     client._connection.has_reached = True  # not by this client, but the server has made the round: it may restart now

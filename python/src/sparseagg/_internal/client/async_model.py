@@ -391,7 +391,7 @@ class PublishedModel:
             for proto in page.rounds:
                 match = self._round_name.fullmatch(proto.name)
                 if match and (proto.state == pb.ROUND_STATE_DONE or not done):
-                    yield _Kept.of(int(match[1]), RoundInfo.from_proto(proto))
+                    yield _Kept.of(int(match[1]), RoundInfo._from_proto(proto))
             token = page.next_page_token or None
 
     async def _load(self) -> None:
@@ -455,7 +455,7 @@ class PublishedModel:
         # It counts the publisher's submission alone: a client could be quicker than the publisher with another one.
         spec = RoundSpec(specs, op="sum", min_submissions=1, keep_submissions=True, result_ttl=self._result_ttl)
         request = create_request(spec, f"{self.name}-{kind}{version:018}")
-        opened = Round(self._connection, RoundInfo.from_proto(await self._connection.call("CreateRound", request)))
+        opened = Round(self._connection, RoundInfo._from_proto(await self._connection.call("CreateRound", request)))
         words = {
             tensors[name][0].wire_name: change[1] if is_dense[name] else change[:2]
             for name, change in update.items()

@@ -68,7 +68,7 @@ def batch_receipt(answers: Iterable[tuple[Batch, pb.SubmitBatchResponse]]) -> Ba
 
 
 class Round(SealedRound, CertifiedRound):
-    """A round on the server, from the methods of ``Client``, or from ``open_round``. Threads: as ``Client``.
+    """A round on the server, from the methods of ``Client``, or from ``from_handle``. Threads: as ``Client``.
 
     After an error, ``info`` is the last description that the server has given, after a ``RoundFailedError`` that of the
     failed or cancelled round.
@@ -77,6 +77,16 @@ class Round(SealedRound, CertifiedRound):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reconnected, (self._connection.endpoint, type(self._connection.transport), self._info)
 
+    @classmethod
+    async def from_handle(cls, handle: str, **options: Any) -> Round:
+        """Returns the round that a handle names, with a connection of its own; see ``sparseagg.Round.from_handle``.
+
+        ``async with await Round.from_handle(handle) as rnd`` closes that connection at the end; the round stays open.
+        """
+        from sparseagg._internal.client.async_client import Client, round_of_handle  # which imports this module
+
+        return await round_of_handle(handle, Client, options)
+
     async def __aenter__(self) -> Round:
         return self
 
@@ -84,7 +94,7 @@ class Round(SealedRound, CertifiedRound):
         await self.release()
 
     async def release(self) -> None:
-        """Closes the connection of a round from ``open_round`` or from a pickle. The round itself stays as it is.
+        """Closes the connection of a round from ``from_handle`` or from a pickle. The round itself stays as it is.
 
         Without effect for a round from a client, whose connection is the client's. A ``with`` statement does the same.
         A round that is no longer used releases its connection by itself.
@@ -299,7 +309,7 @@ class Round(SealedRound, CertifiedRound):
             page = await self._connection.call(
                 "ListSubmissions", pb.ListSubmissionsRequest(parent=self.name, page_token=token)
             )
-            submissions += [Submission.from_proto(proto, self.name) for proto in page.submissions]
+            submissions += [Submission._from_proto(proto, self.name) for proto in page.submissions]
             token = page.next_page_token or None
         return submissions
 

@@ -44,7 +44,7 @@ class StreamCalls:
 
     _connection: Connection | MemoryConnection
 
-    async def stream(
+    async def create_stream(
         self,
         spec: RoundSpec,
         *,
@@ -86,7 +86,7 @@ class StreamCalls:
             else checked_integer("max_staleness must be 0 or more", max_staleness, 0, 65535)
         )
         message = pb.StreamSpec(
-            round=checked_spec(spec).to_proto(),
+            round=checked_spec(spec)._to_proto(),
             buffer=checked_integer("buffer must be 1 or more", buffer, 1, _MOST),
             staleness_weights=tables.table(staleness, most),
             max_interval=duration("max_interval", max_interval),
@@ -94,14 +94,14 @@ class StreamCalls:
         )
         request = pb.CreateStreamRequest(stream_id=stream_id, spec=message)
         answer = await self._connection.call("CreateStream", request)
-        return Stream(self._connection, StreamInfo.from_proto(answer))
+        return Stream(self._connection, StreamInfo._from_proto(answer))
 
     async def get_stream(self, name: str) -> Stream:
         """Returns a stream by its id or its name ("streams/{id}"); ``NotFoundError`` if the server has none."""
         name = checked_text("a stream's name", name)
         name = name if name.startswith("streams/") else f"streams/{name}"
         answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=name))
-        return Stream(self._connection, StreamInfo.from_proto(answer))
+        return Stream(self._connection, StreamInfo._from_proto(answer))
 
     async def list_streams(self) -> AsyncIterator[Stream]:
         """Yields all streams of the server, in ascending order of ids."""
@@ -109,14 +109,14 @@ class StreamCalls:
         while token is not None:
             page = await self._connection.call("ListStreams", pb.ListStreamsRequest(page_token=token))
             for proto in page.streams:
-                yield Stream(self._connection, StreamInfo.from_proto(proto))
+                yield Stream(self._connection, StreamInfo._from_proto(proto))
             token = page.next_page_token or None
 
 
 class Stream:
-    """A stream on the server, from ``Client.stream`` or ``Client.get_stream``. Threads: as ``Client``.
+    """A stream on the server, from ``Client.create_stream`` or ``Client.get_stream``. Threads: as ``Client``.
 
-    stream = await client.stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
+    stream = await client.create_stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
     await stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
     async for version in stream.versions():                        # the coordinator
         result = await stream.result(version.version)
@@ -148,7 +148,7 @@ class Stream:
     async def refresh(self) -> StreamInfo:
         """Asks the server for the stream, and returns it as it is now."""
         answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=self.name))
-        self._info = StreamInfo.from_proto(answer)
+        self._info = StreamInfo._from_proto(answer)
         return self._info
 
     async def submit(
@@ -262,7 +262,7 @@ class Stream:
         """
         number = 0 if version is None else _version("version", version)
         answer = await self._connection.call("CutStream", pb.CutStreamRequest(name=self.name, version=number))
-        self._info = StreamInfo.from_proto(answer)
+        self._info = StreamInfo._from_proto(answer)
         return self._info
 
     async def watch(self, after: SupportsIndex = 0, timeout: Timeout = None) -> list[StreamVersion]:

@@ -80,7 +80,7 @@ class TaskCalls:
         timeout: Timeout = 30.0,
         lease_id: str | None = None,
     ) -> Task | None:
-        """Leases a task, or returns None if none comes within ``timeout``. ``sparseagg.worker`` does all that follows.
+        """Leases a task, or returns None if none comes within ``timeout``. ``work`` does all that follows.
 
         Args:
             client_id: the worker's id, under which it submits.
@@ -107,7 +107,7 @@ class TaskCalls:
             with raise_if_late(deadline, "no task has been leased"):
                 answer = await self._connection.call("LeaseTask", request, poll, deadline, patient=True)
             if answer.HasField("task"):
-                return Task.from_proto(answer.task)
+                return Task._from_proto(answer.task)
             if seconds_to(deadline) == 0:
                 return None
             # The server may have answered early, at its own --max-wait.
@@ -178,7 +178,7 @@ class TaskCalls:
         while True:
             page = await self._connection.call("ListTasks", request)
             for proto in page.tasks:
-                yield Task.from_proto(proto)
+                yield Task._from_proto(proto)
             request.page_token = page.next_page_token
             if not request.page_token:
                 return
@@ -203,8 +203,56 @@ class TaskCalls:
             num_cancelled += (await self._connection.call("CancelTasks", request)).num_cancelled
         return num_cancelled
 
+    async def work(
+        self: Any,
+        handler: Callable[[Task], Any],
+        client_id: ClientId,
+        *,
+        labels: Iterable[str] = (),
+        lease_duration: Seconds = 60.0,
+        idle_timeout: Timeout = None,
+        max_tasks: int | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Leases tasks one after the other, runs ``handler`` on each, submits its update and completes the task.
+
+            def train(task):
+                keys, rows = gradient(task.payload)
+                return sparseagg.Outcome({"embedding": (keys, rows)}, weight=12.0)
+
+            client.work(train, "site-7", labels=["gpu"])
+
+        While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. The
+        worker may be started before the server, and outlasts restarts of the server. If the worker is killed, its lease
+        expires, and the task is offered again. An exception of the handler gives the task back, with the exception as
+        the reason. A task with a round for which the handler returns no update fails for good.
+
+        The submission's id is the task's, so that a task that the same client begins again counts once. A client has
+        one submission in a round, so that it should get one task of a round: a label for each client, such as
+        "client:site-7", addresses tasks.
+
+        Args:
+            handler: a function of a ``Task``. It returns an ``Outcome``, the bytes of a result, or None. In
+                ``sparseagg.aio``, a coroutine function runs in the event loop, any other function in a thread.
+            client_id: under which the worker leases and submits.
+            labels: the worker's. It gets tasks whose labels are all among them.
+            lease_duration: seconds, or a timedelta, after which a killed worker's task is offered again.
+            idle_timeout: seconds, or a timedelta, without a task after which the worker ends; None: never.
+            max_tasks: number of completed tasks after which the worker ends; None: never.
+            should_stop: called between two tasks, and at least every 30 seconds; returns whether the worker ends.
+
+        Returns:
+            The number of tasks that this worker has completed.
+
+        Raises:
+            UnavailableError, DeadlineExceededError: the server has not answered once within ``idle_timeout``; or what
+                listens at the address is no server for this client.
+        """
+        worker = Worker(self, handler, client_id, labels, lease_duration, idle_timeout, max_tasks, should_stop)
+        return await worker.run()
+
     async def _change(self, method: str, request: Any) -> Task:
-        return Task.from_proto(await self._connection.call(method, request))
+        return Task._from_proto(await self._connection.call(method, request))
 
 
 def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
@@ -217,7 +265,7 @@ def _batches(tasks: Any) -> Iterator[list[pb.NewTask]]:
         if not isinstance(task, NewTask):
             raise InvalidArgumentError(f"tasks must be a list of NewTask, got {shown(task)} in it")
         # An id, so that the call may be repeated.
-        message = task.to_proto(uuid.uuid4().hex if task.id is None else task.id)
+        message = task._to_proto(uuid.uuid4().hex if task.id is None else task.id)
         if batch and (len(batch) == _MOST_TASKS or num_bytes + message.ByteSize() > _MOST_BYTES):
             yield batch
             batch, num_bytes = [], 0
@@ -249,19 +297,18 @@ _TEMPORARY = (UnavailableError, CancelledError, DeadlineExceededError, ResourceE
 
 
 class Worker:
-    """The loop of one worker. The arguments are those of ``sparseagg.worker``."""
+    """The loop of one worker. The arguments are those of ``Client.work``."""
 
     def __init__(
         self,
         client: Client,
         handler: Callable[[Task], Any],
         client_id: ClientId,
-        *,
-        labels: Iterable[str] = (),
-        lease_duration: Seconds = 60.0,
-        idle_timeout: Timeout = None,
-        max_tasks: int | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
+        labels: Iterable[str],
+        lease_duration: Seconds,
+        idle_timeout: Timeout,
+        max_tasks: int | None,
+        should_stop: Callable[[], bool],
     ) -> None:
         if not callable(handler):
             raise InvalidArgumentError(f"handler must be a function of a task, got {shown(handler)}")
@@ -379,14 +426,6 @@ class Worker:
         except SparseaggError:
             return False  # the work goes on: it may be completed, unless somebody else has
         return True
-
-
-async def worker(client: Client, handler: Callable[[Task], Any], client_id: ClientId, **options: Any) -> int:
-    """Leases tasks, runs ``handler``, submits and completes; see ``sparseagg.worker``.
-
-    A coroutine function as the handler runs in the event loop, any other function in a thread.
-    """
-    return await Worker(client, handler, client_id, **options).run()
 
 
 def _cannot_pass(error: SparseaggError) -> bool:

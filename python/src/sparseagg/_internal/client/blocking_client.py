@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.fields import Seconds, as_of
 from sparseagg._internal.client import async_client, async_model, async_round, async_stream
-from sparseagg._internal.client.async_tasks import Worker
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.round_calls import RoundAttributes
 from sparseagg._internal.client.transport import BlockingTransport, run
 from sparseagg._internal.results.info import RoundInfo, StreamInfo
-from sparseagg._internal.results.tasks import Outcome, Task
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg._internal.updates.contributors import ClientId
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -75,10 +72,10 @@ def blocking_iterator(method: Callable[..., AsyncIterator[Any]], into: Callable[
 
 
 class Round(RoundAttributes):
-    """A round on the server, from the methods of ``Client``, or from ``open_round``. Thread-safe.
+    """A round on the server, from the methods of ``Client``, or from ``from_handle``. Thread-safe.
 
     A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of
-    ``open_round`` has; its first call opens it. The pickle has the client's arguments, a token among them.
+    ``from_handle`` has; its first call opens it. The pickle has the client's arguments, a token among them.
     """
 
     def __init__(self, inner: async_round.Round) -> None:
@@ -92,6 +89,23 @@ class Round(RoundAttributes):
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    @classmethod
+    def from_handle(cls, handle: str, **options: Any) -> Round:
+        """Returns the round of a handle, with a connection of its own: all that a worker needs is the string.
+
+            with sparseagg.Round.from_handle(handle) as rnd:
+                rnd.submit("client-7", update)
+
+        Args:
+            handle: of ``Round.handle``. It says where updates go: open only those of a coordinator that you trust.
+            options: arguments of ``Client``, such as ``token`` and ``tls``.
+
+        Raises:
+            InvalidArgumentError: this is no handle, or an option has a wrong type or value.
+            NotFoundError: the server has no such round; its result_ttl may be over.
+        """
+        return cls(run(async_client.round_of_handle(handle, _Operations, options)))
 
     @property
     def handle(self) -> str:
@@ -129,9 +143,9 @@ class Round(RoundAttributes):
 
 
 class Stream:
-    """A stream on the server, from ``Client.stream`` or ``Client.get_stream``. Threads: as ``Client``.
+    """A stream on the server, from ``Client.create_stream`` or ``Client.get_stream``. Threads: as ``Client``.
 
-    stream = client.stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
+    stream = client.create_stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
     stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
     for version in stream.versions():                         # the coordinator
         result = stream.result(version.version)
@@ -168,65 +182,6 @@ class Stream:
     round = blocking(async_stream.Stream.round, Round)
     result = blocking(async_stream.Stream.result)
     delete = blocking(async_stream.Stream.delete)
-
-
-def worker(
-    client: Client,
-    handler: Callable[[Task], Outcome | bytes | None],
-    client_id: ClientId,
-    *,
-    labels: Iterable[str] = (),
-    lease_duration: Seconds = 60.0,
-    idle_timeout: Timeout = None,
-    max_tasks: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> int:
-    """Leases tasks one after the other, runs ``handler`` on each, submits its update and completes the task.
-
-        def train(task):
-            keys, rows = gradient(task.payload)
-            return sparseagg.Outcome({"embedding": (keys, rows)}, weight=12.0)
-
-        sparseagg.worker(client, train, "site-7", labels=["gpu"])
-
-    While the handler works, the lease is renewed from another thread, three times within ``lease_duration``. The worker
-    may be started before the server, and outlasts restarts of the server. If the worker is killed, its lease expires,
-    and the task is offered again. An exception of the handler gives the task back, with the exception as the reason. A
-    task with a round for which the handler returns no update fails for good.
-
-    The submission's id is the task's, so that a task that the same client begins again counts once. A client has one
-    submission in a round, so that it should get one task of a round: a label for each client, such as "client:site-7",
-    addresses tasks.
-
-    Args:
-        client: whose server has the tasks.
-        handler: a function of a ``Task``. It returns an ``Outcome``, the bytes of a result, or None.
-        client_id: under which the worker leases and submits.
-        labels: the worker's. It gets tasks whose labels are all among them.
-        lease_duration: seconds, or a timedelta, after which a killed worker's task is offered again.
-        idle_timeout: seconds, or a timedelta, without a task after which the worker ends; None: never.
-        max_tasks: number of completed tasks after which the worker ends; None: never.
-        should_stop: called between two tasks, and at least every 30 seconds; returns whether the worker ends.
-
-    Returns:
-        The number of tasks that this worker has completed.
-
-    Raises:
-        UnavailableError, DeadlineExceededError: the server has not answered once within ``idle_timeout``; or what
-            listens at the address is no server for this client.
-    """
-    return run(
-        Worker(
-            client._inner,
-            handler,
-            client_id,
-            labels=labels,
-            lease_duration=lease_duration,
-            idle_timeout=idle_timeout,
-            max_tasks=max_tasks,
-            should_stop=should_stop,
-        ).run()
-    )
 
 
 class PublishedModel:
@@ -366,7 +321,7 @@ class Client:
     create_round = blocking(_Operations.create_round, Round)
     get_round = blocking(_Operations.get_round, Round)
     list_rounds = blocking_iterator(_Operations.list_rounds, Round)
-    stream = blocking(_Operations.stream, Stream)
+    create_stream = blocking(_Operations.create_stream, Stream)
     get_stream = blocking(_Operations.get_stream, Stream)
     list_streams = blocking_iterator(_Operations.list_streams, Stream)
 
@@ -385,6 +340,7 @@ class Client:
         return PublishedModel(self._inner.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
 
     aggregate = blocking(_Operations.aggregate)
+    work = blocking(_Operations.work)
     create_tasks = blocking(_Operations.create_tasks)
     lease_task = blocking(_Operations.lease_task)
     extend_lease = blocking(_Operations.extend_lease)
@@ -393,20 +349,3 @@ class Client:
     get_task = blocking(_Operations.get_task)
     list_tasks = blocking_iterator(_Operations.list_tasks)
     cancel_tasks = blocking(_Operations.cancel_tasks)
-
-
-def open_round(handle: str, **options: Any) -> Round:
-    """Returns the round of a handle, with a connection of its own: all that a worker needs is the string.
-
-        with sparseagg.open_round(handle) as rnd:
-            rnd.submit("client-7", update)
-
-    Args:
-        handle: of ``Round.handle``. It says where updates go: open only those of a coordinator that you trust.
-        options: arguments of ``Client``, such as ``token`` and ``tls``.
-
-    Raises:
-        InvalidArgumentError: this is no handle, or an option has a wrong type or value.
-        NotFoundError: the server has no such round; its result_ttl may be over.
-    """
-    return Round(run(async_client.open_round(handle, client_class=_Operations, **options)))

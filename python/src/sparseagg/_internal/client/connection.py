@@ -252,7 +252,7 @@ class Connection(ServerCalls):
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
+        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
 
     async def delete_round(self, name: str) -> None:
         """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
@@ -277,7 +277,7 @@ class Connection(ServerCalls):
         wire = self._server_wire
         if wire is None:
             message = await self.call("GetServerInfo", pb.GetServerInfoRequest(), deadline=deadline)
-            wire = self._server_wire = ServerWire.of(ServerInfo.from_proto(message), self._wanted_chunk_bytes)
+            wire = self._server_wire = ServerWire.of(ServerInfo._from_proto(message), self._wanted_chunk_bytes)
         return wire
 
     async def submit(
@@ -353,7 +353,7 @@ class Connection(ServerCalls):
         else:
             with streamed(itertools.chain((first,), chunks)) as requests:
                 message = await self._answer(stub.SubmitUpdate, requests, timeout)
-        return Submission.from_proto(message)
+        return Submission._from_proto(message)
 
     async def _submit_chunks(
         self,
@@ -370,4 +370,4 @@ class Connection(ServerCalls):
             await self._answer(stub.PutChunk, chunk, call_seconds(deadline))
             resumption.arrived()
         request = pb.CommitSubmissionRequest(**upload.identity)
-        return Submission.from_proto(await self._answer(stub.CommitSubmission, request, call_seconds(deadline)))
+        return Submission._from_proto(await self._answer(stub.CommitSubmission, request, call_seconds(deadline)))

@@ -128,7 +128,7 @@ class MemoryConnection:
             self._rounds: MemoryRounds = extension.load().MemoryRounds(_MERGES, os.urandom(32), on_gpu)
         self.device_reader = self._rounds if on_gpu else None
         self._server_info = _server_info(self._rounds.engine)
-        self._server_wire = ServerWire.of(ServerInfo.from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
+        self._server_wire = ServerWire.of(ServerInfo._from_proto(self._server_info), checked_chunk_bytes(chunk_bytes))
         self._pid = os.getpid()
         self._closed = False
         self._waits: dict[int, concurrent.futures.Future[bytes]] = {}  # each is done when its wait is over
@@ -171,7 +171,7 @@ class MemoryConnection:
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        return RoundInfo.from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
+        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
 
     async def delete_round(self, name: str) -> None:
         """Deletes a round."""
@@ -192,7 +192,7 @@ class MemoryConnection:
             message = await self.transport.convert(_submit, self._rounds.find_target(upload.round_name), upload)
             if bar is not None:
                 bar.move_to(upload.num_bytes)
-            return Submission.from_proto(message)
+            return Submission._from_proto(message)
 
     async def submit_batch(
         self,
@@ -236,7 +236,7 @@ class MemoryConnection:
     ) -> MemoryReader:
         """Aggregates in one call. ``answer`` has no effect; at its deadline, the call ends without a result."""
         with self._open():
-            message = spec.to_proto()
+            message = spec._to_proto()
             _check_round_spec(message)
             alone = self._rounds.create_private(message.SerializeToString())
             try:
@@ -246,7 +246,7 @@ class MemoryConnection:
                 await self.transport.convert(alone.close)
                 await self._wait(functools.partial(alone.await_end, call_seconds(deadline)))
                 alone.raise_failure()
-                info = RoundInfo.from_proto(pb.Round.FromString(alone.describe()))
+                info = RoundInfo._from_proto(pb.Round.FromString(alone.describe()))
                 if info.state != "done":
                     raise DeadlineExceededError("the merge was under way")
                 return MemoryReader(await self.transport.convert(_read, alone, pb.StreamResultRequest(), spec), info)

@@ -39,7 +39,7 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
     if round_id == "":  # the server would choose an id
         raise InvalidArgumentError("a round's id is not empty; None is for a random one")
     round_id = checked_text("a round's id", uuid.uuid4().hex if round_id is None else round_id)
-    return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec).to_proto())
+    return pb.CreateRoundRequest(round_id=round_id, spec=checked_spec(spec)._to_proto())
 
 
 def close_request(

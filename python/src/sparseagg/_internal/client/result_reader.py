@@ -53,7 +53,7 @@ class ResultReader:
         """
         head = page.head
         if head.HasField("round"):
-            self._info = RoundInfo.from_proto(head.round)
+            self._info = RoundInfo._from_proto(head.round)
         name = head.slice.tensor
         if head.HasField("summary"):
             name = head.summary.name

@@ -60,7 +60,7 @@ class RoundAttributes:
 
     @property
     def handle(self) -> str:
-        """A string from which ``open_round`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
+        """A string from which ``Round.from_handle`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
 
         It has the client's ``public_address``, by default its ``address``.
 
@@ -73,11 +73,6 @@ class RoundAttributes:
     def name(self) -> str:
         """The name, "rounds/{id}"."""
         return self.info.name
-
-    @property
-    def id(self) -> str:
-        """The id, without "rounds/"."""
-        return self.name.partition("/")[2]
 
     @property
     def spec(self) -> RoundSpec:
@@ -93,7 +88,7 @@ class RoundAttributes:
         info = self.info
         heads = ("round", f"state{as_of(info.as_of)}", "submissions", "refused", "tuples", "MB", "engine")
         sizes = (info.num_submissions, info.num_refused, info.num_tuples, f"{info.num_bytes / 1e6:.1f}")
-        return html_table(heads, [(self.id, f"{info.state} {info.state_reason}", *sizes, info.engine)])
+        return html_table(heads, [(self.name, f"{info.state} {info.state_reason}", *sizes, info.engine)])
 
 
 class RoundCalls(RoundAttributes):
@@ -144,7 +139,7 @@ class RoundCalls(RoundAttributes):
         """
         with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
             answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
-        self._info = RoundInfo.from_proto(answer)
+        self._info = RoundInfo._from_proto(answer)
         return self._info
 
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None, *, progress: bool = False) -> Result:

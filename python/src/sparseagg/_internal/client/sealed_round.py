@@ -80,7 +80,7 @@ class SealedRound(RoundCalls):
             while not pages or pages[-1].next_page_token:
                 request.page_token = pages[-1].next_page_token if pages else ""
                 pages.append(await self._connection.call("InspectRound", request, 0.0, deadline))
-        return await self._connection.transport.convert(Inspection.from_pages, pages)
+        return await self._connection.transport.convert(Inspection._from_pages, pages)
 
     async def export_submissions(
         self, tensor: str | None = None, *, keys: tuple[int, int | None] | None = None, timeout: Timeout = None

@@ -234,7 +234,7 @@ def aggregate_requests(
     spec: RoundSpec, uploads: list[Upload], result_format: pb.ResultFormat | None = None
 ) -> Iterator[pb.AggregateRequest | ChunkMessage]:
     """Yields the messages of a one-shot aggregation; ``result_format`` has the encodings of its result."""
-    yield pb.AggregateRequest(spec=spec.to_proto(), format=result_format)
+    yield pb.AggregateRequest(spec=spec._to_proto(), format=result_format)
     for upload in uploads:
         yield from upload.chunks()
 

@@ -87,7 +87,7 @@ def put_json(value: Any) -> None:
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, RoundSpec):
-        return json_format.MessageToDict(value.to_proto(), preserving_proto_field_name=True)
+        return json_format.MessageToDict(value._to_proto(), preserving_proto_field_name=True)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (each for each in dataclasses.fields(value) if each.compare)  # without the time of the look
         return {field.name: _jsonable(getattr(value, field.name)) for field in fields}

@@ -49,7 +49,7 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
     try:
         message = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
         json_format.ParseDict(_message(message, pb.RoundSpec.DESCRIPTOR, ""), proto)
-        return RoundSpec.from_proto(proto)
+        return RoundSpec._from_proto(proto)
     except (json_format.ParseError, RecursionError, ValueError) as error:
         raise InvalidArgumentError(f"{path}: {error}") from error
 
@@ -178,7 +178,7 @@ def _list(arguments: argparse.Namespace) -> int:
             info = found.info
             tensors = ", ".join(tensor.name for tensor in info.spec.tensors)
             put(
-                f"{found.id:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
+                f"{found.name.partition('/')[2]:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
                 f"{info.num_bytes / 1e6:9.1f}  {tensors}"
             )
     return 0
@@ -187,7 +187,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _create(arguments: argparse.Namespace) -> int:
     spec = read_spec(arguments.spec)
     with client_of(arguments) as client:
-        put(client.create_round(spec, arguments.id).id)
+        put(client.create_round(spec, arguments.id).name.partition("/")[2])
     return 0
 
 
@@ -204,7 +204,7 @@ def _show(arguments: argparse.Namespace) -> int:
         elif field.name == "results":
             lines = [_summary(tensor) for tensor in value] or [""]
         elif field.name == "spec":
-            lines = [json_format.MessageToJson(value.to_proto(), indent=None)]
+            lines = [json_format.MessageToJson(value._to_proto(), indent=None)]
         else:
             lines = [str(value)]
         put(f"{field.name:16} {lines[0]}", *(f"{'':16} {line}" for line in lines[1:]))

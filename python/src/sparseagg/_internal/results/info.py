@@ -88,7 +88,7 @@ class Submission:
     stream: StreamPlace | None = None
 
     @classmethod
-    def from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
+    def _from_proto(cls, proto: pb.CommitSubmissionResponse | pb.Submission, round_name: str = "") -> Submission:
         """Returns the values of a message; ``round_name`` is the round of a message that does not name it."""
         given: dict[str, Any] = {}
         if isinstance(proto, pb.Submission):
@@ -247,13 +247,13 @@ class RoundInfo:
         return self.state in ("done", "failed", "cancelled")
 
     @classmethod
-    def from_proto(cls, proto: pb.Round) -> RoundInfo:
+    def _from_proto(cls, proto: pb.Round) -> RoundInfo:
         """Returns the values of a message."""
         timeline = proto.timeline
         return read(
             cls,
             proto,
-            spec=RoundSpec.from_proto(proto.spec),
+            spec=RoundSpec._from_proto(proto.spec),
             timeline=read(Timeline, timeline, stages=tuple(read(StageTime, stage) for stage in timeline.stages)),
             results=tuple(read(TensorSummary, summary) for summary in proto.results),
             recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
@@ -411,13 +411,13 @@ class StreamInfo:
         )
 
     @classmethod
-    def from_proto(cls, proto: pb.Stream) -> StreamInfo:
+    def _from_proto(cls, proto: pb.Stream) -> StreamInfo:
         """Returns the values of a message."""
         spec = proto.spec
         return read(
             cls,
             proto,
-            spec=RoundSpec.from_proto(spec.round),
+            spec=RoundSpec._from_proto(spec.round),
             buffer=spec.buffer,
             staleness_weights=tuple(spec.staleness_weights) or (1.0,),
             max_interval=seconds_of(spec.max_interval) if spec.HasField("max_interval") else None,

@@ -55,7 +55,7 @@ class Inspection:
         return Inspection(clients, self.gram[of_both], self.squared_distances[of_both], self.overlap[of_both], left_out)
 
     @classmethod
-    def from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
+    def _from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
         """Returns the matrices, of which the pages have the lower triangles, row after row.
 
         Raises:

@@ -108,7 +108,7 @@ class ServerInfo:
         return plain(f"ServerInfo(version {self.version}, {self.engine_description})")
 
     @classmethod
-    def from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
+    def _from_proto(cls, proto: pb.ServerInfo) -> ServerInfo:
         """Returns the values of a message."""
         return read(
             cls,

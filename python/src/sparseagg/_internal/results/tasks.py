@@ -42,7 +42,7 @@ class NewTask:
     ttl: Seconds | None = None
     id: str | None = None
 
-    def to_proto(self, task_id: str) -> tasks_pb2.NewTask:
+    def _to_proto(self, task_id: str) -> tasks_pb2.NewTask:
         """Returns the message; ``InvalidArgumentError`` names a field with a wrong type."""
         most = f"from 0 to {_MOST_UINT32}"
         return tasks_pb2.NewTask(
@@ -121,7 +121,7 @@ class Task:
         return self.state not in ("open", "leased")
 
     @classmethod
-    def from_proto(cls, proto: tasks_pb2.Task) -> Task:
+    def _from_proto(cls, proto: tasks_pb2.Task) -> Task:
         """Returns the values of a message."""
         spec, lease = proto.spec, proto.lease
         return read(

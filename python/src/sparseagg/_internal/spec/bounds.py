@@ -49,16 +49,16 @@ class ClipSpec:
     on_clip: OnClip | None = None
 
     def __post_init__(self) -> None:
-        self.to_proto()
+        self._to_proto()
 
-    def to_proto(self) -> pb.ClipSpec:
+    def _to_proto(self) -> pb.ClipSpec:
         """Returns the message. Fields of None stay unset."""
         proto = pb.ClipSpec()
         write(proto, vars(self), "clip.")
         return proto
 
     @classmethod
-    def from_proto(cls, proto: pb.ClipSpec) -> ClipSpec:
+    def _from_proto(cls, proto: pb.ClipSpec) -> ClipSpec:
         """Returns the bounds of a message."""
         return cls(**_given(proto, _BOUNDS), on_clip=_word(pb.ClipPolicy, proto.on_clip, None))
 
@@ -70,14 +70,14 @@ class ClipSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class DP:
+class PrivacySpec:
     """Differential privacy of a round's results, for one submission more or less. Experimental: not reviewed outside.
 
         sa.RoundSpec(
             tensors,
             op="mean", mean_divisor="fixed", fixed_divisor=1000, numerics="fixed_point", max_submissions=2000,
             clip=sa.ClipSpec(l2=1.0, max_keys=5000),
-            privacy=sa.DP(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6),
+            privacy=sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6),
         )
 
     Readers of results learn little of any one submission; the server and the coordinator learn all of it. What a round
@@ -108,12 +108,12 @@ class DP:
             raise InvalidArgumentError(f"privacy.public_keys must map tensors to keys, got {shown(self.public_keys)}")
         listed = {name: tuple(keys) for name, keys in sorted((self.public_keys or {}).items())}
         object.__setattr__(self, "public_keys", listed)
-        self.to_proto()
+        self._to_proto()
 
     def __hash__(self) -> int:
-        return hash(self.to_proto().SerializeToString(deterministic=True))
+        return hash(self._to_proto().SerializeToString(deterministic=True))
 
-    def to_proto(self) -> pb.PrivacySpec:
+    def _to_proto(self) -> pb.PrivacySpec:
         """Returns the message. Fields of None stay unset."""
         proto = pb.PrivacySpec()
         write(proto, {name: value for name, value in vars(self).items() if name != "public_keys"}, "privacy.")
@@ -125,7 +125,7 @@ class DP:
         return proto
 
     @classmethod
-    def from_proto(cls, proto: pb.PrivacySpec) -> DP:
+    def _from_proto(cls, proto: pb.PrivacySpec) -> PrivacySpec:
         """Returns the options of a message."""
         keys = _word(pb.KeySelection, proto.keys, "weighted_gaussian")
         public_keys = {entry.tensor: tuple(entry.keys) for entry in proto.public_keys}
@@ -192,7 +192,7 @@ class ClusterSpec:
         object.__setattr__(self, "servers", servers)
         object.__setattr__(self, "index", index)
 
-    def to_proto(self) -> pb.ClusterSpec:
+    def _to_proto(self) -> pb.ClusterSpec:
         """Returns the message."""
         servers = [
             pb.HomeServer(address=each.address, http_url=each.http_url or "", instance=each.instance)
@@ -201,7 +201,7 @@ class ClusterSpec:
         return pb.ClusterSpec(servers=servers, index=self.index)
 
     @classmethod
-    def from_proto(cls, proto: pb.ClusterSpec) -> ClusterSpec:
+    def _from_proto(cls, proto: pb.ClusterSpec) -> ClusterSpec:
         """Returns the spec of a message."""
         homes = (HomeServer(each.address, each.http_url or None, each.instance) for each in proto.servers)
         return cls(tuple(homes), proto.index)

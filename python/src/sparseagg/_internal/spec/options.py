@@ -231,7 +231,7 @@ class Described:
         vars(made)["message"] = message
         return made
 
-    def to_proto(self) -> Any:
+    def _to_proto(self) -> Any:
         """Returns a copy of the message. Fields of None are not set."""
         return copy_of(self.message)
 
@@ -288,4 +288,4 @@ def copy_of(message: _Message) -> _Message:
 
 
 def _unpickled(cls: Any, message: Any, data: bytes) -> Any:
-    return cls.from_proto(message.FromString(data))
+    return cls._from_proto(message.FromString(data))

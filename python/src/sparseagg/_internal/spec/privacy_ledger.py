@@ -17,7 +17,7 @@ from typing import Any
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, shown
 from sparseagg._internal.base.state_files import locked, replaced
-from sparseagg._internal.spec.bounds import DP
+from sparseagg._internal.spec.bounds import PrivacySpec
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 
@@ -251,7 +251,7 @@ def _mechanisms_of(spec: Any) -> tuple[list[float], list[float]]:
     if not isinstance(spec, RoundSpec):
         raise InvalidArgumentError(f"spec must be a RoundSpec, got {shown(spec)}")
     privacy = spec.privacy
-    if not isinstance(privacy, DP):
+    if not isinstance(privacy, PrivacySpec):
         raise InvalidArgumentError("the spec has no privacy: its results are exact, which no budget covers")
     multipliers = [_multiplier("privacy.noise_multiplier", privacy.noise_multiplier)]
     if privacy.keys == "public":

@@ -25,7 +25,7 @@ from sparseagg._internal.base.types import (
     ResultLayout,
     Weighting,
 )
-from sparseagg._internal.spec.bounds import DP, ClipSpec, ClusterSpec, checked
+from sparseagg._internal.spec.bounds import ClipSpec, ClusterSpec, PrivacySpec, checked
 from sparseagg._internal.spec.of_model import Names, tensor_fields
 from sparseagg._internal.spec.options import (
     DTYPES,
@@ -51,7 +51,7 @@ _DTYPE_NUMBERS = set(pb.DType.values())
 _LIMITS = ("max_submissions", "max_tuples_per_submission", "max_bytes_per_submission")
 _TIMES = ("deadline", "result_ttl")
 _FLAGS = ("keep_submissions", "accept_partials", "stay_open")
-_PARTS: dict[str, Any] = {"clip": ClipSpec, "privacy": DP, "cluster": ClusterSpec}
+_PARTS: dict[str, Any] = {"clip": ClipSpec, "privacy": PrivacySpec, "cluster": ClusterSpec}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -138,7 +138,7 @@ class TensorSpec(Described):
                 message.shape.CopyFrom(pb.Shape(sizes=shape))
             clip = checked(ClipSpec, "clip", given["clip"])
             if clip is not None:
-                message.clip.CopyFrom(clip.to_proto())
+                message.clip.CopyFrom(clip._to_proto())
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"tensor {shown(name)}: {error}") from error
         vars(self)["message"] = message
@@ -153,11 +153,11 @@ class TensorSpec(Described):
             "shape": tuple(message.shape.sizes) if message.HasField("shape") else None,
             "layout": "dense" if message.layout == pb.TENSOR_LAYOUT_DENSE else "sparse",
             "modular": message.modular,
-            "clip": ClipSpec.from_proto(message.clip) if message.HasField("clip") else None,
+            "clip": ClipSpec._from_proto(message.clip) if message.HasField("clip") else None,
         }
 
     @classmethod
-    def from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
+    def _from_proto(cls, proto: pb.TensorSpec) -> TensorSpec:
         """Returns the spec of a message; ``InvalidArgumentError`` if its dtype is missing or its shape is wrong."""
         return cls.of(_completed(copy_of(proto)))
 
@@ -232,8 +232,8 @@ class RoundSpec(Described):
         max_tuples_per_submission: limit over all tensors. None: the server's limit.
         max_bytes_per_submission: limit of keys and values. None: the server's limit.
         clip: bounds on each submission, such as ``ClipSpec(l2=1.0)``. None: no bounds.
-        privacy: differential privacy of the results, such as ``DP(noise_multiplier=1.0, …)``. Experimental. None: no
-            noise.
+        privacy: differential privacy of the results, such as ``PrivacySpec(noise_multiplier=1.0, …)``. Experimental.
+            None: no noise.
         certificate: whether the server signs a certificate of the round, with proofs for its clients. Needs a server
             with ``--certificate-key``; not together with ``privacy``. docs/certificates.md says what it proves.
         allow_export: with ``certificate``: whether coordinators may read the submissions, once the round is done, to
@@ -262,7 +262,7 @@ class RoundSpec(Described):
     max_tuples_per_submission: int | None
     max_bytes_per_submission: int | None
     clip: ClipSpec | None
-    privacy: DP | None
+    privacy: PrivacySpec | None
     certificate: bool
     allow_export: bool
     keep_submissions: bool
@@ -281,7 +281,7 @@ class RoundSpec(Described):
         max_tuples_per_submission: int | None = None,
         max_bytes_per_submission: int | None = None,
         clip: ClipSpec | None = None,
-        privacy: DP | None = None,
+        privacy: PrivacySpec | None = None,
         certificate: bool = False,
         allow_export: bool = False,
         keep_submissions: bool = False,
@@ -334,7 +334,7 @@ class RoundSpec(Described):
         for name, kind in _PARTS.items():
             part = checked(kind, name, given[name])
             if part is not None:
-                getattr(message, name).CopyFrom(part.to_proto())
+                getattr(message, name).CopyFrom(part._to_proto())
         if certificate:
             message.certificate.CopyFrom(pb.CertificateSpec(allow_export=allow_export))
         vars(self).update(message=message, tensors=tensors)
@@ -347,13 +347,13 @@ class RoundSpec(Described):
             **{name: getattr(message, name) or None for name in _LIMITS},
             **{name: seconds_of(getattr(message, name)) if message.HasField(name) else None for name in _TIMES},
             **{name: getattr(message, name) for name in _FLAGS},
-            **{n: kind.from_proto(getattr(message, n)) if message.HasField(n) else None for n, kind in _PARTS.items()},
+            **{n: kind._from_proto(getattr(message, n)) if message.HasField(n) else None for n, kind in _PARTS.items()},
             "certificate": message.HasField("certificate"),
             "allow_export": message.certificate.allow_export,
         }
 
     @classmethod
-    def from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
+    def _from_proto(cls, proto: pb.RoundSpec) -> RoundSpec:
         """Returns the spec of a message. Combinations are not checked: a later release may allow more."""
         message = copy_of(proto)
         message.aggregation.SetInParent()

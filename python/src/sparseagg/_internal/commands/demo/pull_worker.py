@@ -19,7 +19,6 @@ import time
 import numpy as np
 
 from sparseagg._internal.client.async_client import Client
-from sparseagg._internal.client.async_tasks import worker
 from sparseagg._internal.client.blocking_client import Client as BlockingClient
 from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted, client_gradient
 from sparseagg._internal.results.tasks import Outcome, Task
@@ -81,8 +80,7 @@ class _Process:
         async with Client(self._address) as client:
             await asyncio.gather(
                 *(
-                    worker(
-                        client,
+                    client.work(
                         functools.partial(self._handle, k),
                         self._site.names[k],
                         labels=[label_of(k)],
