@@ -132,7 +132,7 @@ def merge_by_krum(updates: dict[str, Update], spec: sa.RoundSpec, f: int) -> sa.
         for client_id, update in updates.items():
             rnd.submit(client_id, update)
         rnd.seal()
-        return rnd.finish(client_weights=sa.robust.multi_krum(rnd.inspect(), f=f, m=len(updates) - f))
+        return rnd.finish(client_weights=sa.robust.multi_krum(sa.robust.inspect(rnd), f=f, m=len(updates) - f))
 
 
 def learn(

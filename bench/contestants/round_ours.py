@@ -66,7 +66,7 @@ class Rounds:
         return None if self._updates.is_dense else merged.keys, merged.values
 
     def _merged(self, opened: Any, stages: Stages) -> sa.TensorResult:
-        opened.close()
+        opened.start_merge()
         opened.wait()
         stages.end("merge")
         return opened.result()["t"]

@@ -363,7 +363,7 @@ BAD = "a\ud800"
         lambda client, rnd, stream: rnd.submit_batch([BAD], {"v": ([0, 1], [1], [1.0])}),
         lambda client, rnd, stream: rnd.submit_batch(["a"], {BAD: ([0, 1], [1], [1.0])}),
         lambda client, rnd, stream: rnd.withdraw(BAD),
-        lambda client, rnd, stream: rnd.close(only=[BAD]),
+        lambda client, rnd, stream: rnd.start_merge(only=[BAD]),
         lambda client, rnd, stream: rnd.cancel(BAD),
         lambda client, rnd, stream: stream.withdraw("a", BAD),
         lambda client, rnd, stream: stream.submit("a", ([1], [1.0]), base_version=0, submission_id=BAD),

@@ -199,7 +199,7 @@ def audited(opened: sa.Round, pem: bytes, folder, *, has_failed: bool) -> None:
         [line] = sa.certificates.verify(certificate, pem)
         assert ": FAILED, " in line
         return
-    opened.export(folder)
+    sa.certificates.export_bundle(opened, folder)
     assert "computed again" in sa.certificates.verify(certificate, pem, bundle=folder)[-1]
 
 

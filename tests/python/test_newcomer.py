@@ -79,7 +79,7 @@ def test_representations_are_short_lines(address, server):
         opened = client.create_round(SPEC)
         opened.submit("a", UPDATE)
         stream = client.create_stream(SPEC, buffer=3)
-        opened.close()
+        opened.start_merge()
         result = opened.result()
         aggregator = sa.Aggregator(SPEC)
         shown = {

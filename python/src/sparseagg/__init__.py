@@ -6,7 +6,7 @@
         spec = sa.RoundSpec([sa.TensorSpec("embedding", "float32", shape=(50_000, 16))], op="mean")
         rnd = client.create_round(spec)
         rnd.submit("client-7", {"embedding": (keys, rows)})  # shapes (n,) and (n, 16)
-        result = rnd.finish()  # close() and result(): takes no more submissions, waits for the merge, and reads
+        result = rnd.finish()  # takes no more submissions, waits for the merge, and reads its result
         result["embedding"].keys, result["embedding"].values
 
 Where rounds run: ``Client("host:port")`` uses a server, ``Client(":local:")`` starts one on this machine, and

@@ -1,7 +1,7 @@
 """Certificates of rounds: signed statements that anyone can check by computing the round again.
 
     pem = pathlib.Path("certificate.pub").read_bytes()
-    sparseagg.certificates.verify(rnd.certificate(), pem, receipt=rnd.receipt("client-7"))
+    sparseagg.certificates.verify(rnd.certificate(), pem, receipt=sparseagg.certificates.receipt(rnd, "client-7"))
 
 ``verify`` needs the package ``cryptography``: ``pip install cryptography``. docs/certificates.md says what a
 certificate proves, and what it does not.
@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.certificates import bundle as bundles
 from sparseagg._internal.certificates.bundle import replay
 from sparseagg._internal.certificates.statement import (
@@ -30,14 +31,67 @@ from sparseagg._internal.certificates.statement import (
     root_of_path,
 )
 from sparseagg._internal.results.info import Certificate, Leaves, SubmissionReceipt
+from sparseagg._internal.updates.contributors import ClientId
 from sparseagg.version import __version__
 
-__all__ = ["Certificate", "Leaves", "SubmissionReceipt", "VerificationError", "replay", "verify"]
+__all__ = [
+    "Certificate",
+    "Leaves",
+    "SubmissionReceipt",
+    "VerificationError",
+    "export_bundle",
+    "receipt",
+    "replay",
+    "verify",
+]
 
 _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "urn:sparseagg:round:v1"
 _OF_ROUND = ("round", "tenant", "specSha256", "createTime")  # what promise and certificate share
 _OF_HOME = ("specSha256", "createTime")  # which differ between the rounds of a cluster's servers, its homes
 _TEXTS = (*_OF_ROUND, "closeTime", "spec", "state", "stateReason", "engine", "version")
+
+
+def receipt(rnd: Any, client_id: ClientId, submission_id: str = "") -> Any:
+    """Returns what the server has signed about a client's submission that counts.
+
+    From the commit on it has the server's promise; once the round has ended with a certificate, the proof, too,
+    that the submission is in the certificate's tree. Keep the first as soon as you have submitted: only then is
+    there evidence, should the submission be dropped.
+
+    Args:
+        rnd: a round, also of a cluster or a version of a stream; of ``sparseagg.aio``, for a coroutine.
+        client_id: of the submission; "" for the name of this client's credential.
+        submission_id: of the submission. Needed only in a version of a stream in which the client has several.
+
+    Raises:
+        NotFoundError: the client has no such submission, or it was withdrawn.
+        FailedPreconditionError: the round's spec asks for no certificate, or the client has several commits.
+        PermissionDeniedError: the credential is of another client.
+        UnimplementedError: the server is older than this method.
+    """
+    return rnd._receipt(client_id, submission_id)
+
+
+def export_bundle(rnd: Any, folder: bundles.Path, timeout: Timeout = None) -> Any:
+    """Waits until the round is done, and writes a bundle: certificate, submissions and result.
+
+    ``verify`` and ``replay`` compute the result of the bundle again, on any machine. The
+    bundle has the clients' updates as they have sent them.
+
+    Args:
+        rnd: as of ``receipt``, but of one server.
+        folder: to write; there must be nothing of this name.
+        timeout: of waiting and reading, in seconds or as a timedelta; None for no limit.
+
+    Raises:
+        FailedPreconditionError: the round's spec does not allow it (``allow_export``).
+        RoundFailedError: the round has ended without a result.
+        PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
+        UnimplementedError: the server is older than this method.
+        TimeoutError: (``DeadlineExceededError``) after ``timeout``; the folder then is incomplete.
+        OSError: the folder cannot be written, or exists.
+    """
+    return rnd._export(folder, timeout)
 
 
 def verify(
@@ -55,7 +109,7 @@ def verify(
         certificate: from ``Round.certificate``, or its envelope.
         trusted_keys: public keys of the server in PEM, one or more: also those that were in use before.
         receipt: of a submission: its promise is verified, and that the submission is in the tree.
-        bundle: folder of ``Round.export``: leaves, tree and result are computed again from the submissions.
+        bundle: folder of ``export_bundle``: leaves, tree and result are computed again from the submissions.
         device: "cuda" or "cpu", for that computation; as of ``aggregate``.
         any_version: compute again with this version even if the certificate is of another version.
 

@@ -17,6 +17,7 @@ from signing import key_pair
 from sparseagg._internal.certificates.bundle import _read_chunks, _varint
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor
 from sparseagg._internal.commands.cli import main
+from sparseagg.cluster.exchange import leaves
 
 
 @pytest.fixture
@@ -61,11 +62,11 @@ def test_every_way_of_submitting_is_computed_again(start_server, certificate_key
                 resumable=number == 5,
             )
             if value_encoding is None:
-                leaf = decode_cbor(rnd.receipt(f"c{number}").leaf)
+                leaf = decode_cbor(sa.certificates.receipt(rnd, f"c{number}").leaf)
                 assert leaf[5] == ["f", n, content_digest(*update["f"])]
                 assert leaf[6] == ["d", 400, content_digest(np.arange(400), update["d"])]
         rnd.finish()
-        rnd.export(tmp_path / "bundle")
+        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
         lines = sa.certificates.verify(rnd.certificate(), public, bundle=tmp_path / "bundle")
         assert "6 submissions" in lines[1]
 
@@ -82,7 +83,7 @@ def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):
             keys = np.sort(rng.choice(1 << 20, count, replace=False)).astype(np.uint32)
             rnd.submit(f"c{number}", {"v": (keys, rng.random(count, np.float32))}, key_encoding="plain")
         rnd.finish()
-        rnd.export(tmp_path / "bundle")
+        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
         certificate = rnd.certificate()
     lines = sa.certificates.verify(certificate, public, bundle=tmp_path / "bundle")
     assert "5 submissions" in lines[1]
@@ -107,19 +108,21 @@ def test_key_is_rotated_without_a_restart(start_server, certificate_key, tmp_pat
         for rnd in (first, second):
             rnd.submit("c", {"v": ([1], [1.0])})
         first.finish()
-        before, promise = first.certificate(), second.receipt("c")
+        before, promise = first.certificate(), sa.certificates.receipt(second, "c")
         shutil.copy(other, tmp_path / "next")
         (tmp_path / "next").replace(private)
         key_id = json.loads(before.envelope)["signatures"][0]["keyid"]
-        server.wait_until(lambda: json.loads(second.receipt("c").promise)["signatures"][0]["keyid"] != key_id)
+        server.wait_until(
+            lambda: json.loads(sa.certificates.receipt(second, "c").promise)["signatures"][0]["keyid"] != key_id
+        )
         second.finish()
         assert first.certificate() == before
         sa.certificates.verify(before, public)
         with pytest.raises(sa.certificates.VerificationError, match="not among the 1 trusted keys"):
             sa.certificates.verify(second.certificate(), public)
-        sa.certificates.verify(second.certificate(), other_public, receipt=second.receipt("c"))
+        sa.certificates.verify(second.certificate(), other_public, receipt=sa.certificates.receipt(second, "c"))
         # A promise under the earlier key is verified with both keys.
-        proof = second.receipt("c")
+        proof = sa.certificates.receipt(second, "c")
         old = dataclasses.replace(proof, promise=promise.promise)
         sa.certificates.verify(second.certificate(), public + other_public, receipt=old)
         private.write_text("no key")  # the key stays
@@ -148,20 +151,23 @@ def test_clients_get_their_own_receipt_and_no_export(start_server, certificate_k
     rounds["coordinator"].finish()
     certificate = rounds["observer"].certificate()
     assert certificate == rounds["client"].certificate()
-    sa.certificates.verify(certificate, public, receipt=rounds["client"].receipt(""))
-    assert rounds["coordinator"].receipt("bob").leaf_index == 1
-    for call in (lambda: rounds["client"].receipt("bob"), lambda: rounds["observer"].receipt("bob")):
+    sa.certificates.verify(certificate, public, receipt=sa.certificates.receipt(rounds["client"], ""))
+    assert sa.certificates.receipt(rounds["coordinator"], "bob").leaf_index == 1
+    for call in (
+        lambda: sa.certificates.receipt(rounds["client"], "bob"),
+        lambda: sa.certificates.receipt(rounds["observer"], "bob"),
+    ):
         with pytest.raises(sa.errors.PermissionDeniedError):
             call()
     for role in ("client", "observer"):
         with pytest.raises(sa.errors.PermissionDeniedError, match="may not call ExportRound"):
-            rounds[role].export(tmp_path / role)
+            sa.certificates.export_bundle(rounds[role], tmp_path / role)
         with pytest.raises(
             sa.errors.PermissionDeniedError, match=r"may not call ListSubmissions|observers may not read"
         ):
-            rounds[role].leaves()
-    assert list(rounds["coordinator"].leaves().counted) == ["alice", "bob"]
-    rounds["coordinator"].export(tmp_path / "bundle")
+            leaves(rounds[role])
+    assert list(leaves(rounds["coordinator"]).counted) == ["alice", "bob"]
+    sa.certificates.export_bundle(rounds["coordinator"], tmp_path / "bundle")
     for client in clients.values():
         client.close()
 

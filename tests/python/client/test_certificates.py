@@ -71,11 +71,11 @@ def certified(certifying, keys, tmp_path):
         assert rnd.spec == SPEC
         for name in ("b", "ä", "a", "10", "9"):
             rnd.submit(name, _update(rng), weight=float(rng.random()))
-        promise = rnd.receipt("a")
+        promise = sa.certificates.receipt(rnd, "a")
         assert promise.leaf_index is None
         rnd.finish()
-        rnd.export(tmp_path / "bundle")
-        receipts = {name: rnd.receipt(name) for name in ("10", "9", "a", "b", "ä")}
+        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
+        receipts = {name: sa.certificates.receipt(rnd, name) for name in ("10", "9", "a", "b", "ä")}
         assert [receipt.leaf_index for receipt in receipts.values()] == [0, 1, 2, 3, 4]
         assert receipts["a"].promise == promise.promise
         yield rnd.certificate(), (keys / "certificate.pub").read_bytes(), receipts, tmp_path / "bundle"
@@ -116,7 +116,7 @@ def test_leaf_is_the_clients_own_digest(certifying, keys):
     with sa.Client(certifying().address, chunk_bytes=1 << 16) as client:
         rnd = client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
         sent = rnd.submit("c", update)
-        leaf = decode_cbor(rnd.receipt("c").leaf)
+        leaf = decode_cbor(sa.certificates.receipt(rnd, "c").leaf)
     mib = 1 << 20
     digests = b""
     for data in (update["emb"][0].astype("<u8").tobytes(), update["emb"][1].astype("<f4").tobytes()):
@@ -366,7 +366,7 @@ def test_weights_and_options_without_effect_do_not_hinder_an_audit(certifying, k
         for name in ("a", "b"):
             rnd.submit(name, ([1, 2], [1.0, 2.0]), 1.0)
         rnd.finish()
-        rnd.export(tmp_path / "bundle")
+        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
 
     def edit(number, update, leaf):
         update.weight = leaf[3] = 3.0
@@ -496,26 +496,36 @@ def test_restart_gives_the_same_certificate_and_proofs(start_server, certifying,
             rnd.submit(f"c{number}", _update(rng), weight=1.0)
         open_round = client.create_round(SPEC, "open")
         open_round.submit("c", _update(rng), weight=2.0)
-        promise = open_round.receipt("c")
+        promise = sa.certificates.receipt(open_round, "c")
         open_round.submit("gone", _update(rng), weight=1.0)
-        withdrawn = open_round.receipt("gone")
+        withdrawn = sa.certificates.receipt(open_round, "gone")
         open_round.withdraw("gone")
         rnd.finish()
         failed = client.create_round(failing, "failed")
         failed.submit("only", {"v": ([1], [1.0])})
-        failed.close()
-        before = [rnd.certificate(), failed.certificate(), rnd.receipt("c4"), failed.receipt("only")]
+        failed.start_merge()
+        before = [
+            rnd.certificate(),
+            failed.certificate(),
+            sa.certificates.receipt(rnd, "c4"),
+            sa.certificates.receipt(failed, "only"),
+        ]
         assert before[1].statement["predicate"]["state"] == "FAILED"
         assert "below min_submissions 2" in before[1].statement["predicate"]["stateReason"]
     server.kill()
     with sa.Client(certifying().address) as client:
         rnd, failed, open_round = (client.get_round(name) for name in ("r1", "failed", "open"))
-        assert [rnd.certificate(), failed.certificate(), rnd.receipt("c4"), failed.receipt("only")] == before
+        assert [
+            rnd.certificate(),
+            failed.certificate(),
+            sa.certificates.receipt(rnd, "c4"),
+            sa.certificates.receipt(failed, "only"),
+        ] == before
         pem = (keys / "certificate.pub").read_bytes()
         assert sa.certificates.verify(before[1], pem, receipt=before[3])
-        assert open_round.receipt("c") == promise
+        assert sa.certificates.receipt(open_round, "c") == promise
         open_round.finish()
-        sa.certificates.verify(open_round.certificate(), pem, receipt=open_round.receipt("c"))
+        sa.certificates.verify(open_round.certificate(), pem, receipt=sa.certificates.receipt(open_round, "c"))
         _refused("client 'gone' was withdrawn, says", open_round.certificate(), pem, receipt=withdrawn)
 
 
@@ -527,16 +537,23 @@ def test_weights_of_the_close_and_withdrawals(certifying, keys, tmp_path):
         rnd = client.create_round(spec)
         for name in "abcd":
             rnd.submit(name, rng.random((1000, 4)).astype(np.float32))
-        promise = rnd.receipt("d")
+        promise = sa.certificates.receipt(rnd, "d")
         rnd.withdraw("d")
         with pytest.raises(sa.errors.NotFoundError, match="'d' has no submission that counts"):
-            rnd.receipt("d")
+            sa.certificates.receipt(rnd, "d")
         rnd.seal()
         rnd.finish(client_weights={"a": 0.5, "b": 3.0, "c": 0.0})
         certificate = rnd.certificate()
         assert certificate.statement["predicate"]["numSubmissions"] == 2
-        rnd.export(tmp_path / "bundle")
-        assert len(sa.certificates.verify(certificate, pem, receipt=rnd.receipt("b"), bundle=tmp_path / "bundle")) == 4
+        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
+        assert (
+            len(
+                sa.certificates.verify(
+                    certificate, pem, receipt=sa.certificates.receipt(rnd, "b"), bundle=tmp_path / "bundle"
+                )
+            )
+            == 4
+        )
         assert len(certificate.statement["predicate"]["withdrawnSha256"]) == 2  # c by its weight, and d
         _refused("client 'd' was withdrawn, says the certificate", certificate, pem, receipt=promise)
         hidden = certificate.statement
@@ -559,13 +576,13 @@ def test_rounds_that_get_no_certificate(start_server, certifying, keys):
             rnd = client.create_round(spec)
             rnd.submit("c", {"v": ([1], [1.0])})
             with pytest.raises(sa.errors.FailedPreconditionError, match="does not allow an export"):
-                rnd.export("/nonexistent")
+                sa.certificates.export_bundle(rnd, "/nonexistent")
             if spec is asks:
                 rnd.cancel()
                 with pytest.raises(sa.errors.FailedPreconditionError, match="CANCELLED and has no certificate"):
                     rnd.certificate()
             else:
-                for call in (rnd.certificate, lambda: rnd.receipt("c")):  # noqa: B023
+                for call in (rnd.certificate, lambda: sa.certificates.receipt(rnd, "c")):  # noqa: B023
                     with pytest.raises(sa.errors.FailedPreconditionError, match="does not ask for one"):
                         call()
     with sa.Client(":memory:") as client, pytest.raises(sa.errors.FailedPreconditionError, match="no certificate"):
@@ -600,8 +617,8 @@ def test_asyncio_twin(certifying, keys):
         async with sa.aio.Client(address) as client:
             rnd = await client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
             await rnd.submit("c", {"emb": ([1], np.ones((1, 4)))})
-            await rnd.close()
-            return await rnd.certificate(), await rnd.receipt("c")
+            await rnd.start_merge()
+            return await rnd.certificate(), await sa.certificates.receipt(rnd, "c")
 
     certificate, receipt = asyncio.run(run(certifying().address))
     pem = (keys / "certificate.pub").read_bytes()

@@ -69,11 +69,11 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
         with pytest.raises(
             sa.errors.PermissionDeniedError, match="role 'client' of this credential may not call CloseRound"
         ):
-            mine.close()
+            mine.start_merge()
         with pytest.raises(sa.errors.PermissionDeniedError, match="may not call SealRound"):
             mine.seal()
         with pytest.raises(sa.errors.PermissionDeniedError, match="may not call InspectRound"):
-            mine.inspect()
+            sa.robust.inspect(mine)
         assert mine.submit("", UPDATE).client_id == "site-1"  # the credential's name; the content counts once
         opened.submit("site-2", UPDATE)
         assert opened.finish()["v"].values.ravel().tolist() == [2.0, 4.0]
@@ -107,7 +107,7 @@ def test_tls_of_the_environment_is_used_and_an_argument_goes_before_it(
         opened = client.create_round(SPEC)
         copy = pickle.loads(pickle.dumps(opened))
         copy.submit("site-1", UPDATE)
-        copy.release()
+        copy._release()
         with sa.Round.from_handle(opened.handle) as same:  # all that a worker is given
             assert [submission.client_id for submission in same.submissions()] == ["site-1"]
     assert main(["info", "--address", guarded.address]) == 0

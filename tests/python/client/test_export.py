@@ -12,6 +12,7 @@ from sparseagg._internal.client.requests import export_request
 from sparseagg._internal.client.result_reader import exported_page
 from sparseagg._internal.client.transport import run
 from sparseagg._internal.wire.message import ExportedColumns
+from sparseagg.cluster.exchange import count_keys, export_page, export_submissions
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -28,7 +29,7 @@ def test_merge_of_an_export_has_the_same_bits(client, dtype):
     for ranges in ([(0, None)], [(0, 13), (13, 14), (14, None)]):
         parts = []
         for keys in ranges:
-            exported = opened.export_submissions(keys=keys)
+            exported = export_submissions(opened, keys=keys)
             assert list(exported) == [str(each) for each in range(9)]
             assert all(np.all((u.keys >= keys[0]) & (u.keys < (keys[1] or 40))) for u in exported.values())
             merged = sa.aggregate({each: (update.keys, update.values) for each, update in exported.items()}, spec)
@@ -49,7 +50,7 @@ def test_arrays_of_a_page_need_no_copy(client, dtype):
             for number in range(3):
                 opened.submit(f"c{number}", (np.arange(length + number), np.ones(length + number)))
             opened.seal()
-            exported = opened.export_submissions()
+            exported = export_submissions(opened)
         assert [len(each.values) for each in exported.values()] == [length, length + 1, length + 2]
         # Of later submissions, too, since rows are of whole values.
         assert all(each.keys.flags.aligned and each.values.flags.aligned for each in exported.values())
@@ -66,22 +67,22 @@ def test_weights_and_keys_of_a_union(client):
     opened.submit("b", {"u": ([2**60, 1], None)}, 2.5)
     opened.submit("a", {"v": ([3], [1.0])}, 0)
     opened.seal()
-    exported = opened.export_submissions("u")
+    exported = export_submissions(opened, "u")
     assert {each: (u.keys.tolist(), u.values, u.weight) for each, u in exported.items()} == {
         "a": ([], None, 0.0),
         "b": ([1, 2**60], None, 2.5),
     }
-    assert [u.values.tolist() for u in opened.export_submissions("v").values()] == [[1.0], []]
-    assert opened.count_keys("u", bits=59).tolist() == [1, 0, 1, *[0] * 29]
-    assert opened.count_keys("u", bits=0, within=(1, [2**59, 7, 0])).tolist() == [1, 0, 0, 0, 0, 1]
+    assert [u.values.tolist() for u in export_submissions(opened, "v").values()] == [[1.0], []]
+    assert count_keys(opened, "u", bits=59).tolist() == [1, 0, 1, *[0] * 29]
+    assert count_keys(opened, "u", bits=0, within=(1, [2**59, 7, 0])).tolist() == [1, 0, 0, 0, 0, 1]
     with pytest.raises(sa.errors.InvalidArgumentError, match="'w'"):
-        opened.export_submissions("w")
+        export_submissions(opened, "w")
     with pytest.raises(sa.errors.InvalidArgumentError, match="the request must name one"):
-        opened.export_submissions()
+        export_submissions(opened)
     with pytest.raises(sa.errors.InvalidArgumentError, match="bits"):
-        opened.count_keys("u", bits=-1)
+        count_keys(opened, "u", bits=-1)
     with pytest.raises(sa.errors.InvalidArgumentError, match=r"'u': buckets: parts of 9 bits .* at most 131072 parts"):
-        opened.count_keys("u", bits=9)
+        count_keys(opened, "u", bits=9)
 
 
 def test_export_goes_on_after_a_broken_connection(flaky):
@@ -96,7 +97,7 @@ def test_export_goes_on_after_a_broken_connection(flaky):
         for client_id, update in updates.items():
             opened.submit(client_id, update)
         opened.seal()
-        exported = opened.export_submissions()  # 8 MB
+        exported = export_submissions(opened)  # 8 MB
         assert proxy.broken == 2
         merged = sa.aggregate({each: (u.keys, u.values) for each, u in exported.items()}, spec)
     assert digest(merged) == digest(sa.aggregate(updates, spec))
@@ -107,7 +108,7 @@ def test_rounds_in_memory_export_nothing():
         opened = client.create_round(one())
         opened.seal()
         with pytest.raises(sa.errors.UnimplementedError, match=":memory:"):
-            opened.export_submissions()
+            export_submissions(opened)
 
 
 @pytest.mark.parametrize("address", [":memory:", "server"])
@@ -138,7 +139,7 @@ def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
             stub = make_stub(channel)
             partials = list(stub.ExportPartial(pb.ExportPartialRequest(name=name, tensor="sums")))
             exported = list(stub.ExportSubmissions(pb.ExportSubmissionsRequest(name=name, tensor="rows")))
-            opened.close()
+            opened.start_merge()
             opened.wait()
             results = list(stub.StreamResult(pb.StreamResultRequest(name=name)))
             assert stub.GetResult(pb.GetResultRequest(name=name, tensor="rows")).next_page_token
@@ -168,7 +169,7 @@ def test_dense_submissions_are_exported_without_keys(client):
         for max_bytes in (1, 60, 500, 1 << 20):
             token, found = None, [[] for _ in sent]
             while token != "":
-                page = opened.export_page("d", keys=keys, page_token=token or "", max_bytes=max_bytes)
+                page = export_page(opened, "d", keys=keys, page_token=token or "", max_bytes=max_bytes)
                 for place in range(page.first, page.end):
                     found[place].append(page.part(place, place + 1))
                 token = page.next_page_token

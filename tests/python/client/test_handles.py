@@ -213,8 +213,8 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
     assert opened.refresh().state == "open"
     for own in (sa.Round.from_handle(opened.handle), pickle.loads(pickle.dumps(opened))):
         own.submit("a", UPDATE)
-        own.release()
-        own.release()
+        own._release()
+        own._release()
         with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             own.refresh()
 

@@ -148,7 +148,7 @@ def test_memory_waits_of_asyncio_leave_the_threads_to_others():
                 task.cancel()
             await asyncio.gather(*(each.submit("a", UPDATE) for each in rounds))
             assert not any(task.done() for task in waits)
-            await asyncio.gather(*(each.close() for each in rounds))
+            await asyncio.gather(*(each.start_merge() for each in rounds))
             return [info.state for info in await asyncio.gather(*waits)]
 
     assert asyncio.run(asyncio.wait_for(job(), PATIENCE_S)) == ["done"] * 100

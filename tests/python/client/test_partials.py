@@ -10,6 +10,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from partial_rounds import SPECS, updates_of
+from sparseagg.cluster.exchange import add_partial, count_keys, export_partial
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -28,7 +29,7 @@ def test_any_split_has_one_hash(name):
             blocks = list(parts[leaf].export_partial())
             if parts[leaf].num_submissions == 0:
                 continue
-            root.add_partial(f"leaf {leaf}", b"".join(blocks) if leaf % 2 else blocks)
+            add_partial(root, f"leaf {leaf}", b"".join(blocks) if leaf % 2 else blocks)
         assert root.num_submissions == 40
         assert digest(root.finish()) == expected, leaves
 
@@ -45,14 +46,14 @@ def test_leaf_and_root_are_servers(client, name):
                 if at % 3 == leaf:
                     opened.submit(each, *update)
             with pytest.raises(sa.errors.FailedPreconditionError, match="the round is OPEN"):
-                opened.export_partial()
+                export_partial(opened)
             opened.seal()
-            partial = opened.export_partial()
-            assert opened.export_partial() == partial
+            partial = export_partial(opened)
+            assert export_partial(opened) == partial
             one = b"".join(partial)
-            receipt = root.add_partial(f"leaf {leaf}", one, submission_id="s")
+            receipt = add_partial(root, f"leaf {leaf}", one, submission_id="s")
             assert not receipt.duplicate
-            assert root.add_partial(f"leaf {leaf}", partial, submission_id="s", resumable=True).duplicate
+            assert add_partial(root, f"leaf {leaf}", partial, submission_id="s", resumable=True).duplicate
     assert root.refresh().num_submissions == 12
     assert digest(root.finish()) == expected
 
@@ -65,18 +66,18 @@ def test_ranges_and_pages_of_a_partial_add_up(client):
     for each, update in updates.items():
         opened.submit(each, update)
     opened.seal()
-    assert len(opened.export_partial()) > 3  # 20 MB
+    assert len(export_partial(opened)) > 3  # 20 MB
     parts = []
     for keys in [(0, 2**60), (2**60, 2**62), (2**62, None)]:
         merged = sa.Aggregator(spec)
-        merged.add_partial("server", opened.export_partial(keys=keys), keys=keys)
+        merged.add_partial("server", export_partial(opened, keys=keys), keys=keys)
         parts.append(merged.finish()["v"])
     expected = sa.aggregate(updates, spec)["v"]
     for name in ("keys", "values", "counts"):
         assert np.concatenate([getattr(part, name) for part in parts]).tobytes() == getattr(expected, name).tobytes()
-    counts = opened.count_keys(bits=50)
+    counts = count_keys(opened, bits=50)
     assert np.array_equal(counts, np.bincount((expected.keys >> np.uint64(50)).astype(np.int64), minlength=1 << 14))
-    assert opened.export_partial(keys=(5, 5)) == []
+    assert export_partial(opened, keys=(5, 5)) == []
 
 
 def test_canonical_sums_have_no_partial(client):
@@ -85,7 +86,7 @@ def test_canonical_sums_have_no_partial(client):
     opened.submit("a", ([1], [1.0]))
     opened.seal()
     with pytest.raises(sa.errors.FailedPreconditionError, match=r"'v' sums floats.*export its submissions"):
-        opened.export_partial()
+        export_partial(opened)
     with pytest.raises(sa.errors.FailedPreconditionError, match="export its submissions, or sum in fixed point"):
         list(sa.Aggregator(spec).export_partial())
     with pytest.raises(sa.errors.InvalidArgumentError, match="accept_partials: tensor 'v' sums floats"):
@@ -93,7 +94,7 @@ def test_canonical_sums_have_no_partial(client):
     keeps = client.create_round(dataclasses.replace(SPECS["integers"], keep_submissions=True))
     keeps.seal()
     with pytest.raises(sa.errors.FailedPreconditionError, match="keeps its submissions"):
-        keeps.export_partial()
+        export_partial(keeps)
 
 
 def test_bad_partials_are_refused_by_name(client):
@@ -131,16 +132,16 @@ def test_bad_partials_are_refused_by_name(client):
         with pytest.raises(sa.errors.InvalidArgumentError, match=reason):
             sa.Aggregator(spec).add_partial("leaf", data)
         with pytest.raises(sa.errors.InvalidArgumentError, match=f"{reason}|cut off|unknown tensor"):
-            root.add_partial("leaf", data)
+            add_partial(root, "leaf", data)
     closed = client.create_round(spec)
     with pytest.raises(sa.errors.FailedPreconditionError, match="the round takes no partials"):
-        closed.add_partial("leaf", good)
-    root.add_partial("leaf", good)
+        add_partial(closed, "leaf", good)
+    add_partial(root, "leaf", good)
     big = sa.Aggregator(spec)
     for each, update in updates_of(spec, 62, 2).items():
         big.add(each, *update)
     with pytest.raises(sa.errors.ResourceExhaustedError, match="3 of max_submissions 64"):
-        root.add_partial("big", big.export_partial())
+        add_partial(root, "big", big.export_partial())
     assert root.refresh().num_submissions == 3
 
 
@@ -154,11 +155,11 @@ def test_partial_of_integers_has_at_most_what_its_submissions_can_make(client):
         data = good[:at] + value.to_bytes(16, "little", signed=True) + good[at + 16 :]
         root = client.create_round(spec)
         if -(2**63) <= value < 2**63:
-            root.add_partial("leaf", data)
+            add_partial(root, "leaf", data)
             assert root.finish()["v"].values.tolist() == [value]
         else:
             with pytest.raises(sa.InvalidArgumentError, match="value 0 of row 0 is larger than 1 submissions can make"):
-                root.add_partial("leaf", data)
+                add_partial(root, "leaf", data)
 
 
 def test_partial_survives_a_restart(start_server, tmp_path):
@@ -169,7 +170,7 @@ def test_partial_survives_a_restart(start_server, tmp_path):
         source.add(each, *update)
     first = start_server("--data-dir", str(tmp_path / "data"))
     with sa.Client(first.address) as client:
-        client.create_round(spec, "r").add_partial("leaf", source.export_partial())
+        add_partial(client.create_round(spec, "r"), "leaf", source.export_partial())
     first.kill()
     second = start_server("--data-dir", str(tmp_path / "data"))
     with sa.Client(second.address) as client:

@@ -78,9 +78,9 @@ def test_private_round_hides_rare_keys_and_refuses_withdrawals(private_server):
             opened.finish(only=["z"])
         opened.seal()
         with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses inspections"):
-            opened.inspect()
+            sa.robust.inspect(opened)
         with pytest.raises(sa.errors.FailedPreconditionError, match="privacy refuses client_weights"):
-            opened.close(client_weights={"z": 1.0})
+            opened.start_merge(client_weights={"z": 1.0})
         result = opened.finish()
         assert result["v"].keys.tolist() == [3, 70]
         np.testing.assert_allclose(result["v"].values, 60 * 0.125, atol=0.01)

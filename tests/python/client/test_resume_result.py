@@ -38,7 +38,7 @@ def opened(client: sa.Client) -> Iterator[sa.Round]:
         keys = np.unique(rng.integers(0, 1_000_000, 250_000))
         rows = rng.normal(size=(len(keys), 2)).astype(np.float32)
         made.submit(name, {"sparse": (keys, rows), "dense": rng.normal(size=300_000), "small": ([3], [7])})
-    made.close()
+    made.start_merge()
     made.wait()
     yield made
     made.delete()

@@ -21,7 +21,7 @@ def test_close_and_wait_read_nothing(connect, server, monkeypatch):
 
     monkeypatch.setattr(client._connection, "read", read)
     for _ in range(2):
-        assert opened.close(timeout=60).state in ("finalizing", "done")
+        assert opened.start_merge(timeout=60).state in ("finalizing", "done")
         info = opened.wait(timeout=60)
         assert (info.state, info.num_submissions, info.results[0].num_keys) == ("done", 1, 10)
 
@@ -31,7 +31,7 @@ def test_result_waits_until_the_round_is_closed(client):
     opened.submit("a", ([1], [1.0]))
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(opened.result)
-        client.get_round(opened.name).close()
+        client.get_round(opened.name).start_merge()
         assert reading.result(timeout=60)["v"].keys.tolist() == [1]
 
 
@@ -53,6 +53,6 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(connect, start_ser
     with pytest.raises(TimeoutError, match="still open"):
         opened.wait(timeout=0.5)
     assert 1 <= calls <= 15
-    opened.close()
+    opened.start_merge()
     assert opened.wait().state == "done"
     client.close()

@@ -54,7 +54,7 @@ def silence(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("call", ["wait", "close", "finish"])
+@pytest.mark.parametrize("call", ["wait", "start_merge", "finish"])
 def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, connect, call):
     server = start_server()
     client = connect(server.address, timeout=None)
@@ -69,7 +69,7 @@ TIMED = {
     "submit": lambda opened, client: opened.submit("b", update(), timeout=0.1),
     "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
     "result": lambda opened, client: opened.result(timeout=0.1),
-    "close": lambda opened, client: opened.close(0.1),
+    "start_merge": lambda opened, client: opened.start_merge(0.1),
     "finish": lambda opened, client: opened.finish(0.1),
     "aggregate": lambda opened, client: client.aggregate([update()], SPEC, timeout=0.1),
 }
@@ -102,7 +102,7 @@ def test_calls_within_their_timeout_are_what_they_are_without(client):
     expected = opened.finish(60)["v"].values.tolist()
     assert opened.result(timeout=60)["v"].values.tolist() == expected
     assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
-    assert opened.close(60).state == opened.wait(60).state == "done"
+    assert opened.start_merge(60).state == opened.wait(60).state == "done"
 
 
 @pytest.mark.parametrize("timeout", ["5", -1, True])

@@ -230,7 +230,7 @@ def test_submissions_beyond_the_most_are_withdrawn(cluster, options):
         second.seal()
         for each in {each.client_id for each in second.submissions()} - set(CLIENTS[3:]):
             second.withdraw(each)  # as another coordinator does meanwhile
-        assert second.close().num_submissions == 15
+        assert second.start_merge().num_submissions == 15
         listed = {each.client_id for each in second.submissions()}
         assert listed <= set(CLIENTS[3:])
         kept = {each: updates_of()[each] for each in listed}

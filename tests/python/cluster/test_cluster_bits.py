@@ -94,7 +94,7 @@ def check_bits(clusters, spec, updates, servers=SERVERS):
                 opened.submit(client_id, update, weight)
             found = {ranges: outcome(clusters[number, ranges].resume(opened.name).finish) for ranges in RANGES}
             stored = clusters[number, RANGES[number % len(RANGES)]].resume(opened.name)
-            assert outcome(lambda stored=stored: (stored.close(), stored.result())[1]) == expected, number
+            assert outcome(lambda stored=stored: (stored.start_merge(), stored.result())[1]) == expected, number
         assert found == dict.fromkeys(RANGES, expected), number
 
 

@@ -7,6 +7,7 @@ import pytest
 import sparseagg as sa
 from signing import key_pair, rsa_key
 from sparseagg.cluster import Cluster
+from sparseagg.cluster.exchange import leaves
 
 SPEC = sa.RoundSpec(
     [
@@ -48,10 +49,10 @@ def _on_cluster(key, servers):
         cluster.create_round(SPEC, "r") as rnd,
     ):
         _submit_all(rnd)
-        early = rnd.receipt("client-3")
+        early = sa.certificates.receipt(rnd, "client-3")
         assert early.leaf_index is None
         rnd.finish()
-        return rnd.certificate(), rnd.receipt("client-3"), early
+        return rnd.certificate(), sa.certificates.receipt(rnd, "client-3"), early
 
 
 def _statement(certificate):
@@ -84,12 +85,15 @@ def test_certificate_of_a_closed_round(key):
     options = {"server_options": ["--certificate-key", str(key)], "certificate_key": key}
     with Cluster(2, ranges=3, **options) as cluster, cluster.create_round(SPEC, "r") as rnd:
         _submit_all(rnd)
-        missing = pytest.raises(sa.errors.FailedPreconditionError, match=r"finish\(\) or close\(\) makes it")
+        missing = pytest.raises(sa.errors.FailedPreconditionError, match=r"finish\(\) or start_merge\(\) makes it")
         with missing:
             rnd.certificate()
-        rnd.close()
+        rnd.start_merge()
         closed = rnd.certificate()
-        assert "counts, as leaf" in sa.certificates.verify(closed, trusted, receipt=rnd.receipt("client-3"))[-1]
+        assert (
+            "counts, as leaf"
+            in sa.certificates.verify(closed, trusted, receipt=sa.certificates.receipt(rnd, "client-3"))[-1]
+        )
         with Cluster(cluster.addresses, certificate_key=key) as other:
             again = other.resume("r").certificate()
         assert again.statement == closed.statement
@@ -97,7 +101,7 @@ def test_certificate_of_a_closed_round(key):
         assert _statement(rnd.certificate()) == _statement(closed)
         with cluster.create_round(SPEC, "some") as some:
             _submit_all(some)
-            some.close(only=CLIENTS[:3])
+            some.start_merge(only=CLIENTS[:3])
             with missing:
                 some.certificate()
 
@@ -147,7 +151,7 @@ def test_leaves_are_for_coordinators_and_rounds_with_certificates(key):
     with sa.Server(options=["--certificate-key", str(key)]) as server, sa.Client(server.address) as client:
         rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", shape=(9,))]))
         with pytest.raises(sa.errors.FailedPreconditionError, match="its spec asks for no certificate"):
-            rnd.leaves()
+            leaves(rnd)
 
 
 def test_many_leaves_are_read_in_pages(key):
@@ -158,4 +162,4 @@ def test_many_leaves_are_read_in_pages(key):
         rnd.submit_batch(
             ids, {"t": (np.arange(5001), np.arange(5000, dtype=np.uint32) % 50, np.ones(5000, np.float32))}
         )
-        assert list(rnd.leaves().counted) == ids
+        assert list(leaves(rnd).counted) == ids

@@ -63,7 +63,7 @@ def test_a_dense_tensor_leaves_the_samples_of_a_sparse_one(addresses):
         for i in range(3):
             sparse = np.sort(rng.integers(0, 1 << 60, 500, np.uint64)), np.ones(500, np.float32)
             opened.submit(f"c{i}", {"d": np.ones(400_000, np.float32), "s": sparse})
-        opened.close()
+        opened.start_merge()
         sizes = [part.num_rows for part in opened._parts("s", None)]
         assert len(sizes) == 8
         assert max(sizes) < 1.5 * sum(sizes) / 8

@@ -138,7 +138,7 @@ def test_servers_with_a_name_outlive_their_driver_and_are_followed(ray, tmp_path
         assert digest(opened.finish()) == expected
         moved(ray, cluster, 1, tmp_path)
         assert digest(opened.finish()) == expected, "reducers follow, too"
-        opened.close()
+        opened.start_merge()
         assert digest(opened.result()) == expected
         cluster.shutdown()
     with pytest.raises(sa.errors.NotFoundError):
@@ -180,7 +180,7 @@ def test_data_sets_are_read_late_and_need_no_cpus(ray, tmp_path, updates):
     with Cluster(2, executor="ray", **options) as cluster, cluster.create_round(SPEC) as opened:
         for client_id, update in updates.items():
             opened.submit(client_id, update)
-        opened.close()
+        opened.start_merge()
 
         class Busy:
             def ready(self):

@@ -14,6 +14,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg.cluster import Cluster
+from sparseagg.cluster.exchange import put_result_range, result_range
 from sparseagg.cluster.ray_servers import ray_session
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -71,7 +72,7 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
     with submitted(cluster) as opened:
         with pytest.raises(sa.errors.DeadlineExceededError):
             opened.result(timeout=0.01)
-        info = opened.close()
+        info = opened.start_merge()
         assert (info.state, info.num_submissions) == ("done", 12)
         assert [(each.name, each.num_keys) for each in info.results] == [(n, len(expected[n])) for n in expected]
         assert {each.name: each.num_cut_keys for each in info.results}["top"] > 0
@@ -100,13 +101,13 @@ def test_result_is_read_from_the_servers_whole_and_in_parts(cluster):
 def test_results_survive_a_restart_of_all_servers(folder):
     with Cluster(3, data_dir=folder, ranges=4) as first:
         opened = submitted(first)
-        opened.close()
+        opened.start_merge()
         name, addresses = opened.name, first.addresses
     with Cluster(3, data_dir=folder, ranges=1) as second:
         assert second.addresses == addresses
         again = second.resume(name)
         assert digest(again.result()) == digest(sa.aggregate(updates_of(), SPEC))
-        assert again.close().state == "done"
+        assert again.start_merge().state == "done"
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def dies_before_the_list(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr("sparseagg.cluster.cluster_round.end_round", die)
             with pytest.raises(Died):
-                opened.close(**options)
+                opened.start_merge(**options)
 
     return close
 
@@ -132,8 +133,8 @@ def test_another_coordinator_with_other_ranges_leaves_one_result(cluster, dies_b
     opened = submitted(cluster)
     dies_before_the_list(opened)
     with Cluster(cluster.addresses, ranges=7) as second:
-        second.resume(opened.name).close()
-        opened.close()
+        second.resume(opened.name).start_merge()
+        opened.start_merge()
         assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
 
 
@@ -141,10 +142,10 @@ def test_ranges_of_some_clients_are_not_those_of_all(cluster, dies_before_the_li
     opened = submitted(cluster)
     dies_before_the_list(opened, only=CLIENTS[:2])
     another = cluster.resume(opened.name)
-    assert another.close().num_submissions == 12
+    assert another.start_merge().num_submissions == 12
     assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
     with pytest.raises(sa.errors.FailedPreconditionError, match="counts other clients"):
-        opened.close(only=CLIENTS[:2])
+        opened.start_merge(only=CLIENTS[:2])
     assert digest(opened.result()) == digest(sa.aggregate(updates_of(), SPEC))
 
 
@@ -181,12 +182,12 @@ def test_ranges_that_do_not_fit_are_refused(start_server, tmp_path):
         rnd = round_of["coordinator"]
         names = {"created": rnd.info.create_time, "only": "", "plan": "p"}
         with pytest.raises(sa.errors.FailedPreconditionError, match=r"only a SEALED round .* is OPEN"):
-            rnd.put_result_range(page_of([1]), **names)
+            put_result_range(rnd, page_of([1]), **names)
         opened.seal()
-        rnd.put_result_range(page_of([10, 11]), keys=(10, 20), **names)
+        put_result_range(rnd, page_of([10, 11]), keys=(10, 20), **names)
         for role in ("client", "observer"):
             with pytest.raises(sa.errors.PermissionDeniedError, match="PutResultRange"):
-                round_of[role].put_result_range(page_of([30]), keys=(30, 40), **names)
+                put_result_range(round_of[role], page_of([30]), keys=(30, 40), **names)
         other_time = {**names, "created": rnd.info.create_time + datetime.timedelta(microseconds=1)}
         for keys, page, changed, error in (
             ((19, 30), page_of([19]), names, sa.errors.InvalidArgumentError),  # overlaps
@@ -199,47 +200,47 @@ def test_ranges_that_do_not_fit_are_refused(start_server, tmp_path):
             ((30, 40), page_of(range(10_000)), names, sa.errors.ResourceExhaustedError),
         ):
             with pytest.raises(error):
-                rnd.put_result_range(page, keys=keys, **changed)
+                put_result_range(rnd, page, keys=keys, **changed)
         with pytest.raises(sa.errors.NotFoundError):
-            round_of["client"].result_range()
-        rnd.put_result_range(pb.ResultPage(ranges="{}"), **names)
+            result_range(round_of["client"])
+        put_result_range(rnd, pb.ResultPage(ranges="{}"), **names)
         for changed in ({**names, "only": "some"}, {**names, "plan": "q"}):
             for page in (page_of([30]), pb.ResultPage(ranges="{}")):
                 with pytest.raises(sa.errors.FailedPreconditionError, match="has its result already"):
-                    rnd.put_result_range(page, keys=(30, 40), **changed)
+                    put_result_range(rnd, page, keys=(30, 40), **changed)
         for role in roles:
-            assert round_of[role].result_range().head.ranges == "{}"
-            assert bytes(round_of[role].result_range("w", 10).keys) == np.array([10, 11], np.uint32).tobytes()
+            assert result_range(round_of[role]).head.ranges == "{}"
+            assert bytes(result_range(round_of[role], "w", 10).keys) == np.array([10, 11], np.uint32).tobytes()
         opened.delete()
         with pytest.raises(sa.errors.NotFoundError):
-            rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
+            put_result_range(rnd, page_of([30]), keys=(30, 40), **names)
         cluster.create_round(spec, rnd.name.removeprefix("rounds/")).seal()
         with pytest.raises(sa.errors.FailedPreconditionError, match="created at"):
-            rnd.put_result_range(page_of([30]), keys=(30, 40), **names)
+            put_result_range(rnd, page_of([30]), keys=(30, 40), **names)
         alone = sa.Client(server.address, token="coordinator").create_round(spec)
         alone.seal()
         with pytest.raises(sa.errors.FailedPreconditionError, match="only a round of a cluster"):
-            alone.put_result_range(page_of([30]), created=alone.info.create_time)
+            put_result_range(alone, page_of([30]), created=alone.info.create_time)
 
 
 def test_delete_takes_no_round_of_a_similar_name(cluster):
     others = [cluster.create_round(SPEC, name) for name in ("exp.2", "exp.eval")]
     with cluster.create_round(SPEC, "exp") as opened:
         opened.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
-        opened.close()
+        opened.start_merge()
     assert [each.refresh().state for each in others] == ["open", "open"]
 
 
 def test_a_later_round_of_the_same_id_has_its_own_result(cluster):
     first = cluster.create_round(SPEC, "again")
     first.submit(CLIENTS[0], updates_of()[CLIENTS[0]])
-    first.close()
+    first.start_merge()
     for client in cluster._clients:  # by a tool that knows nothing of clusters
         client.get_round("again").delete()
     second = cluster.create_round(SPEC, "again")
     for client_id in CLIENTS[:3]:
         second.submit(client_id, updates_of()[client_id])
-    assert second.close().num_submissions == 3
+    assert second.start_merge().num_submissions == 3
     assert digest(second.result()) == digest(sa.aggregate(updates_of(CLIENTS[:3]), SPEC))
 
 
@@ -287,7 +288,7 @@ def test_a_stopped_server_is_waited_for_until_the_timeout():
         pid = cluster._started.keepers[1].pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            for end in (opened.finish, opened.close):
+            for end in (opened.finish, opened.start_merge):
                 with pytest.raises(sa.errors.DeadlineExceededError, match=r"within [05]\."):
                     end(timeout=0.5)
         finally:
@@ -298,7 +299,7 @@ def test_a_stopped_server_is_waited_for_until_the_timeout():
 def test_more_servers_know_the_rounds_of_fewer(folder):
     with Cluster(2, data_dir=folder) as two:
         closed, opened = submitted(two), submitted(two)
-        closed.close()
+        closed.start_merge()
     expected = digest(sa.aggregate(updates_of(), SPEC))
     with Cluster(4, data_dir=folder) as four:
         assert [each.name for each in four.client().list_rounds()] == [closed.name, opened.name]
@@ -323,7 +324,7 @@ def test_large_ranges_are_put_in_blocks(folder):
     options = ["--max-message-bytes", "64KiB"]
     with Cluster(2, ranges=2, data_dir=folder, server_options=options) as cluster, cluster.create_round(spec) as opened:
         opened.submit("a", update)
-        opened.close()
+        opened.start_merge()
         parts = opened._parts("w", None)
         assert len(parts) == 2
         assert all(len(part.blocks) > 5 for part in parts)
@@ -336,9 +337,9 @@ def test_large_ranges_are_put_in_blocks(folder):
 def test_waiting_for_a_result_that_nobody_leaves_ends(cluster):
     with submitted(cluster) as opened:
         opened.finish()
-        with pytest.raises(sa.errors.FailedPreconditionError, match=r"close\(\) does"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"start_merge\(\) does"):
             opened.result(timeout=60)
-        opened.close()
+        opened.start_merge()
         assert digest(opened.result(timeout=60)) == digest(sa.aggregate(updates_of(), SPEC))
     with submitted(cluster) as opened:
         opened.cancel("enough")
@@ -352,7 +353,7 @@ def test_only_some_clients_count(cluster):
     with submitted(cluster) as opened:
         result = opened.finish(only=chosen)
         assert (digest(result), result.info.num_submissions) == (digest(expected), 7)
-        assert opened.close(only=chosen).num_submissions == 7
+        assert opened.start_merge(only=chosen).num_submissions == 7
         assert digest(opened.result()) == digest(expected)
         with pytest.raises(sa.errors.FailedPreconditionError, match="'nobody'"):
             opened.finish(only=["nobody"])
@@ -360,7 +361,7 @@ def test_only_some_clients_count(cluster):
 
 def test_rounds_without_submissions_are_closed(cluster):
     with cluster.create_round(SPEC) as opened:
-        assert opened.close().state == "done"
+        assert opened.start_merge().state == "done"
         assert digest(opened.result()) == digest(sa.aggregate({}, SPEC))
 
 
@@ -372,7 +373,7 @@ def test_killed_servers_are_started_again_at_their_addresses(folder):
         assert digest(opened.finish()) == expected
         for keeper in cluster._started.keepers:
             os.kill(keeper.pid, signal.SIGKILL)
-        opened.close()
+        opened.start_merge()
         assert digest(opened.result()) == expected
         assert sum(keeper.num_restarts for keeper in cluster._started.keepers) == 6
 
@@ -396,7 +397,7 @@ def test_clients_of_the_handle_go_home(cluster):
 def test_tables_are_written_in_parts(cluster, tmp_path):
     expected = sa.aggregate(updates_of(), SPEC)
     with submitted(cluster) as opened:
-        opened.close()
+        opened.start_merge()
         for name in ("sparse", "dense", "keys"):
             paths = opened.save(tmp_path / name, name)
             loaded = [dict(np.load(path)) for path in paths]
@@ -425,7 +426,7 @@ def test_tables_in_parquet(cluster, tmp_path):
     parquet = importlib.import_module("pyarrow.parquet")
     expected = sa.aggregate(updates_of(), SPEC)["sparse"]
     with submitted(cluster) as opened:
-        opened.close()
+        opened.start_merge()
         tables = [parquet.read_table(path) for path in opened.save(tmp_path, "sparse", kind="parquet")]
     assert [key for table in tables for key in table["keys"].to_pylist()] == expected.keys.tolist()
     assert [row for table in tables for row in table["values"].to_pylist()] == np.asarray(expected.values).tolist()
@@ -435,7 +436,7 @@ def test_tables_in_parquet(cluster, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="PyArrow is installed")
 def test_parquet_needs_pyarrow(cluster, tmp_path):
     with submitted(cluster) as opened:
-        opened.close()
+        opened.start_merge()
         with pytest.raises(sa.errors.UnimplementedError, match="pyarrow"):
             opened.save(tmp_path, "sparse", kind="parquet")
 
@@ -446,7 +447,7 @@ def test_parts_after_a_restart_of_all_servers(folder, tmp_path):
     parquet = importlib.import_module("pyarrow.parquet")
     with Cluster(3, data_dir=folder, ranges=4) as first:
         opened = submitted(first)
-        opened.close()
+        opened.start_merge()
         name = opened.name
         before = [p.read_bytes() for kind in KINDS for p in opened.save(tmp_path / "a", "hashed", kind=kind)]
     with Cluster(3, data_dir=folder) as second:
@@ -473,7 +474,7 @@ def test_ray_dataset_of_a_result(folder):
         Cluster(3, data_dir=folder, executor="ray", ranges=4, reducers=1, reducer_cpus=0, server_cpus=0) as cluster,
         submitted(cluster) as opened,
     ):
-        opened.close()
+        opened.start_merge()
         for name in ("sparse", "dense", "hashed", "keys", "top"):
             rows = opened.dataset(name).take_all()  # in order of keys
             whole = expected[name]

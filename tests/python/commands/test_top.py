@@ -256,7 +256,7 @@ def test_cluster_is_shown_as_one(capsys):
             opened.submit(f"c{i}", {"w": (np.arange(100) + i, np.ones(100, np.float32))})
         assert main(["top", "--address", cluster.client().address, "--once"]) == 0
         before = capsys.readouterr().out
-        opened.close()
+        opened.start_merge()
         assert main(["top", "--address", cluster.client().address, "--once"]) == 0
         after = capsys.readouterr().out
         assert main(["top", "--address", cluster.client().address, "--once", "--filter", "other"]) == 0

@@ -88,7 +88,7 @@ def test_transfers_show_their_progress_on_a_terminal_and_nothing_elsewhere(opene
     terminal.wait_for(rf"{ROWS} tuples, \d+ bytes")
     assert terminal.end() == 0
     terminal.close()
-    opened.close()
+    opened.start_merge()
     file = str(tmp_path / "result.npz")
     terminal = Terminal("result", opened.name, "-o", file, *at_server)
     terminal.wait_for(rf"result {opened.name} .*100% {ROWS}/{ROWS} rows")
@@ -121,7 +121,7 @@ def test_interrupted_submit_names_the_id_that_resumes(opened, update, server, st
     (listed,) = opened.submissions()
     assert listed.submission_id == submission_id
     sent = np.load(update)
-    opened.close()
+    opened.start_merge()
     assert np.array_equal(opened.result()["v"].values, sent["v.values"])
 
 
@@ -134,6 +134,6 @@ def test_submit_that_ends_with_its_time_names_the_id_that_resumes(opened, update
 
 
 def test_refused_submit_names_no_id(opened, update, server, capsys):
-    opened.close()
+    opened.start_merge()
     assert main(["submit", opened.name, "a", str(update), "--address", server.address]) == 1
     assert "--submission-id" not in capsys.readouterr().err

@@ -200,6 +200,6 @@ def test_name_of_a_tensor_with_a_control_character_is_refused_in_the_same_words(
 )
 def test_bad_argument_of_result_is_refused_in_the_same_words(any_client, options, text):
     opened = any_client.create_round(ONE)
-    opened.close()
+    opened.start_merge()
     opened.wait()
     assert refusal(lambda: opened.result(**options)) == (INVALID, text)

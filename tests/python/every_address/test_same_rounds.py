@@ -79,7 +79,7 @@ def test_round_at_its_deadline_closes_itself(any_client):
 
 def test_round_that_has_ended_is_removed_after_its_time(any_client):
     opened = any_client.create_round(one(result_ttl=0.2))
-    opened.close()
+    opened.start_merge()
     info = opened.wait()
     assert (info.expire_time - info.end_time).total_seconds() == pytest.approx(0.2)
     give_up = time.monotonic() + PATIENCE_S
@@ -92,7 +92,7 @@ def test_round_below_its_minimum_fails(any_client):
     opened = any_client.create_round(one(min_submissions=2))
     opened.submit("a", UPDATE)
     reason = "FAILED_PRECONDITION: closed with 1 submissions, below min_submissions 2"
-    assert opened.close().state in ("finalizing", "failed")
+    assert opened.start_merge().state in ("finalizing", "failed")
     for call in (opened.finish, opened.result):
         assert refusal(call) == ("RoundFailedError", f"rounds/ID failed: {reason}")
     assert opened.wait().state == "failed"
@@ -125,7 +125,7 @@ def test_round_that_is_cancelled_has_no_result(any_client):
     assert opened.cancel("enough").state == "cancelled"
     assert opened.cancel("twice").state_reason == "enough"
     assert opened.wait().state == "cancelled"
-    assert opened.close().state == "cancelled"
+    assert opened.start_merge().state == "cancelled"
     for call in (opened.finish, opened.result):
         assert refusal(call) == ("RoundFailedError", "rounds/ID cancelled: enough")
     for client_id in ("a", "b"):
@@ -158,7 +158,7 @@ def test_round_info_tells_counts_times_and_results(any_client):
     info = opened.refresh()
     assert (info.num_submissions, info.num_tuples, info.num_bytes) == (2, 8, 2 * (4 + 4) + (4 + 4) + 5 * 4)
     assert (info.num_refused, info.num_uploads, info.state_reason) == (0, 0, "")
-    opened.close()
+    opened.start_merge()
     before, info = info, opened.wait()
     assert info.create_time == before.create_time <= info.close_time <= info.end_time
     assert info.timeline.open >= before.timeline.open > 0
@@ -198,6 +198,6 @@ def test_closed_client_says_so(connect, address):
     left.close()
     left.close()
     calls = [left.server_info, lambda: left.aggregate([UPDATE], ONE), lambda: left.create_round(ONE), left.list_rounds]
-    calls += [lambda: left.get_round(opened.name), opened.close, opened.result, opened.finish, opened.delete]
+    calls += [lambda: left.get_round(opened.name), opened.start_merge, opened.result, opened.finish, opened.delete]
     for call in (*calls, *(lambda r=resumable: opened.submit("a", UPDATE, resumable=r) for resumable in (False, True))):
         assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is closed")

@@ -62,7 +62,7 @@ def test_list_has_hashes_and_weights(any_client):
     assert (first.weight, third.weight, first.client_weight) == (2.5, 3.0, None)
     assert len(first.content_hash) == 32
     assert first.content_hash == second.content_hash != third.content_hash, "the weight is a part of the content"
-    opened.close(client_weights={"a": 0.5, "b": 0, "c": 2})
+    opened.start_merge(client_weights={"a": 0.5, "b": 0, "c": 2})
     assert [(each.client_id, each.weight, each.client_weight) for each in opened.submissions()] == [
         ("a", 2.5, 0.5),
         ("c", 3.0, 2.0),
@@ -92,7 +92,7 @@ def test_weights_that_cannot_be_change_nothing(any_client):
     ):
         assert refusal(lambda weights=weights: opened.finish(client_weights=weights)) == (invalid, text)
     text = "only and client_weights exclude each other: a weight of 0 leaves a client out"
-    assert refusal(lambda: opened.close(only=["a"], client_weights={"a": 1, "b": 1})) == (invalid, text)
+    assert refusal(lambda: opened.start_merge(only=["a"], client_weights={"a": 1, "b": 1})) == (invalid, text)
     assert (opened.refresh().state, opened.info.num_submissions) == ("sealed", 2)
     assert opened.finish(client_weights={"a": 0.5, "b": 1})["v"].values.tolist() == [1.5, 3.0]
     text = "the round is DONE and was not closed with these client_weights"
@@ -172,10 +172,10 @@ def test_inspection_of_random_rounds_is_that_of_the_reference(any_client, batch)
             rows[name] = {**folded, **reference.clip(spec, plain).rows}
         opened.seal()
         if not floats:
-            assert refusal(opened.inspect)[0] == "InvalidArgumentError"
+            assert refusal(lambda opened=opened: sa.robust.inspect(opened))[0] == "InvalidArgumentError"
             continue
         chosen = floats if rng.random() < 0.5 else [str(rng.choice(floats))]
-        found = opened.inspect(chosen if chosen != floats or rng.random() < 0.5 else None)
+        found = sa.robust.inspect(opened, chosen if chosen != floats or rng.random() < 0.5 else None)
         clients = sorted(rows)
         gram, squared_distances, overlap = dense_products(spec, [rows[name] for name in clients], chosen)
         assert found.clients == tuple(clients)
@@ -190,22 +190,22 @@ def test_inspection_of_random_rounds_is_that_of_the_reference(any_client, batch)
 def test_inspection_is_refused_where_it_cannot_be(any_client):
     opened = any_client.create_round(ONE)
     text = "only a SEALED round can be inspected; the round is OPEN"
-    assert refusal(opened.inspect) == ("FailedPreconditionError", text)
+    assert refusal(lambda: sa.robust.inspect(opened)) == ("FailedPreconditionError", text)
     opened.seal()
-    assert opened.inspect().gram.shape == (0, 0)
-    assert refusal(lambda: opened.inspect(["w"]))[0] == "InvalidArgumentError"
+    assert sa.robust.inspect(opened).gram.shape == (0, 0)
+    assert refusal(lambda: sa.robust.inspect(opened, ["w"]))[0] == "InvalidArgumentError"
     for tensors, text in (("v", "tensors must be a list of names, got 'v'"), ([], "tensors has no name")):
-        found, message = refusal(lambda tensors=tensors: opened.inspect(tensors))
+        found, message = refusal(lambda tensors=tensors: sa.robust.inspect(opened, tensors))
         assert (found, message[: len(text)]) == ("InvalidArgumentError", text)
-    opened.close()
-    assert refusal(opened.inspect)[0] == "FailedPreconditionError"
+    opened.start_merge()
+    assert refusal(lambda: sa.robust.inspect(opened))[0] == "FailedPreconditionError"
 
 
 def test_round_without_a_certificate_says_so(any_client):
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
-    opened.close()
-    for call in (opened.certificate, lambda: opened.receipt("a")):
+    opened.start_merge()
+    for call in (opened.certificate, lambda: sa.certificates.receipt(opened, "a")):
         found, message = refusal(call)
         assert (found, "certificate" in message) == ("FailedPreconditionError", True), message
 
@@ -218,7 +218,7 @@ def test_robust_rule_chooses_who_counts(any_client):
         rows = rng.standard_normal((80, 2)) * (1000 if number == 4 else 0.01) + 1
         opened.submit(number, (keys, rows.astype(np.float32)))
     opened.seal()
-    found = opened.inspect()
+    found = sa.robust.inspect(opened)
     for rule in (
         sa.robust.krum(found, 2),
         sa.robust.multi_krum(found, 2, 5),
@@ -244,7 +244,7 @@ def test_rules_see_differences_beside_a_large_shared_value(any_client):
     for number, row in enumerate(rows):
         opened.submit(number, row)
     opened.seal()
-    found = opened.inspect()
+    found = sa.robust.inspect(opened)
     np.testing.assert_allclose(found.squared_distances, np.sum((rows[:, None] - rows) ** 2, axis=2), rtol=1e-12)
     assert sa.robust.krum(found, 2)["3"] == 0
     assert sa.robust.krum(found, 2).scores[3] > 10 * sa.robust.krum(found, 2).scores.min()
@@ -266,6 +266,6 @@ def test_one_client_beyond_float64_costs_nobody_else(any_client):
         for number, row in enumerate(rows):
             opened.submit(number, row)
         opened.seal()
-        choice = rule(opened.inspect())
+        choice = rule(sa.robust.inspect(opened))
         assert choice["2"] == 0
         assert np.abs(opened.finish(client_weights=choice)["v"].dense()).max() < 10

@@ -21,7 +21,7 @@ def test_submissions_are_listed_in_the_order_of_the_fold(any_client):
     expected = sa.types.Submission(opened.name, "a", "of a", duplicate=False, num_tuples=2, num_bytes=16, weight=1.0)
     assert dataclasses.replace(listed[2], content_hash="") == expected
     assert opened.withdraw(9)
-    opened.close()
+    opened.start_merge()
     assert [each.client_id for each in opened.submissions()] == ["10", "a", "ö"]
     ended = any_client.create_round(ONE)
     ended.submit("a", UPDATE)
@@ -80,8 +80,8 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
         ([1.5], "a client id must be a string or an integer, got 1.5"),
     ):
         assert refusal(lambda only=only: opened.finish(only=only)) == ("InvalidArgumentError", text)
-        assert refusal(lambda only=only: opened.close(only=only)) == ("InvalidArgumentError", text)
-    assert opened.close(only=["a", "b"]).num_submissions == 2
+        assert refusal(lambda only=only: opened.start_merge(only=only)) == ("InvalidArgumentError", text)
+    assert opened.start_merge(only=["a", "b"]).num_submissions == 2
     opened.wait()
     text = "the round is DONE and counts 2 submissions, not only the 1 of the list"
     assert refusal(lambda: opened.finish(only=["a"])) == ("FailedPreconditionError", text)
@@ -98,7 +98,7 @@ def test_close_with_only_what_cannot_be_changes_nothing(any_client):
 def test_withdrawal_after_the_close_is_too_late(any_client):
     opened = any_client.create_round(ONE)
     opened.submit("a", UPDATE)
-    opened.close()
+    opened.start_merge()
     opened.wait()
     assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID is done")
     with pytest.raises(sa.RoundClosedError) as caught:
@@ -126,5 +126,5 @@ def test_submissions_that_were_merged_on_arrival_stay(any_client):
     assert text.startswith(expected), text
     assert refusal(lambda: opened.finish(only=["a"])) == (found, text)
     assert opened.refresh().num_submissions == 2
-    opened.close(only=["a", "b"])
+    opened.start_merge(only=["a", "b"])
     assert opened.wait().state == "done"

@@ -220,7 +220,7 @@ def test_pages_read_the_result_from_any_server(driver, origin, tables, servers):
     urls = [f"http://{each.http_address}" for each in servers]
     opened.seal()
     assert page.evaluate(script, urls[0], opened.name, {}) == "FAILED_PRECONDITION"
-    opened.close()
+    opened.start_merge()
     wanted = {tensor.name: columns_of(expected, tensor.name) for tensor in TABLES.tensors[:-1]}
     for url in urls:
         found = page.evaluate(script, url, opened.name, {})
@@ -237,7 +237,7 @@ def test_pages_read_the_result_from_any_server(driver, origin, tables, servers):
 def test_curl_reads_the_result_from_any_server(tables, servers):
     """By the list of ranges, which every server has: as docs/scale.md shows."""
     opened, expected = tables
-    opened.close()
+    opened.start_merge()
 
     def curl(url):
         done = subprocess.run(

@@ -116,7 +116,7 @@ def test_a_sealed_round_on_a_device_can_be_inspected(library: Library) -> None:
         rnd.submit("a", (library.tensor(KEYS), library.tensor(ROWS)))
         rnd.submit("b", (np.array([2, 9]), floats(10, 1)))
         rnd.seal()
-        assert rnd.inspect().gram.tolist() == [[2.0**2 + 9.0**2 + 4.0**2, 24.0], [24.0, 101.0]]
+        assert sa.robust.inspect(rnd).gram.tolist() == [[2.0**2 + 9.0**2 + 4.0**2, 24.0], [24.0, 101.0]]
 
 
 def test_what_a_round_on_a_device_refuses(library: Library) -> None:

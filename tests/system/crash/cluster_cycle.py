@@ -28,7 +28,7 @@ COORDINATOR = """
 import itertools, os, signal, sys
 import sparseagg as sa
 from sparseagg._internal.client.blocking_client import Round
-from sparseagg.cluster import Cluster, cluster_round, executor
+from sparseagg.cluster import Cluster, cluster_round, executor, published, range_merge
 from crash.cluster_cycle import RETRY
 
 addresses, name, ranges, at = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -47,15 +47,15 @@ def deadly(call):
     return counted
 
 Round.seal = deadly(Round.seal)
-Round.count_keys = deadly(Round.count_keys)
-Round.put_result_range = deadly(Round.put_result_range)
+range_merge.count_keys = deadly(range_merge.count_keys)
+published.put_result_range = deadly(published.put_result_range)
 executor.run_task = deadly(executor.run_task)
 cluster_round.end_round = deadly(cluster_round.end_round)
 if ray_address:  # its actors merge, and end with it
     ray.util.ActorPool.submit = deadly(ray.util.ActorPool.submit)
     ray.util.ActorPool.get_next = deadly(ray.util.ActorPool.get_next)
 with Cluster(addresses, ranges=ranges, retry=RETRY, **options) as cluster:
-    cluster.resume(name).close()
+    cluster.resume(name).start_merge()
 """
 
 
@@ -115,7 +115,7 @@ class ClusterCycle:
             if self._kills_coordinators:
                 self._close_by_processes()
             else:
-                opened.close()
+                opened.start_merge()
         first = digest_of(opened.result()["v"])
         self._kill_one()
         second = digest_of(self._cluster.resume(self._id).result()["v"])

@@ -133,7 +133,7 @@ class RoundCycle(Cycle):
     ) -> tuple[sa.types.Certificate, list[sa.types.SubmissionReceipt]]:
         """Returns the certificate and all receipts, which are verified."""
         certificate = rnd.certificate()
-        receipts = [rnd.receipt(client_id) for client_id in sorted(listed)]
+        receipts = [sa.certificates.receipt(rnd, client_id) for client_id in sorted(listed)]
         for receipt in receipts:
             sa.certificates.verify(certificate, self.server.public_key, receipt=receipt)
         if certificate.statement["predicate"]["numSubmissions"] != len(listed):

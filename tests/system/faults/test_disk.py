@@ -76,7 +76,7 @@ def two_rounds(machine: Machine, size: int) -> tuple[sa.Round, sa.Round]:
     """A round with a result of ten keys, and "r", an open one with the submission of "a"."""
     earlier = machine.client.create_round(SPEC, round_id="earlier")
     earlier.submit("x", update(10, 7))
-    earlier.close()
+    earlier.start_merge()
     rnd = machine.client.create_round(SPEC, round_id="r")
     rnd.submit("a", update(size, ord("a")))
     return earlier, rnd

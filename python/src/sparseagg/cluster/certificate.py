@@ -12,6 +12,7 @@ from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.results.info import Certificate, Leaves, SubmissionReceipt
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg.cluster.exchange import leaves as leaves_of
 from sparseagg.cluster.plan import on_all
 from sparseagg.errors import FailedPreconditionError
 
@@ -50,9 +51,9 @@ def certify(
         InvalidArgumentError, OSError: the file has no such key, or cannot be read.
     """
     key = read_private_key(key_file)
-    parts = on_all(rounds, Round.leaves)
+    parts = on_all(rounds, leaves_of)
     firsts = [(opened, next(iter(part.counted))) for opened, part in zip(rounds, parts) if part.counted]
-    promises = [payload_of(opened.receipt(client).promise, "promise") for opened, client in firsts]
+    promises = [payload_of(opened._receipt(client).promise, "promise") for opened, client in firsts]
     if not promises:
         raise FailedPreconditionError(f"{name} has no submissions to make a certificate of")
     counted = {client: leaf for part in parts for client, leaf in part.counted.items()}

@@ -39,9 +39,9 @@ _LOCATE_S = 30.0  # that a handle waits for a server that starts elsewhere
 class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
     """A round on all servers of a cluster, from the methods of ``Cluster``. Thread-safe.
 
-    Life cycle: ``submit`` for each client; ``close``, then ``result`` any number of times; ``delete``. ``close`` leaves
-    the result on the servers, ``finish`` returns it without that. The submissions stay on their servers for
-    ``result_ttl`` after that, or until ``delete``, which the end of a ``with`` statement calls.
+    Life cycle: ``submit`` for each client; ``start_merge``, then ``result`` any number of times; ``delete``.
+    ``start_merge`` leaves the result on the servers, ``finish`` returns it without that. The submissions stay on their
+    servers for ``result_ttl`` after that, or until ``delete``, which the end of a ``with`` statement calls.
 
     Attributes:
         name: "rounds/{id}", on every server.
@@ -75,7 +75,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
     @property
     def times(self) -> dict[str, float]:
-        """Seconds of the steps of the latest ``close`` or ``finish``: "seal", "plan", "reduce", "join" or "publish"."""
+        """Seconds of the steps of the latest merge: "seal", "plan", "reduce", "join" or "publish"."""
         return self._merge.times
 
     @property
@@ -84,7 +84,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
         return cluster_info(self.spec, self.times, [opened.info for opened in self._rounds])
 
     def refresh(self) -> RoundInfo:
-        """Asks all servers for the round. Its state is "done" after ``finish`` or ``close``, of any process."""
+        """Asks all servers for the round. Its state is "done" after ``finish`` or ``start_merge``, of any process."""
         infos = on_all(self._rounds, Round.refresh)
         return cluster_info(self.spec, self.times, infos, read_list(self._rounds[0]))
 
@@ -123,14 +123,14 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
         """
         on_all(self._rounds, Round.seal)
 
-    def inspect(self, tensors: Sequence[str] | None = None) -> Any:
+    def _inspect(self, *_: Any) -> Any:
         """Raises ``UnimplementedError``: inner products need the submissions of all servers in one place."""
         raise UnimplementedError(
             "a cluster's round has no inner products of submissions: use one server for such rules"
         )
 
-    def close(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
-        """Seals the round, merges it by ranges of keys, and leaves each range on a server.
+    def start_merge(self, timeout: Timeout = None, *, only: Iterable[ClientId] | None = None) -> RoundInfo:
+        """Seals the round, merges it by ranges of keys, and leaves each range on a server. Returns when that is done.
 
         No process holds more than the ranges that it merges, unless ``result_top_k`` or ``result_min_norm`` cut the
         result. The result stays for ``result_ttl``, also over a restart of servers with a data directory. Safe to
@@ -147,7 +147,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
         return cluster_info(self.spec, self.times, on_all(self._rounds, Round.refresh), found)
 
     def wait(self, timeout: Timeout = None) -> RoundInfo:
-        """Waits until the result is on the servers, as ``close`` leaves it. Errors as of ``result``."""
+        """Waits until the result is on the servers, as ``start_merge`` leaves it. Errors as of ``result``."""
         published.wait_for_list(self._rounds[0], timeout)
         return self.refresh()
 
@@ -272,7 +272,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
         It states what one server with all submissions would, if that has the same key; other are only times, "engine",
         and "homes", which names the rounds on the servers, so that their promises are accepted. ``finish`` makes it.
-        After ``close``, by any process, the first call makes it: it reads the whole result from the servers.
+        After ``start_merge``, by any process, the first call makes it: it reads the whole result from the servers.
 
         Raises:
             FailedPreconditionError: the round is not closed, some clients alone count (``only``), its spec asks for no
@@ -287,17 +287,17 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
                 self._certificate = certify(self.name, self.spec, self.result(), self._rounds, key, closed)
         if self._certificate is None:
             raise FailedPreconditionError(
-                f"{self.name} has no certificate: finish() or close() makes it, if all clients count, the spec asks "
-                "for one, and the cluster has a certificate_key"
+                f"{self.name} has no certificate: finish() or start_merge() makes it, if all clients count, the spec "
+                "asks for one, and the cluster has a certificate_key"
             )
         return self._certificate.certificate
 
-    def receipt(self, client_id: ClientId) -> SubmissionReceipt:
-        """Returns the receipt of a client's submission, as ``Round.receipt``.
+    def _receipt(self, client_id: ClientId, submission_id: str = "") -> SubmissionReceipt:
+        """See ``sparseagg.certificates.receipt``.
 
-        It has its proof after ``finish``, or after ``close`` and ``certificate``, of this object.
+        It has its proof after ``finish``, or after ``start_merge`` and ``certificate``, of this object.
         """
-        receipt = self._rounds[self._home_of(client_id)].receipt(client_id)
+        receipt = self._rounds[self._home_of(client_id)]._receipt(client_id, submission_id)
         return receipt if self._certificate is None else self._certificate.complete(receipt)
 
     def cancel(self, reason: str = "") -> None:

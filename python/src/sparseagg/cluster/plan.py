@@ -18,7 +18,7 @@ _SEARCHES = 8  # of each key, at a nanosecond, where a sort takes 30
 _LEAST_BYTES = 1 << 20  # of a range, unless the caller wants smaller ones: below, a range costs more than it saves
 
 KeyRange = tuple[int, Optional[int]]  # begin, and end without end; None: behind the last key
-Count = Callable[[int, Optional[tuple[int, list[int]]]], Array]  # as Round.count_keys of bits and within
+Count = Callable[[int, Optional[tuple[int, list[int]]]], Array]  # as count_keys of bits and within
 
 S = TypeVar("S")
 T = TypeVar("T")

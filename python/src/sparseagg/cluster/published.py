@@ -23,6 +23,7 @@ from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.client.round_calls import raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg.cluster.exchange import put_result_range, result_range
 from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
 from sparseagg.cluster.plan import KeyRange, seconds_left
 from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError
@@ -92,7 +93,7 @@ class RangeStore:
         blocks = [keys[0], *(int(result.keys[first]) for first in firsts)]
         for first, begin, end in zip([0, *firsts], blocks, [*blocks[1:], keys[1]]):
             page = _page_of(result, columns, slice(first, first + rows))
-            rounds[server].put_result_range(page, created=created, only=self.only, plan=self.plan, keys=(begin, end))
+            put_result_range(rounds[server], page, created=created, only=self.only, plan=self.plan, keys=(begin, end))
         return Part(result.name, *keys, server, len(result), result.dtype, blocks)
 
 
@@ -111,7 +112,7 @@ def read_part(part: Part, rounds: Sequence[Round], keys: KeyRange = (0, None)) -
     reader = ResultReader()
     met = [begin for begin, end in zip(part.blocks, [*part.blocks[1:], part.end]) if _meets(begin, end, keys)]
     for number, begin in enumerate(met or part.blocks[:1]):
-        page = opened.result_range(part.tensor, begin)
+        page = result_range(opened, part.tensor, begin)
         if number > 0:
             page.head.ClearField("summary")  # each page has one, since reading may begin anywhere
         reader.add(page)
@@ -134,13 +135,13 @@ def end_round(opened: Round, deadline: float | None, listed: Listed | None = Non
         names = {"only": about["only"], "plan": about["plan"]}
     created = opened.info.create_time
     assert created is not None
-    opened.put_result_range(page, created=created, **names, timeout=seconds_left(deadline))
+    put_result_range(opened, page, created=created, **names, timeout=seconds_left(deadline))
 
 
 def read_list(opened: Round, deadline: float | None = None) -> Listed | None:
     """Returns the list that a server has; None if it has none."""
     try:
-        text = opened.result_range(timeout=seconds_left(deadline)).head.ranges
+        text = result_range(opened, timeout=seconds_left(deadline)).head.ranges
     except NotFoundError:
         return None
     try:
@@ -164,7 +165,9 @@ def wait_for_list(opened: Round, timeout: Timeout) -> Listed:
     raise_if_failed(opened.wait(timeout))
     found = read_list(opened)
     if found is None:
-        raise FailedPreconditionError(f"{opened.name} was ended by finish(), which leaves no result: close() does")
+        raise FailedPreconditionError(
+            f"{opened.name} was ended by finish(), which leaves no result: start_merge() does"
+        )
     return found
 
 

@@ -18,6 +18,7 @@ from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES, ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
+from sparseagg.cluster.exchange import count_keys
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
 from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, on_all, ranges_of_counts, seconds_left
@@ -157,7 +158,7 @@ class RangeMerge:
 
         def counted(bits: int, within: tuple[int, list[int]] | None) -> Array:
             how: dict[str, Any] = {"bits": bits, "within": within, "timeout": seconds_left(deadline)}
-            found: Array = np.sum(on_all(self._rounds, lambda opened: opened.count_keys(tensor.name, **how)), axis=0)
+            found: Array = np.sum(on_all(self._rounds, lambda opened: count_keys(opened, tensor.name, **how)), axis=0)
             return found
 
         most = self._number_of_ranges(tensor, sum(info.num_tuples for info in infos))

@@ -22,6 +22,7 @@ from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.wire.message import num_submissions
+from sparseagg.cluster.exchange import export_page, export_partial, export_submissions
 from sparseagg.cluster.plan import KeyRange, Plan, on_all
 from sparseagg.cluster.published import Part, RangeStore
 
@@ -118,7 +119,7 @@ def _reduce_partials(task: RangeTask, rounds: Sequence[Round]) -> TensorResult:
     tensor = task.spec.tensors[0]
     merged = Aggregator(task.spec, threads=task.plan.threads, device=task.plan.device)
     for server, opened in enumerate(rounds):
-        partial = opened.export_partial(tensor.name, keys=task.keys)
+        partial = export_partial(opened, tensor.name, keys=task.keys)
         found = num_submissions(partial)
         _check_number(task, server, found)
         if found > 0:
@@ -155,7 +156,7 @@ def _rosters(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> li
     key = task.round_name, task.created, task.plan.servers, task.num_submissions, task.only
     if (found := known.get(key)) is None:
         name, only = task.spec.tensors[0].name, task.only
-        listed = on_all(rounds, lambda opened: opened.export_submissions(name, keys=(0, 0)))
+        listed = on_all(rounds, lambda opened: export_submissions(opened, name, keys=(0, 0)))
         for server, part in enumerate(listed):
             _check_number(task, server, len(part))
         check_homes(task.round_name, listed)
@@ -248,7 +249,7 @@ class ServerPages:
 
     def start(self, pool: concurrent.futures.Executor, page_token: str = "") -> None:
         """Asks for a page."""
-        self._next = pool.submit(self._opened.export_page, self._tensor, page_token=page_token, **self._how)
+        self._next = pool.submit(export_page, self._opened, self._tensor, page_token=page_token, **self._how)
 
     def fill(self, pool: concurrent.futures.Executor) -> None:
         """Takes the page that has been asked for, and asks for the next one."""

@@ -464,7 +464,7 @@ class PublishedModel:
         was_done = opened.info.ended
         try:
             await opened.submit(_PUBLISHER, words)
-            await opened.close(only=[_PUBLISHER])
+            await opened.start_merge(only=[_PUBLISHER])
             info = await opened.wait()
             raise_if_failed(info)
         except SparseaggError:

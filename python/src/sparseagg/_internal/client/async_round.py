@@ -25,7 +25,7 @@ from sparseagg._internal.client.round_calls import naming_round, raise_if_failed
 from sparseagg._internal.client.sealed_round import CertifiedRound, SealedRound
 from sparseagg._internal.client.server_calls import Endpoint
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.client.upload import make_upload, partial_upload
+from sparseagg._internal.client.upload import make_upload
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.updates.contributors import (
@@ -38,7 +38,6 @@ from sparseagg._internal.updates.contributors import (
     submission_columns,
 )
 from sparseagg._internal.wire.encode import ValueEncoding
-from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import FailedPreconditionError, InternalError, SparseaggError, UnimplementedError, error_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -91,9 +90,9 @@ class Round(SealedRound, CertifiedRound):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.release()
+        await self._release()
 
-    async def release(self) -> None:
+    async def _release(self) -> None:
         """Closes the connection of a round from ``from_handle`` or from a pickle. The round itself stays as it is.
 
         Without effect for a round from a client, whose connection is the client's. A ``with`` statement does the same.
@@ -194,48 +193,6 @@ class Round(SealedRound, CertifiedRound):
                 with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
                     return await home.submit(upload, resumable, bar, deadline)
 
-    async def add_partial(
-        self,
-        client_id: ClientId,
-        partial: Bulk | Iterable[Bulk],
-        *,
-        submission_id: str | None = None,
-        resumable: bool = False,
-        timeout: Timeout = None,
-    ) -> Submission:
-        """Sends what submissions elsewhere add up to, as the one submission of this client.
-
-        When this method returns, all submissions in the partial count, completely and once: in the result, which has
-        the bits of a round to which they were sent one by one; in ``info.num_submissions``, ``min_submissions`` and
-        ``max_submissions``. An edge server aggregates its own clients like this, in a round of the same spec.
-
-        Args:
-            client_id: of the sender; as in ``submit``.
-            partial: of ``export_partial``, for all tensors, in one piece or in pieces of whole blocks.
-            submission_id, resumable, timeout: as in ``submit``.
-
-        Raises:
-            InvalidArgumentError: the partial is cut off, malformed, of another version or of another spec; the message
-                names tensor, chunk, the byte at which the block begins, and the field.
-            FailedPreconditionError: the spec has no ``accept_partials``.
-            ResourceExhaustedError: there would be more than ``max_submissions``; or as of ``submit``.
-            UnimplementedError: the round is one of ":memory:": an ``Aggregator`` takes partials.
-            RoundClosedError, NotFoundError, AlreadyExistsError, UnavailableError, TimeoutError: as of ``submit``.
-        """
-        deadline = checked_deadline(timeout)
-        with raise_if_late(deadline, f"the partial for {self.name} has not been added"), naming_round(self.name):
-            server = await self._connection.server_wire(deadline)
-            upload = await self._connection.transport.convert(
-                partial_upload,
-                partial,
-                client_id=client_id,
-                chunk_bytes=server.chunk_bytes,
-                round_name=self.name,
-                submission_id=submission_id,
-            )
-            with naming_client(upload.client_id):
-                return await self._connection.submit(upload, resumable, None, deadline)
-
     async def submit_batch(
         self,
         client_ids: Sequence[ClientId],
@@ -330,14 +287,14 @@ class Round(SealedRound, CertifiedRound):
         with naming_round(self.name):
             return bool((await home.call("WithdrawSubmission", request)).withdrawn)
 
-    async def close(
+    async def start_merge(
         self,
         timeout: Timeout = None,
         *,
         only: Iterable[ClientId] | None = None,
         client_weights: Mapping[ClientId, SupportsFloat] | None = None,
     ) -> RoundInfo:
-        """Closes the round: it takes no more submissions, and the server starts the merge. Does not wait for the merge.
+        """Closes the round: it takes no more submissions, and the server starts the merge. Does not wait for that.
 
         A round that is closed already stays as it is.
 
@@ -386,7 +343,7 @@ class Round(SealedRound, CertifiedRound):
     ) -> Result:
         """Waits until the round has ended, and reads its result or a part of it, any number of times.
 
-        The round must be closed by somebody: by ``close``, at ``max_submissions`` or at its ``deadline``. If the
+        The round must be closed by somebody: by ``start_merge``, at ``max_submissions`` or at its ``deadline``. If the
         connection breaks, the reading goes on where it stopped.
 
         Args:
@@ -419,13 +376,13 @@ class Round(SealedRound, CertifiedRound):
         key_encoding: KeyEncoding = "auto",
         value_encoding: NarrowEncoding | None = None,
     ) -> Result:
-        """Closes the round and reads all tensors: ``close`` and ``result``, with their arguments and errors.
+        """Closes the round, waits for the merge and reads all tensors: ``start_merge`` and ``result`` in one call.
 
         Args:
             timeout: of all that this does, in seconds or as a timedelta; None for no limit. ``result`` can read later
                 what could not be read within this time.
-            only: see ``close``.
-            client_weights: see ``close``.
+            only: see ``start_merge``.
+            client_weights: see ``start_merge``.
             key_encoding: see ``result``.
             value_encoding: see ``result``.
         """

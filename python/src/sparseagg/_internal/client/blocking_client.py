@@ -88,7 +88,7 @@ class Round(RoundAttributes):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._release()
 
     @classmethod
     def from_handle(cls, handle: str, **options: Any) -> Round:
@@ -121,25 +121,17 @@ class Round(RoundAttributes):
     submissions = blocking(async_round.Round.submissions)
     withdraw = blocking(async_round.Round.withdraw)
     seal = blocking(async_round.Round.seal)
-    inspect = blocking(async_round.Round.inspect)
-    add_partial = blocking(async_round.Round.add_partial)
-    put_result_range = blocking(async_round.Round.put_result_range)
-    result_range = blocking(async_round.Round.result_range)
-    export_partial = blocking(async_round.Round.export_partial)
-    export_page = blocking(async_round.Round.export_page)
-    export_submissions = blocking(async_round.Round.export_submissions)
-    count_keys = blocking(async_round.Round.count_keys)
-    close = blocking(async_round.Round.close)
+    _inspect = blocking(async_round.Round._inspect)
+    start_merge = blocking(async_round.Round.start_merge)
     wait = blocking(async_round.Round.wait)
     result = blocking(async_round.Round.result)
     finish = blocking(async_round.Round.finish)
     certificate = blocking(async_round.Round.certificate)
-    receipt = blocking(async_round.Round.receipt)
-    leaves = blocking(async_round.Round.leaves)
-    export = blocking(async_round.Round.export)
+    _receipt = blocking(async_round.Round._receipt)
+    _export = blocking(async_round.Round._export)
     cancel = blocking(async_round.Round.cancel)
     delete = blocking(async_round.Round.delete)
-    release = blocking(async_round.Round.release)
+    _release = blocking(async_round.Round._release)
 
 
 class Stream:

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf import descriptor as descriptors
 from google.protobuf import json_format
 
+from sparseagg import certificates
 from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.client.round_calls import raise_if_failed
@@ -231,7 +232,7 @@ def _timeline(timeline: Timeline) -> list[str]:
 def _close(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
         found = client.get_round(arguments.round)
-        found.close(time_left(arguments))
+        found.start_merge(time_left(arguments))
         info = found.wait(time_left(arguments))
     raise_if_failed(info)
     for tensor in info.results:
@@ -262,7 +263,7 @@ def _certificate(arguments: argparse.Namespace) -> int:
 
 def _receipt(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
-        receipt = client.get_round(arguments.round).receipt(arguments.client, arguments.submission_id)
+        receipt = certificates.receipt(client.get_round(arguments.round), arguments.client, arguments.submission_id)
     with replaced(arguments.output) as file:
         file.write(receipt.to_json().encode())
     put("promised" if receipt.leaf_index is None else "promised, and in the certificate's tree")
@@ -271,7 +272,7 @@ def _receipt(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
-        client.get_round(arguments.round).export(arguments.folder, time_left(arguments))
+        certificates.export_bundle(client.get_round(arguments.round), arguments.folder, time_left(arguments))
     return 0
 
 

@@ -239,13 +239,13 @@ class RoundSpec(Described):
         allow_export: with ``certificate``: whether coordinators may read the submissions, once the round is done, to
             compute it again elsewhere. Needs a server with ``--data-dir``.
         keep_submissions: keep all submissions until the close, also of tensors that are merged on arrival otherwise, so
-            that ``Round.withdraw`` and ``Round.export_submissions`` have them. A server with a GPU's engine may still
+            that ``Round.withdraw`` and ``cluster.export_submissions`` have them. A server with a GPU's engine may still
             merge these early.
         cluster: the servers that take the round's submissions together; ``sparseagg.cluster.Cluster`` sets it. None:
             the one server that has the round.
-        accept_partials: clients may send partials (``Round.add_partial``), which count as all submissions in them; only
-            their senders vouch for these. For tensors whose result does not depend on the order of submissions; without
-            ``clip``, ``privacy``, ``certificate`` and ``keep_submissions``.
+        accept_partials: clients may send partials (``cluster.add_partial``), which count as all submissions in
+            them; only their senders vouch for these. For tensors whose result does not depend on the order of
+            submissions; without ``clip``, ``privacy``, ``certificate`` and ``keep_submissions``.
         stay_open: the round does not close itself at ``max_submissions``; further submissions are refused. For rounds
             that are parts of a larger one, as in ``sparseagg.cluster``.
 
