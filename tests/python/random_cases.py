@@ -66,7 +66,7 @@ class Case:
     sent: list[Sent]
     rounds: list[Counted]  # the round, or all versions
     factors: dict[str, float] | None = None  # of the close, by client
-    options: dict[str, Any] | None = None  # of Client.stream
+    options: dict[str, Any] | None = None  # of Client.create_stream
 
     @property
     def client_ids(self) -> list[str]:

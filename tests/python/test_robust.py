@@ -321,7 +321,7 @@ def test_wrong_arguments_are_refused():
         (lambda: robust.krum(six, 2), "krum with f=2 needs 2·f + 3 = 7 submissions or more, got 6"),
         (lambda: robust.krum(five, -1), "f must be a number of clients, 0 or more, got -1"),
         (lambda: robust.krum(five, 1.0), "f must be a number of clients, 0 or more, got 1.0"),
-        (lambda: robust.krum("x", 1), "krum takes what Round.inspect returns, got 'x'"),
+        (lambda: robust.krum("x", 1), "krum takes what sparseagg.robust.inspect returns, got 'x'"),
         (lambda: robust.multi_krum(five, 1, 5), "m must be 1 to n - f = 4, got 5"),
         (lambda: robust.multi_krum(five, 1, 0), "m must be 1 to n - f = 4, got 0"),
         (lambda: robust.geometric_median(five, eps=0), "eps must be above 0, got 0"),

@@ -425,7 +425,7 @@ def _distances_to(products: _Floats, weights: _Floats) -> _Floats:
 
 def _check(rule: str, inspection: Any, least: int) -> None:
     if not isinstance(inspection, Inspection):
-        raise InvalidArgumentError(f"{rule} takes what Round.inspect returns, got {shown(inspection)}")
+        raise InvalidArgumentError(f"{rule} takes what sparseagg.robust.inspect returns, got {shown(inspection)}")
     if len(inspection.clients) < least:
         raise InvalidArgumentError(f"{rule} needs {least} submissions or more, got {len(inspection.clients)}")
 

@@ -201,3 +201,16 @@ def test_closed_client_says_so(connect, address):
     calls += [lambda: left.get_round(opened.name), opened.start_merge, opened.result, opened.finish, opened.delete]
     for call in (*calls, *(lambda r=resumable: opened.submit("a", UPDATE, resumable=r) for resumable in (False, True))):
         assert refusal(lambda call=call: list(call())) == ("FailedPreconditionError", "this client is closed")
+
+
+def test_a_round_like_an_update(any_client):
+    update = {"w": ([7, 9], np.array([[1, 2], [3, 4]], np.float32))}
+    rnd = any_client.create_round(like=(update, 1.0), op="mean")
+    assert rnd.spec == sa.RoundSpec(
+        [sa.TensorSpec("w", "float32", num_rows=0, row_width=2)], op="mean", weighting="by_weight"
+    )
+    rnd.submit("a", update, 1.0)
+    rnd.submit("b", {"w": ([9], [[5, 8]])}, 3.0)
+    result = rnd.finish()["w"]
+    assert (result.keys.tolist(), result.values.tolist()) == ([7, 9], [[0.25, 0.5], [4.5, 7.0]])
+    assert any_client.aggregate([update, update])["w"].values.tolist() == [[2, 4], [6, 8]]

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -295,18 +295,28 @@ def read_parts(tensor: Any) -> Parts:
     Raises:
         Exception: of any kind, as the array's library raises them; ``ValueError`` where the array makes no sense.
     """
+    reader = _reader_of(tensor)
+    return None if reader is None else reader(tensor)
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Returns whether this is a sparse array, which ``read_parts`` reads."""
+    return _reader_of(tensor) is not None
+
+
+def _reader_of(tensor: Any) -> Callable[[Any], Parts] | None:
     if isinstance(tensor, np.ndarray):
         return None
     if hasattr(tensor, "fill_value") and hasattr(tensor, "todense"):
-        return _read_pydata(tensor)
+        return _read_pydata
     if hasattr(tensor, "tocoo"):
-        return _read_scipy(tensor)
+        return _read_scipy
     if str(getattr(tensor, "layout", "")).startswith("torch.sparse_"):
-        return _read_torch(tensor)
+        return _read_torch
     if hasattr(tensor, "dense_shape") and hasattr(tensor, "indices"):
-        return _read_tensor_flow(tensor)
+        return _read_tensor_flow
     if hasattr(tensor, "n_batch") and hasattr(tensor, "n_sparse"):
-        return _read_jax(tensor)
+        return _read_jax
     return None
 
 

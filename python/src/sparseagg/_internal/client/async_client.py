@@ -30,8 +30,9 @@ from sparseagg._internal.local.server_directory import ServerDirectory
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
-from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.contributors import checked_updates, named_updates
+from sparseagg._internal.updates.inference import spec_like, with_spec
 from sparseagg._internal.wire.encode import ValueEncoding, WireFormat
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -180,20 +181,30 @@ class Client(TaskCalls, StreamCalls):
         request, wait_s = pb.CreateBackupRequest(name=name), min(seconds_to(deadline), _MAX_BACKUP_S)
         return int((await self._connection.call("CreateBackup", request, wait_s, deadline)).num_bytes)
 
-    async def create_round(self, spec: RoundSpec, round_id: str | None = None) -> Round:
+    async def create_round(
+        self, /, spec: RoundSpec | None = None, round_id: str | None = None, *, like: Any = None, **options: Any
+    ) -> Round:
         """Opens a round.
 
+            client.create_round(like={"embedding": (keys, rows)}, op="mean")
+
         Args:
-            spec: what to compute, and until when.
+            spec: what to compute, and until when. None: ``like`` has the tensors.
             round_id: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,127}``; None: a random one. If the server has a round of this id
                 with the same spec, that round is returned in its present state.
+            like: an update, perhaps with a weight, of whose names, dtypes, widths and shapes others will be; as the
+                first update of ``sparseagg.aggregate`` without a spec. Its keys and values are not sent.
+            options: with ``like``, those of ``RoundSpec``, such as ``op``.
 
         Raises:
-            InvalidArgumentError: the spec has no meaning; the message names the field.
+            InvalidArgumentError: the spec has no meaning; the message names the field. Or neither it nor ``like`` is
+                given, or both are.
             AlreadyExistsError: the server has a round of this id with another spec.
             ResourceExhaustedError: the server has too many rounds, or no memory for this one.
         """
-        request = create_request(spec, round_id)
+        if (spec is None) == (like is None) or (options and like is None):
+            raise InvalidArgumentError("create_round takes either a spec, or like=update and options such as op")
+        request = create_request(spec_like(like, options) if spec is None else spec, round_id)
         return Round(self._connection, RoundInfo._from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:
@@ -217,12 +228,14 @@ class Client(TaskCalls, StreamCalls):
 
     async def aggregate(
         self,
+        /,
         updates: Updates,
-        spec: RoundSpec,
+        spec: RoundSpec | None = None,
         *,
         key_encoding: KeyEncoding = "auto",
         value_encoding: ValueEncoding = None,
         timeout: Timeout = None,
+        **options: Any,
     ) -> Result:
         """Merges updates in one call, without a round.
 
@@ -231,7 +244,7 @@ class Client(TaskCalls, StreamCalls):
                 ids. An update is an update of ``Round.submit``, or a pair (update, weight). An iterator must make new
                 arrays for each update, since all arrays are read after the last update. (Gradients of a module are
                 copied.)
-            spec: what to compute.
+            spec: what to compute. None: as of ``sparseagg.aggregate``, with ``options`` such as ``op``.
             key_encoding: both ways; see ``Round.submit``.
             value_encoding: of the updates; see ``Round.submit``. The result's values are not rounded.
             timeout: of the whole operation with its retries, in seconds or as a timedelta; None for no limit. The time
@@ -242,7 +255,7 @@ class Client(TaskCalls, StreamCalls):
             TimeoutError: (``DeadlineExceededError``) there is no result at the end of ``timeout``.
             FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         """
-        spec, updates = checked_spec(spec), checked_updates(updates)
+        updates, spec = with_spec(checked_updates(updates), spec, options)
         deadline = checked_deadline(timeout)
         with raise_if_late(deadline, "the aggregation has not ended"):
             server = await self._connection.server_wire(deadline)

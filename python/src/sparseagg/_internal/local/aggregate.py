@@ -14,6 +14,7 @@ from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.contributors import checked_updates
+from sparseagg._internal.updates.inference import with_spec
 from sparseagg.errors import InvalidArgumentError
 
 
@@ -36,7 +37,7 @@ def placed(updates: Any) -> tuple[Any, str]:
 @overload
 def aggregate(
     updates: Updates,
-    spec: RoundSpec,
+    spec: RoundSpec | None = None,
     *,
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
@@ -44,13 +45,14 @@ def aggregate(
     noise_key: bytes | None = None,
     release_id: bytes | None = None,
     result_device: Literal["cpu"] | None = None,
+    **options: Any,
 ) -> Result: ...
 
 
 @overload
 def aggregate(
     updates: Updates,
-    spec: RoundSpec,
+    spec: RoundSpec | None = None,
     *,
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
@@ -58,13 +60,14 @@ def aggregate(
     noise_key: bytes | None = None,
     release_id: bytes | None = None,
     result_device: Literal["cuda"],
+    **options: Any,
 ) -> dict[str, DeviceTensorResult]: ...
 
 
 @overload
 def aggregate(
     updates: Updates,
-    spec: RoundSpec,
+    spec: RoundSpec | None = None,
     *,
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
@@ -72,12 +75,13 @@ def aggregate(
     noise_key: bytes | None = None,
     release_id: bytes | None = None,
     result_device: str,
+    **options: Any,
 ) -> Result | dict[str, DeviceTensorResult]: ...
 
 
 def aggregate(
     updates: Updates,
-    spec: RoundSpec,
+    spec: RoundSpec | None = None,
     *,
     threads: SupportsIndex | None = None,
     memory_limit: SupportsIndex | None = None,
@@ -85,8 +89,11 @@ def aggregate(
     noise_key: bytes | None = None,
     release_id: bytes | None = None,
     result_device: str | None = None,
+    **options: Any,
 ) -> Result | dict[str, DeviceTensorResult]:
     """Merges updates in this process. The result is that of ``Client.aggregate``, bit for bit.
+
+        sa.aggregate({"a": {"w": ([1, 2], rows)}, "b": {"w": ([2], row)}}, op="mean")["w"].values
 
     Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
     are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
@@ -98,7 +105,10 @@ def aggregate(
             has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
             again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
             if a sum of floats is not finite, and have to be the same both times.
-        spec: what to compute. Its deadline and result_ttl have no meaning here.
+        spec: what to compute. Its deadline and result_ttl have no meaning here. None: all updates have the tensors of
+            the first one, of its dtypes and widths, and ``Result.spec`` says what that is. Keys of pairs (keys, rows)
+            and of tables have no bound; an array, dense or sparse, gives the tensor its shape. A single tensor has the
+            name "0", the arrays of a list "0", "1", …. Sums and means are "by_weight" if the first update has a weight.
         threads: that prepare and merge; 1024 at most, by default one per core. They leave no trace in the result.
         memory_limit: in bytes, as of ``Aggregator``; by default there is none. Updates that an iterator makes are asked
             for one at a time then, so that there may be more of them than fit the memory; of those in a list or mapping
@@ -110,16 +120,19 @@ def aggregate(
         result_device: "cuda": the results stay in the memory of the GPU that merges them, as of
             ``Aggregator.finish_on_device``, by name. "updates": so they do if the merge is on a GPU because updates
             have arrays there. "cpu" and None: a ``Result``, in host memory.
+        options: without a spec, those of ``RoundSpec``, such as ``op``; "sum" by default.
 
     Raises:
         EngineMissingError, UnavailableError: as of ``Aggregator``. UnimplementedError, UnavailableError,
             ResourceExhaustedError: for results on a GPU, also as of ``Aggregator.finish_on_device``.
         InvalidArgumentError: the spec or one of the updates is wrong; the message names client, tensor, key and value.
+            Without a spec, also if an update has another name, dtype, width or shape than the first.
         FailedPreconditionError, OutOfRangeError: the merge failed; the message names tensor and key.
         ResourceExhaustedError: beyond a limit of the spec, or the merged rows alone are beyond ``memory_limit``.
     """
     if result_device not in (None, "cpu", "cuda", "updates"):
         raise InvalidArgumentError(f"result_device must be 'cpu', 'cuda', 'updates' or None, got {result_device!r}")
+    updates, spec = with_spec(updates, spec, options)
     stays = result_device == "cuda"
     if stays and device is None:
         device = "cuda"

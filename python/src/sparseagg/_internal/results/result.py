@@ -18,6 +18,7 @@ from sparseagg._internal.results.forms import Forms, draw
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.spec.of_model import model_arrays, overlapping_arrays, tied_arrays
 from sparseagg._internal.spec.options import dtype_name, key_bytes, shape_of_rows
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import kind_of
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 
@@ -306,6 +307,11 @@ class Result(Mapping[str, TensorResult]):
     def __init__(self, tensors: Mapping[str, TensorResult], info: RoundInfo) -> None:
         self._tensors = dict(tensors)
         self.info = info
+
+    @property
+    def spec(self) -> RoundSpec:
+        """What was computed; of ``aggregate`` without a spec, what it took the updates for."""
+        return self.info.spec
 
     def __getitem__(self, name: str) -> TensorResult:
         try:

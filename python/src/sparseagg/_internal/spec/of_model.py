@@ -12,6 +12,7 @@ import numpy as np
 
 from sparseagg._internal.base.arguments import checked_text, shown
 from sparseagg._internal.base.foreign import to_numpy
+from sparseagg._internal.base.types import DTypeLike
 from sparseagg._internal.spec.options import checked_shape, dtype_name
 from sparseagg.errors import InvalidArgumentError
 
@@ -215,8 +216,20 @@ def _shape_and_dtype(name: str, array: Any) -> tuple[tuple[int, ...], str]:
         raise InvalidArgumentError(f"tensor {name!r}: {error}; {way_out}") from error
     except Exception as error:  # any kind of error that the array's library raises
         raise InvalidArgumentError(f"tensor {name!r} is no array but {shown(array)}: {error}; {way_out}") from error
-    if dtype.startswith("uint"):
+    try:
+        return shape, summed_dtype(name, dtype)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{error}; {way_out}") from None
+
+
+def summed_dtype(name: str, dtype: DTypeLike) -> str:
+    """Returns the name of the dtype of a tensor of that name; ``InvalidArgumentError`` if its sums wrap."""
+    try:
+        found = dtype_name(dtype)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"tensor {name!r}: {error}") from error
+    if found.startswith("uint"):
         raise InvalidArgumentError(
-            f"tensor {name!r} is {dtype}, whose sums wrap: name it in a TensorSpec with modular=True; {way_out}"
+            f"tensor {name!r} is {found}, whose sums wrap: name it in a TensorSpec with modular=True"
         )
-    return shape, dtype
+    return found
