@@ -29,7 +29,7 @@ def test_any_split_has_one_hash(name):
             blocks = list(parts[leaf].export_partial())
             if parts[leaf].num_submissions == 0:
                 continue
-            add_partial(root, f"leaf {leaf}", b"".join(blocks) if leaf % 2 else blocks)
+            root.add_partial(f"leaf {leaf}", b"".join(blocks) if leaf % 2 else blocks)
         assert root.num_submissions == 40
         assert digest(root.finish()) == expected, leaves
 
