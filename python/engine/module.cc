@@ -222,7 +222,7 @@ class Aggregator {
         (counts.has_value() && counts->size() != num_listed)) {
       throw py::value_error("not the columns of a page");
     }
-    const size_t row_bytes = size_t{SizeOf(round_->tensors()[0].dtype)} * round_->tensors()[0].row_width;
+    const size_t row_bytes = SizeOf(round_->tensors()[0].dtype) * round_->tensors()[0].row_width;
     all.reserve(all.size() + (end - first));
     int64_t begin = 0;          // of the rows of the next submission that has some
     py::ssize_t with_rows = 0;  // submissions before it

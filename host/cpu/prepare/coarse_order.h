@@ -386,7 +386,7 @@ bool OrderCoarselyInWords(absl::Span<const Key> keys, const std::byte* values, i
     });
     for (size_t i = 0; i < n; ++i) {
       __builtin_prefetch(values + i * sizeof(uint32_t) + 1024);
-      uint32_t* const to = units + next[static_cast<size_t>(keys[i] >> low_bits)]++ * size_t{kUnits};
+      uint32_t* const to = units + next[static_cast<size_t>(keys[i] >> low_bits)]++ * kUnits;
       const uint64_t low = keys[i] & low_mask;
       std::memcpy(to, values + i * sizeof(*to), sizeof(*to));
       to[1] = static_cast<uint32_t>(low);
